@@ -87,12 +87,12 @@ def test_anthropics_client_gets_every_section(
     assert system[:2] == ["Be kind.", "You are Ana, who keeps the garden."]
     assert system[-3:] == ["Peer: Bob: likes roses", "Be short.", "Answer in German."]
     assert turn[0] == HELLO[0]["content"]
-    assert turn[1].startswith(HEADING)
-    assert "Bed 7 gets water on day 7." in turn[1]
-    assert "tokens (" in turn[2]
-    assert "of $500.00 left (a day)" in turn[2]
-    assert turn[3:5] == ["Channel: slack\nChannel topic: roses", "Sender: Bøb"]
-    assert turn[5].startswith("Time: 2027-01-15T08:00+00:00")
+    assert turn[1] == f"{HEADING}\n\nNo active projects found."
+    assert "Bed 7 gets water on day 7." in turn[2]
+    assert "tokens (" in turn[3]
+    assert "of $500.00 left (a day)" in turn[3]
+    assert turn[4:6] == ["Channel: slack\nChannel topic: roses", "Sender: Bøb"]
+    assert turn[6].startswith("Time: 2027-01-15T08:00+00:00")
     assert "1234" not in sandbox.heard[-1].body.decode()
     assert "Nobody reads this" not in sandbox.heard[-1].body.decode()
 
@@ -105,7 +105,9 @@ def test_a_chat_gets_every_section(gpt: openai.OpenAI, sandbox: RunningSandbox, 
     messages = arrived(sandbox)["messages"]
     assert [message["role"] for message in messages] == ["system", "user"]
     assert messages[0]["content"].startswith("You are Ana, who keeps the garden.\n\n# Bob\n\nHas roses.")
-    assert messages[1]["content"].startswith(f"{HELLO[0]['content']}\n\n{HEADING}\n\n## Memory")
+    assert messages[1]["content"].startswith(
+        f"{HELLO[0]['content']}\n\n{HEADING}\n\nNo active projects found.\n\n## Memory"
+    )
     assert "\n\nSender: Bøb\n\n" in messages[1]["content"]
 
 

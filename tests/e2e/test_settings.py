@@ -151,6 +151,35 @@ def notes(place: Place, **texts: str) -> Path:
     return folder
 
 
+def injected(sent: dict[str, Any]) -> str:
+    """What stands behind the user's words."""
+    return json.dumps(sent["messages"][-1])
+
+
+def test_active_projects_are_shown_and_finished_ones_are_not(place: Place) -> None:
+    folder = notes(place, beds="Roses.\n* TODO Pump :project:\nMend it.\n* DONE Shed :project:\nIt is built.\n")
+    place.configure(f"agents: [{{id: ana, sections: {{memory: {{paths: ['{folder}']}}}}}}]\n")
+
+    shown = injected(place.ask(x_foveate_agent="ana"))
+    focused = injected(place.ask(x_foveate_agent="ana", x_foveate_focus="Shed"))
+
+    assert "Project [TODO]: Pump" in shown
+    assert "Roses." in shown
+    assert "Shed" not in shown
+    assert "It is built." not in shown
+    assert "It is built." in focused
+
+
+def test_missing_notes_are_told_by_a_placeholder_and_empty_ones_are_no_failure(place: Place) -> None:
+    folder = notes(place)
+    place.configure(f"agents: [{{id: ana, sections: {{memory: {{paths: ['{folder}']}}}}}}]\n")
+    assert "No active projects found." in injected(place.ask(x_foveate_agent="ana"))
+    assert httpx.get(f"{place.url}/health").json()["status"] == "ok"
+
+    place.configure(f"agents: [{{id: ana, sections: {{memory: {{paths: ['{folder}/none.org']}}}}}}]\n")
+    assert "[Awareness not available]" in injected(place.ask(x_foveate_agent="ana"))
+
+
 def test_notes_are_compared_by_the_embeddings_endpoint_that_is_set(place: Place) -> None:
     beds = {f"bed{number}": f"Row {number} has plants. " * 20 for number in range(8)}
     folder = notes(place, **beds)

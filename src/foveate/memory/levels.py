@@ -52,7 +52,8 @@ _SMALL_PART = 64
 class Wish:
     """What a view is to show; places are those of the forest, and `inside` where it begins and ends.
 
-    `relevance` and `similarity` have a number for each node. `stretches` gives those of a node's content, the
+    `relevance` and `similarity` have a number for each node, and `hidden` says of each whether it is left out;
+    None: none is. `stretches` gives those of a node's content, the
     most relevant first.
     """
 
@@ -62,15 +63,20 @@ class Wish:
     similarity: "NDArray[np.float32]"
     threshold: float
     stretches: "Callable[[int], Sequence[Stretch]] | None"
+    hidden: "NDArray[np.bool_] | None" = None
+
+    def shown(self, places: "NDArray[np.int64]") -> "NDArray[np.int64]":
+        """Those of `places` that are not left out."""
+        return places if self.hidden is None else places[~self.hidden[places]]
 
 
 def outline(page: Page, wish: Wish) -> None:
     """Fill a page that has no limit."""
     forest, (first, last) = page.forest, wish.inside
     endless = int(np.iinfo(np.int64).max)
-    shown = np.arange(first, last)
     base = int(forest.depth[first]) if last > first else 0
-    page.put_all(shown[forest.depth[first:last] <= base + OUTLINED_DEPTH].tolist(), Level.TITLE, endless)
+    places = np.arange(first, last)[forest.depth[first:last] <= base + OUTLINED_DEPTH]
+    page.put_all(wish.shown(places).tolist(), Level.TITLE, endless)
     if wish.focus is not None:
         page.put_all([wish.focus], Level.FULL, endless)
         page.put_all(_children(forest, wish.focus), Level.TITLE, endless)
@@ -115,7 +121,7 @@ def _fill_by_relevance(page: Page, wish: Wish, relevance: "NDArray[np.float32]",
     if first == last:
         return
     tokens = page.forest.chars[first:last] / _CHARS_PER_TOKEN + 2 * _LEAST_TITLE_TOKENS
-    wanted = relevance[first:last]
+    wanted = relevance[first:last] if wish.hidden is None else relevance[first:last] * ~wish.hidden[first:last]
     starts = page.forest.pieces
     starts = np.append(0, starts[(starts > first) & (starts < last)] - first)
     ends = np.append(starts[1:], last - first)
@@ -134,7 +140,7 @@ def _fill_by_relevance(page: Page, wish: Wish, relevance: "NDArray[np.float32]",
         _, start, end = heappop(waiting)
         if end - start == 1:
             missed += _put_node(page, wish, first + start, limit_tokens)
-        elif not _put_piece(page, range(first + start, first + end), limit_tokens):
+        elif not _put_piece(page, wish, range(first + start, first + end), limit_tokens):
             own = _worth(wanted[start:end], tokens[start:end])
             for place in _best(wanted[start:end], own, end - start):
                 heappush(waiting, (-float(own[place]), start + place, start + place + 1))
@@ -143,8 +149,10 @@ def _fill_by_relevance(page: Page, wish: Wish, relevance: "NDArray[np.float32]",
         _put_excerpt(page, wish, missed[0], limit_tokens)
 
 
-def _put_piece(page: Page, places: range, limit_tokens: int) -> bool:
-    """Show a short file whole, unless it would take most of the page."""
+def _put_piece(page: Page, wish: Wish, places: range, limit_tokens: int) -> bool:
+    """Show a short file whole, unless it would take most of the page, or some of it is left out."""
+    if wish.hidden is not None and wish.hidden[places.start : places.stop].any():
+        return False
     chars = int(page.forest.chars[places.start : places.stop].sum())
     is_small = chars <= limit_tokens * _LARGEST_PART * _CHARS_PER_TOKEN
     return is_small and page.put_together(places, limit_tokens)
@@ -247,6 +255,7 @@ def _by_depth(
         order = order[(order >= first) & (order < last)]
     if where is not None:
         order = order[where(order)]
+    order = wish.shown(order)
     depths = forest.depth[order]
     for depth in range(int(depths.max()) + 1 if len(depths) else 0):
         yield order[np.searchsorted(depths, depth) : np.searchsorted(depths, depth, side="right")]
@@ -256,7 +265,7 @@ def _nearest(forest: "Forest", wish: Wish, focus: int) -> "NDArray[np.int64]":
     """The nodes of the focus's own document, the nearest to it in the tree first, of equals the first."""
     start, distances = forest.distances(focus)
     places = np.argsort(distances, kind="stable") + start
-    return places[(places >= wish.inside[0]) & (places < wish.inside[1])]
+    return wish.shown(places[(places >= wish.inside[0]) & (places < wish.inside[1])])
 
 
 def _children(forest: "Forest", place: int) -> list[int]:
@@ -269,7 +278,7 @@ def _similar(wish: Wish) -> list[int]:
     first, last = wish.inside
     similarity = wish.similarity[first:last]
     found = np.flatnonzero(similarity >= wish.threshold)
-    ordered = found[np.argsort(-similarity[found], kind="stable")] + first
+    ordered = wish.shown(found[np.argsort(-similarity[found], kind="stable")] + first)
     return [place for place in ordered.tolist() if place != wish.focus]
 
 

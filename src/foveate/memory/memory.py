@@ -9,6 +9,8 @@ from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Self
 
+import numpy as np
+
 from foveate.budget.sections import checked_cap
 from foveate.errors import BadOption
 from foveate.memory.forest import Forest
@@ -16,7 +18,7 @@ from foveate.memory.gate import Gate
 from foveate.memory.holdings import Holdings
 from foveate.memory.library import Changes, Library, Problem
 from foveate.memory.nodes import Node
-from foveate.memory.queries import Query, active_projects, found, recent_tasks
+from foveate.memory.queries import Query, active_projects, found, is_project, recent_tasks
 from foveate.memory.relevance import Index, Scores
 from foveate.memory.rendering import Look, render
 from foveate.memory.view import DEFAULT_LIMIT_TOKENS, View, ViewFormat
@@ -25,6 +27,8 @@ from foveate.tokens.families import counter_for
 from foveate.tokens.gauge import gauge_for
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from foveate.memory.paths import StrPath
     from foveate.tokens.gauge import TextCounter
 
@@ -185,12 +189,14 @@ class Memory:
         scope: str | Node | None = None,
         model: "str | TextCounter" = "gpt-4o",
         semantic_threshold: float | None = None,
+        finished_projects: bool = True,
     ) -> View:
         """The memory as a text: the focus whole, what matches the query, and the rest in outline.
 
         It takes at most `limit_tokens` of `model`. `focus` and `scope` are ids or titles; nothing outside the
         scope is shown. Without a limit, titles are shown down to the second level. What is as similar as
-        `semantic_threshold` is shown for that; None is what the environment says.
+        `semantic_threshold` is shown for that; None is what the environment says. Without `finished_projects`,
+        projects that are done are left out with all below them.
 
         Raises:
             BadOption: no such node, format or limit.
@@ -214,6 +220,7 @@ class Memory:
             scores=self._scores(forest, asked, place),
             threshold=self.semantic_threshold if semantic_threshold is None else semantic_threshold,
             nearness=self._index.weights.nearness,
+            hidden=None if finished_projects else _finished(forest),
         )
         gauge = gauge_for(counter_for(model) if isinstance(model, str) else model)
         return render(forest, look, limit_tokens=_limit(limit_tokens), form=form, gauge=gauge)
@@ -230,6 +237,17 @@ class Memory:
     def recent_tasks(self, limit: int = 10) -> list[Node]:
         """What was finished last, the newest first."""
         return recent_tasks(self.nodes, limit)
+
+
+def _finished(forest: Forest) -> "NDArray[np.bool_] | None":
+    """Which nodes belong to a project that is done; None if there is none."""
+    done = [place for place, node in enumerate(forest.nodes) if node.entry.is_done and is_project(node)]
+    if not done:
+        return None
+    found = np.zeros(len(forest.nodes), np.bool_)
+    for place in done:
+        found[place : int(forest.end[place])] = True
+    return found
 
 
 def _format(name: str) -> ViewFormat:

@@ -138,10 +138,12 @@ def found(nodes: Iterable[Node], query: Query) -> Iterator[Node]:
 
 def active_projects(nodes: Iterable[Node]) -> Iterator[Node]:
     """The nodes that are tagged as a project, themselves and not by what they stand in, and are not done."""
-    for node in nodes:
-        entry = node.entry
-        if not entry.is_done and any(bare(tag) == PROJECT for tag in entry.tags):
-            yield node
+    return (node for node in nodes if not node.entry.is_done and is_project(node))
+
+
+def is_project(node: Node) -> bool:
+    """Whether a node is tagged as a project itself."""
+    return any(bare(tag) == PROJECT for tag in node.entry.tags)
 
 
 def recent_tasks(nodes: Iterable[Node], limit: int = RECENT) -> list[Node]:

@@ -37,6 +37,8 @@ class Look:
     threshold: float = 0.75
     nearness: float = 0.0
     """What it counts beside a query to stand near the focus."""
+    hidden: "NDArray[np.bool_] | None" = None
+    """Whether each node is left out; None: none is."""
 
 
 def render(forest: Forest, look: Look, *, limit_tokens: int | None, form: ViewFormat, gauge: Gauge) -> View:
@@ -55,6 +57,7 @@ def render(forest: Forest, look: Look, *, limit_tokens: int | None, form: ViewFo
         similarity=similarity,
         threshold=look.threshold,
         stretches=None if look.query is None else _best_stretches(forest, form, look.query),
+        hidden=look.hidden,
     )
     first, last = look.inside
     similar = np.flatnonzero(similarity[first:last] >= look.threshold) + first

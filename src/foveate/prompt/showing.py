@@ -44,12 +44,16 @@ def context_inputs(
 
 
 def showing(
-    memory: "Memory", *, counters: "Callable[[str], TextCounter]" = counter_for
+    memory: "Memory",
+    *,
+    counters: "Callable[[str], TextCounter]" = counter_for,
+    finished_projects: bool = True,
 ) -> Callable[[ContextInputs], str]:
     """What makes the text of the context from a memory: a view of it, counted for the model of the inputs.
 
     `counters` gives the counter of a model by its name. The model is one of the inputs, and not held here,
-    since a text that is kept for one model can be too long for another.
+    since a text that is kept for one model can be too long for another. Without `finished_projects`, those are
+    only shown if the inputs have a focus or a scope.
 
     It raises a BadOption where something is to be hidden that the memory was read with: nothing is shown then.
     """
@@ -68,6 +72,7 @@ def showing(
             scope=inputs.scope,
             model=counters(inputs.model),
             semantic_threshold=inputs.semantic_threshold,
+            finished_projects=finished_projects or inputs.focus is not None or inputs.scope is not None,
         )
         return view.text
 

@@ -31,8 +31,10 @@ from foveate.engine.injecting.telling import (
 )
 from foveate.engine.work import Work
 from foveate.errors import BadOption
+from foveate.prompt.awareness import awareness
 from foveate.prompt.inputs import CallKind
 from foveate.prompt.kept import Kept
+from foveate.prompt.rendering import Missing
 from foveate.prompt.showing import context_inputs
 from foveate.prompt.time import TimeAwareness
 from foveate.session.counting import beside
@@ -85,9 +87,11 @@ class Gathering:
         self._money = money
         self._times: dict[str, TimeAwareness] = {}
         self._fits: Kept[tuple[object, ...], Fit] = Kept(_KEPT_PARTS)
+        self._projects: Kept[tuple[object, ...], Section] = Kept(_KEPT_PARTS)
         self._minutes: Kept[tuple[object, ...], Section] = Kept(_KEPT_PARTS)
         self._told: dict[tuple[str, str], float] = {}
         register(self._fits)
+        register(self._projects)
         register(self._minutes)
 
     async def limited(self, work: Work, options: SectionOptions, *, until: float) -> SectionOptions:
@@ -129,8 +133,7 @@ class Gathering:
         kind = self._kind(work)
         sections = [*(channel_sections(work.incoming.told) if options.channel else ())]
         if options.memory is not None and kind not in _WITHOUT_CONTEXT:
-            context = await self._context(work, options, words, kind, until)
-            sections += [context] if context is not None else []
+            sections += await self._memory(work, options, words, kind, until)
         if options.time is not None and options.time.awareness:
             sections += await self._time(work, options, until)
         return tuple(sections)
@@ -185,16 +188,22 @@ class Gathering:
             _tell(work, "kind", str(error))
             return CallKind.USER
 
-    async def _context(
+    async def _memory(
         self, work: Work, options: SectionOptions, words: str, kind: CallKind, until: float
-    ) -> Section | None:
+    ) -> list[Section]:
+        """The active projects, and what of the notes matters now; a placeholder if they cannot be read."""
         assert options.memory is not None
         told = work.incoming.told
         try:
             looked = await self._sources.memory(options.memory, options.privacy_tags, until)
             if looked.memory is None:
                 _tell(work, "memory", looked.trouble)
-                return None
+                return list(awareness(Missing("awareness", looked.trouble)).sections)
+            key = (options.memory.paths, options.privacy_tags, looked.memory.version)
+            projects = self._projects.get(key)
+            if projects is None:
+                era = self._projects.era
+                projects = self._projects.keep(key, awareness(looked.memory.nodes).sections[0], era)
             inputs = context_inputs(
                 looked.memory,
                 agent=work.incoming.agent,
@@ -208,18 +217,20 @@ class Gathering:
             # What is relevant also depends on who compares the notes.
             inputs = replace(inputs, memory_version=(inputs.memory_version, options.memory.embeddings))
             section, trouble = await self._sources.context(kind, looked, inputs, work.counter, until)
-            if section is None and told.focus is not None:
+            if section is None and trouble and told.focus is not None:
                 _tell(work, "memory", trouble)
                 unfocused = replace(inputs, focus=None)
                 section, trouble = await self._sources.context(kind, looked, unfocused, work.counter, until)
         except Exception as error:  # noqa: BLE001 - a border: without its memory the request goes out all the same
             _tell(work, "memory", _why(error))
-            return None
+            return list(awareness(Missing("awareness", _why(error))).sections)
         if section is None:
-            _tell(work, "memory", trouble)
-        elif trouble:
+            if trouble:
+                _tell(work, "memory", trouble)
+            return [projects]
+        if trouble:
             self._tell_again(work, "memory", trouble)
-        return section
+        return [projects, section]
 
     async def _time(self, work: Work, options: SectionOptions, until: float) -> list[Section]:
         """The time, and what is due of the memory's deadlines."""

@@ -18,7 +18,7 @@ from foveate.errors import BadOption, FoveateError
 from foveate.memory.gate import Gate
 from foveate.prompt.inputs import ContextInputs
 from foveate.prompt.parts import PromptParts
-from foveate.prompt.rendering import Built
+from foveate.prompt.rendering import NO_PROJECTS, Built
 from foveate.prompt.workspace import Bundle, Workspace, WorkspaceCounts, Workspaces
 
 if TYPE_CHECKING:
@@ -253,7 +253,10 @@ class Sources:
         counter: "TextCounter",
         until: float | None = None,
     ) -> tuple[Section | None, str]:
-        """What is shown of a memory, rendered beside the event loop where it is new; or why nothing is."""
+        """What is shown of a memory, rendered beside the event loop where it is new; or why nothing is.
+
+        A memory without any notes is not trouble: nothing is shown of it.
+        """
         if looked.memory is None:
             return None, looked.trouble
         memory = looked.memory
@@ -262,14 +265,17 @@ class Sources:
             render = partial(asyncio.to_thread, self._rendered, kind, memory, inputs, counter)
             built = await self.once((memory, inputs), render, until)
         if not built.sections or built.warnings:
-            return None, "; ".join(map(str, built.warnings))
+            nothing = bool(built.sections) and built.sections[0].text == NO_PROJECTS
+            return None, "" if nothing else "; ".join(map(str, built.warnings))
         text = _HEADING + built.sections[0].text
         return Section("context", text, priority=Priority.HIGH, stability=Stability.TURN), looked.trouble
 
     def _rendered(self, kind: str, memory: "Memory", inputs: ContextInputs, counter: "TextCounter") -> Built:
         from foveate.prompt.showing import showing
 
-        return self._contexts.context(kind, inputs, showing(memory, counters=lambda _: counter))
+        return self._contexts.context(
+            kind, inputs, showing(memory, counters=lambda _: counter, finished_projects=False)
+        )
 
 
 def _too_many(kept: dict[Key, Value], most: int = _MOST_KEPT) -> Value | None:

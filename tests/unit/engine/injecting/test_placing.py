@@ -46,9 +46,12 @@ def test_anthropic_has_what_is_stable_behind_its_system_prompt_and_the_rest_behi
         "Be short.",
         "Answer in German.",
     ]
-    first, memory, budget, channel, sender, time = (b["text"] for b in found["messages"][0]["content"])
+    first, projects, memory, budget, channel, sender, time = (
+        b["text"] for b in found["messages"][0]["content"]
+    )
     assert first == HELLO["content"]
-    assert memory.startswith(f"{HEADING}\n\n## Memory\n\n")
+    assert projects == f"{HEADING}\n\nNo active projects found."
+    assert memory.startswith("## Memory\n\n")
     assert "Bed 7 gets water on day 7." in memory
     assert budget.startswith("## Context Budget\nUsing ")
     assert (channel, sender) == ("Channel: slack", "Sender: U1")
@@ -68,7 +71,7 @@ def test_texts_of_a_turn_come_after_the_results_of_tools(sections: SectionOption
     found = body_of(work)["messages"]
     assert found[:2] == messages[:2]
     assert found[2]["content"][0] == result
-    assert "Bed 7 gets water on day 7." in found[2]["content"][1]["text"]  # the user's last words are the query
+    assert "Bed 7 gets water on day 7." in found[2]["content"][2]["text"]  # the user's last words are the query
     assert set(work.passing) == {Place(Area.MESSAGES, 2, block) for block in range(1, len(found[2]["content"]))}
 
 
@@ -79,7 +82,9 @@ def test_a_chat_keeps_its_strings(sections: SectionOptions) -> None:
 
     assert [message["role"] for message in found] == ["system", "user"]
     assert found[0]["content"].startswith("Be kind.\n\nYou are Ana, who keeps the garden.\n\n# Bob")
-    assert found[1]["content"].startswith(f"{HELLO['content']}\n\n{HEADING}\n\n## Memory")
+    assert found[1]["content"].startswith(
+        f"{HELLO['content']}\n\n{HEADING}\n\nNo active projects found.\n\n## Memory"
+    )
 
 
 def test_a_chat_without_a_system_prompt_gets_one_and_what_passes_is_found_behind_it(
@@ -236,6 +241,7 @@ def test_every_section_is_an_edit_with_its_name_and_tokens(sections: SectionOpti
         "section peers",
         "section channel_prompt",
         "section language",
+        "section awareness",
         "section context",
         "section budget",
         "section channel",
