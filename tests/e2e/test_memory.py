@@ -309,3 +309,26 @@ def test_the_same_question_has_the_same_answer_in_every_process(notes: Path) -> 
     outcomes = {spawn(*arguments, env={"PYTHONHASHSEED": seed}).out for seed in ("1", "2", "3")}
     assert len(outcomes) == 1
     assert json.loads(outcomes.pop())["nodes"]
+
+
+def test_the_newest_lines_of_logs_are_printed(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "watch.log"
+    log.write_text("".join(f"line {number}\n" for number in range(30)))
+
+    assert run("memory", "logs", str(log)).out.splitlines() == [f"line {number}" for number in range(10, 30)]
+    assert run("memory", "logs", str(log), "--lines", "2").out.splitlines() == ["line 28", "line 29"]
+    monkeypatch.setenv("CONTEXT_LOG_LIMIT", "1")
+    assert json.loads(run("memory", "logs", str(log), "--json").out)["logs"][0]["lines"] == ["line 29"]
+    monkeypatch.setenv("CONTEXT_LOG_LIMIT", "abc")
+    assert "CONTEXT_LOG_LIMIT" in run("memory", "logs", str(log)).err
+    assert run("memory", "logs", str(tmp_path / "none.log"), "--lines", "1").code == 1
+
+
+def test_the_source_of_a_skill_is_printed_by_its_name(run: Any, notes: Path) -> None:
+    done = run("memory", "skill", "WATERING", "--folder", str(notes / "skills"))
+
+    assert done.code == 0
+    assert "# Watering" in done.out
+    assert "there is no skill" in run("memory", "skill", "none", "--folder", str(notes / "skills")).err

@@ -200,3 +200,14 @@ def test_notes_are_compared_by_the_embeddings_endpoint_that_is_set(place: Place)
     assert (body["model"], body["dimensions"]) == ("tiny", 2)
     assert "Row 5 has plants" not in before
     assert "Row 5 has plants" in after
+
+
+def test_the_newest_lines_of_logs_are_shown(place: Place) -> None:
+    log = place.folder / "watch.log"
+    log.write_text("".join(f"line {number} of the log\n" for number in range(40)))
+    place.configure(f"agents: [{{id: ana, sections: {{logs: ['{log}']}}}}]\n")
+
+    shown = injected(place.ask(x_foveate_agent="ana"))
+
+    assert [number for number in range(40) if f"line {number} of" in shown] == list(range(20, 40))
+    assert "of the log" not in injected(place.ask())

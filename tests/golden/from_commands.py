@@ -137,6 +137,8 @@ def _run_offline(runs: Runs, folder: Path) -> None:
     runs.run("memory render", notes, broken, "--query", "water")
     runs.run("memory query", notes, broken)
     runs.run("memory outline", notes, broken)
+    runs.run("memory logs", broken)
+    runs.run("memory skill", "watering", "--folder", f"{notes}/skills")
     runs.run("config init", folder / "first.yaml")
     runs.run("config check", folder / "first.yaml")
     (folder / "wrong.yaml").write_text("server: {port: many}\nnonsense: 1\n", encoding="utf-8")

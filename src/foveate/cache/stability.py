@@ -45,7 +45,7 @@ NAMES = {
     Layer.WORKSPACE: ("identity", "soul", "user", "agents", "memory", "mandates", "tools"),
     Layer.SKILLS: ("skills",),
     Layer.BINDING: ("peers", "channel_prompt", "language", "feedback"),
-    Layer.TURN: ("awareness", "context", "budget", "channel", "sender", "time"),
+    Layer.TURN: ("awareness", "context", "logs", "budget", "channel", "sender", "time"),
 }
 _LAYER_OF = {name: layer for layer, names in NAMES.items() for name in names}
 _RANKS = {(layer, name): rank for layer, names in NAMES.items() for rank, name in enumerate(names)}

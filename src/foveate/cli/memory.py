@@ -167,6 +167,73 @@ def outline(
         _end(failures)
 
 
+@app.command("logs")
+def logs(
+    paths: Annotated[list[str], typer.Argument(metavar="FILE...", help="Log files, in any format.")],
+    lines: Annotated[
+        int | None,
+        typer.Option(
+            "--lines",
+            metavar="N",
+            help="How many lines of each; 20, or CONTEXT_LOG_LIMIT, if not given.",
+            min=0,
+        ),
+    ] = None,
+    private: Private = None,
+    json: AsJson = False,
+) -> None:
+    """Print the newest lines of logs, as the section `logs` of a prompt shows them.
+
+    Example: foveate memory logs watch.log --lines 5
+    """
+    with telling(as_json=json), screen.noting_warnings():
+        from foveate.memory.gate import Gate
+        from foveate.memory.logs import log_limit, log_tail
+        from foveate.memory.paths import expanded
+
+        limit = log_limit(os.environ) if lines is None else lines
+        gate = Gate.adding(tag for given in private or () for tag in given.split(","))
+        tails = {path: log_tail(expanded(path, os.environ), limit, gate=gate) for path in paths}
+        if json:
+            listed = [
+                {"path": path, "lines": list(tail.lines), "warnings": list(tail.warnings)}
+                for path, tail in tails.items()
+            ]
+            screen.print_object({"logs": listed})
+        else:
+            for path, tail in tails.items():
+                heading = [f"Log {printable(path)}:"] if len(tails) > 1 else []
+                screen.print_lines([*heading, *(_as_shown(line) for line in tail.lines)])
+                for warning in tail.warnings:
+                    screen.print_note(warning)
+        if any(tail.warnings and not tail.lines for tail in tails.values()):
+            raise typer.Exit(SOME_FAILED)
+
+
+@app.command("skill")
+def skill(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The skill's name, in any case.")],
+    folder: Annotated[str, typer.Option("--folder", metavar="PATH", help="The folder of skills.")] = "skills",
+    private: Private = None,
+    json: AsJson = False,
+) -> None:
+    """Print the source of a skill, without what is private in it.
+
+    Example: foveate memory skill water --folder notes/skills
+    """
+    with telling(as_json=json), screen.noting_warnings():
+        from foveate.memory.gate import Gate
+        from foveate.memory.paths import expanded
+        from foveate.memory.skill_folder import skill_source
+
+        gate = Gate.adding(tag for given in private or () for tag in given.split(","))
+        text = skill_source(expanded(folder, os.environ), name, gate)
+        if json:
+            screen.print_object({"name": name, "source": text})
+        else:
+            screen.print_text(_as_shown(text))
+
+
 def _limit(said: str) -> int | None:
     if said.strip().casefold() == NO_LIMIT:
         return None

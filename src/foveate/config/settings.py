@@ -192,6 +192,8 @@ class InjectedSections(_Settings):
     """A folder of skills."""
     binding: Binding | None = None
     memory: MemoryFiles | None = None
+    logs: list[FilePath] = []
+    """Files whose newest lines are shown: 20 of each, or as many as `CONTEXT_LOG_LIMIT` says."""
     time: TimeTold | None = None
     channel: bool = False
     """Whether the channel that a request names is told."""

@@ -3,6 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from foveate.budget.budgets import Budget
+from foveate.budget.limits import VARIABLE as MAX_TOKENS
+from foveate.budget.limits import resolved_limit
 from foveate.cache.layout import LayoutOptions
 from foveate.config.settings import Agent, ContextOptimization, Settings, Switches, TokenCounter
 from foveate.engine.injecting.configured import section_options
@@ -11,6 +14,9 @@ from foveate.engine.options import AgentOptions, PingOptions
 from foveate.errors import BadOption
 from foveate.fold.cuts import FoldOptions
 from foveate.fold.overflow import OnOverflow
+from foveate.memory.logs import log_limit
+from foveate.memory.view import semantic_threshold
+from foveate.prompt.time import TimeOptions
 from foveate.tokens.options import Backend, CounterOptions
 from foveate.values import Ttl
 
@@ -21,8 +27,10 @@ def options_by_agent(
     """The options of each agent, by its id; of one that the configuration does not name, those of all.
 
     Raises:
-        BadOption: something in them does not fit together; `path` leads to it.
+        BadOption: something in them does not fit together, in which case `path` leads to it, or a variable of
+            the environment cannot be read.
     """
+    check_environment(environment or {})
     usual = _options(settings.context_optimization, None)
     own = {
         agent.id: replace(
@@ -32,6 +40,20 @@ def options_by_agent(
         for number, agent in enumerate(settings.agents)
     }
     return lambda agent: own.get(agent, usual)
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Check the variables that requests depend on, whether or not an agent has sections.
+
+    Raises:
+        BadOption: one cannot be read; names it.
+    """
+    log_limit(environment)
+    semantic_threshold(environment)
+    TimeOptions.from_environment(environment)
+    resolved_limit(
+        Budget(), environment=environment.get(MAX_TOKENS), agent=None, configuration=None, window_tokens=None
+    )
 
 
 def _sections(

@@ -21,7 +21,7 @@ from foveate.memory.nodes import Node
 from foveate.memory.queries import Query, active_projects, found, is_project, recent_tasks
 from foveate.memory.relevance import Index, Scores
 from foveate.memory.rendering import Look, render
-from foveate.memory.view import DEFAULT_LIMIT_TOKENS, View, ViewFormat
+from foveate.memory.view import DEFAULT_LIMIT_TOKENS, View, ViewFormat, semantic_threshold
 from foveate.memory.words import words
 from foveate.tokens.families import counter_for
 from foveate.tokens.gauge import gauge_for
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from foveate.memory.paths import StrPath
     from foveate.tokens.gauge import TextCounter
 
-THRESHOLD_VARIABLE = "CONTEXT_SEMANTIC_THRESHOLD"
-DEFAULT_THRESHOLD = 0.75
 _FEW_IDS = 8
 # To compare titles letter by letter is slow.
 _MOST_COMPARED = 400
@@ -139,7 +137,7 @@ class Memory:
         Raises:
             BadOption: it says what is no such number.
         """
-        return _threshold(os.environ.get(THRESHOLD_VARIABLE))
+        return semantic_threshold(os.environ)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -261,15 +259,3 @@ def _limit(tokens: int | None) -> int | None:
     if tokens is None or checked_cap(tokens, ("limit_tokens",)):
         return tokens
     raise BadOption(f"limit_tokens is a number of tokens, 1 or more, not {tokens!r}", path=("limit_tokens",))
-
-
-def _threshold(said: str | None) -> float:
-    if said is None or not said.strip():
-        return DEFAULT_THRESHOLD
-    try:
-        threshold = float(said.strip().strip("\"'"))
-    except ValueError:
-        threshold = -1.0
-    if not 0 <= threshold <= 1:
-        raise BadOption(f"{THRESHOLD_VARIABLE} is a number from 0 to 1, not {said!r:.40}; or unset it")
-    return threshold

@@ -33,9 +33,10 @@ _HEADING, _BEGIN, _END_OF_BLOCK, _SETTING = 1, 2, 3, 4
 
 # What is at the top of a file about the file. What is for a table or a picture below it stays with that.
 _SETTINGS = re.compile(
-    r"[ \t]*(?:#\+(archive|author|bind|category|columns|constants|creator|date|description|email|exclude_tags"
-    r"|export_file_name|filetags|html_\w+|keywords|language|latex_\w+|link|options|priorities|property|select_tags"
-    r"|seq_todo|setupfile|startup|subtitle|tags|title|todo|typ_todo)[ \t]*:(.*)|# -\*-.*)$",
+    r"[ \t]*(?:#\+(archive|author|bind|category|columns|constants|creator|date|dependencies|depends|description"
+    r"|email|exclude_tags|export_file_name|filetags|html_\w+|keywords|language|latex_\w+|link|options|priorities"
+    r"|priority|property|select_tags|seq_todo|setupfile|startup|subtitle|tags|title|todo|typ_todo)[ \t]*:(.*)"
+    r"|# -\*-.*)$",
     re.MULTILINE | re.IGNORECASE,
 )
 _READ_ELSEWHERE = frozenset({"FILETAGS", "TITLE", "TODO", "SEQ_TODO", "TYP_TODO"})

@@ -1,12 +1,16 @@
 """Views: what is shown of a memory, and at which level each node stands in it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from foveate.errors import BadOption
 from foveate.values import TokenCount
 
 DEFAULT_LIMIT_TOKENS = 2000
 """How many tokens a view takes at most, unless somebody says otherwise."""
+THRESHOLD_VARIABLE = "CONTEXT_SEMANTIC_THRESHOLD"
+DEFAULT_THRESHOLD = 0.75
 
 
 class Level(StrEnum):
@@ -49,3 +53,21 @@ class View:
     def tokens(self) -> int:
         """How many tokens the text is."""
         return self.count.tokens
+
+
+def semantic_threshold(environment: Mapping[str, str]) -> float:
+    """How similar a node has to be to be shown for that: what `CONTEXT_SEMANTIC_THRESHOLD` says, 0.75 without.
+
+    Raises:
+        BadOption: it is not a number from 0 to 1.
+    """
+    said = environment.get(THRESHOLD_VARIABLE, "").strip().strip("\"'")
+    if not said:
+        return DEFAULT_THRESHOLD
+    try:
+        threshold = float(said)
+    except ValueError:
+        threshold = -1.0
+    if not 0 <= threshold <= 1:
+        raise BadOption(f"{THRESHOLD_VARIABLE} is a number from 0 to 1, not {said!r:.40}; or unset it")
+    return threshold

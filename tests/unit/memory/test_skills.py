@@ -307,3 +307,14 @@ def test_always_a_name_is_no_path(name: str) -> None:
     if is_name(name):
         assert Path(name).name == name
         assert not {"\0", "\n", "/", "\\"} & set(name)
+
+
+def test_an_org_file_says_its_priority_and_dependencies_at_its_top(tmp_path: Path) -> None:
+    """Defect: only its description was read there."""
+    (tmp_path / "ship.org").write_text("#+DESCRIPTION: ships it\n#+PRIORITY: 7\n#+DEPENDS: build\n* How\nSo.\n")
+    (tmp_path / "build.org").write_text("#+DESCRIPTION: builds it\n* How\nSo.\n")
+
+    found = read_capabilities(tmp_path, GATE)
+
+    ship = found.skills[0]
+    assert (ship.name, ship.description, ship.priority, ship.depends) == ("ship", "ships it", 7.0, ("build",))

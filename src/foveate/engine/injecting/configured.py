@@ -25,6 +25,7 @@ from foveate.engine.injecting.options import (
 )
 from foveate.errors import BadOption
 from foveate.memory.gate import Gate
+from foveate.memory.logs import log_limit
 from foveate.memory.paths import expanded
 from foveate.prompt.bundles import Workspace
 from foveate.prompt.time import TimeFormat, TimeOptions
@@ -63,6 +64,8 @@ def section_options(
             format=memory.format,
             embeddings=_embeddings(memory.embeddings, environment, at),
         ),
+        logs=tuple(path(each, "logs", number) for number, each in enumerate(said.logs)),
+        log_lines=_at(at, lambda: log_limit(environment)),
         time=None if said.time is None else _at(at, lambda: _time(said.time, environment)),
         zone=None if said.time is None else _at((*at, "time", "zone"), lambda: _zone(said.time)),
         channel=said.channel,

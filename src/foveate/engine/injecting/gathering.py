@@ -132,8 +132,11 @@ class Gathering:
         """What changes with each turn, as it comes. `words` are the user's last."""
         kind = self._kind(work)
         sections = [*(channel_sections(work.incoming.told) if options.channel else ())]
-        if options.memory is not None and kind not in _WITHOUT_CONTEXT:
-            sections += await self._memory(work, options, words, kind, until)
+        if kind not in _WITHOUT_CONTEXT:
+            if options.memory is not None:
+                sections += await self._memory(work, options, words, kind, until)
+            logs = await self._had(work, "logs", self._sources.logs(options, until))
+            sections += logs.sections if logs is not None else ()
         if options.time is not None and options.time.awareness:
             sections += await self._time(work, options, until)
         return tuple(sections)

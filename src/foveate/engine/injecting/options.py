@@ -5,6 +5,7 @@ from datetime import tzinfo
 
 from foveate.budget.budgets import Budget
 from foveate.memory.gate import PRIVACY_TAGS
+from foveate.memory.logs import DEFAULT_LINES
 from foveate.memory.view import DEFAULT_LIMIT_TOKENS
 from foveate.prompt.bundles import Workspace
 from foveate.prompt.time import TimeOptions
@@ -47,14 +48,17 @@ class BindingOptions:
 class SectionOptions:
     """The sections of an agent; what is None or off is not injected.
 
-    `limits` are the budget of all of them: `total_tokens`, the ladder, and rules by the names of sections. What
-    has one of `privacy_tags` is never read into a section. `workspace_cache` says how bundles are kept.
+    `logs` are files of which the newest `log_lines` are shown. `limits` are the budget of all of them:
+    `total_tokens`, the ladder, and rules by the names of sections. What has one of `privacy_tags` is never read
+    into a section. `workspace_cache` says how bundles are kept.
     """
 
     workspace: Workspace | None = None
     skills: str | None = None
     binding: BindingOptions | None = None
     memory: MemoryOptions | None = None
+    logs: tuple[str, ...] = ()
+    log_lines: int = DEFAULT_LINES
     time: TimeOptions | None = None
     zone: tzinfo | None = None
     channel: bool = False

@@ -68,7 +68,7 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Skills:
+class _Looked:
     source: Source
     at: float
 
@@ -86,7 +86,8 @@ class Sources:
         self._clock = clock
         self._workspaces: dict[tuple[frozenset[str], float, float], Workspaces] = {}
         self._bundles: dict[tuple[Workspace, frozenset[str]], tuple[Bundle, Source]] = {}
-        self._skills: dict[tuple[str, frozenset[str]], _Skills] = {}
+        self._skills: dict[tuple[str, frozenset[str]], _Looked] = {}
+        self._logs: dict[tuple[tuple[str, ...], int, frozenset[str]], _Looked] = {}
         self._memories: dict[_MemoryKey, Looked] = {}
         self._budgets: dict[tuple[str, int], _OwnLimits] = {}
         self._under_way: dict[Hashable, tuple[asyncio.Future[Any], float]] = {}
@@ -168,9 +169,22 @@ class Sources:
         known = self._skills.get(key)
         if known is None or self._clock() - known.at >= LOOK_SECONDS:
             found = await self.once(key, partial(asyncio.to_thread, _capabilities, *key), until)
-            known = _Skills(source=_skills_of(found, known), at=self._clock())
+            known = _Looked(source=_skills_of(found, known), at=self._clock())
             self._skills[key] = known
             _too_many(self._skills)
+        return known.source
+
+    async def logs(self, options: SectionOptions, until: float | None = None) -> Source:
+        """The newest lines of an agent's logs; of several files, each below its name."""
+        if not options.logs:
+            return Source()
+        key = (options.logs, options.log_lines, options.privacy_tags)
+        known = self._logs.get(key)
+        if known is None or self._clock() - known.at >= LOOK_SECONDS:
+            source = await self.once(("logs", *key), partial(asyncio.to_thread, _log_tails, *key), until)
+            known = _Looked(source=source, at=self._clock())
+            self._logs[key] = known
+            _too_many(self._logs)
         return known.source
 
     async def own_limits(
@@ -333,7 +347,24 @@ def _capabilities(folder: str, tags: frozenset[str]) -> "Capabilities":
     return read_capabilities(folder, Gate(tags))
 
 
-def _skills_of(found: "Capabilities", known: "_Skills | None") -> Source:
+def _log_tails(paths: tuple[str, ...], lines: int, tags: frozenset[str]) -> Source:
+    from foveate.memory.logs import log_tail
+
+    items: list[str] = []
+    troubles: list[str] = []
+    for path in paths:
+        tail = log_tail(path, lines, gate=Gate(tags))
+        troubles += tail.warnings
+        if tail.lines:
+            items += [f"Log {Path(path).name}:"] if len(paths) > 1 else []
+            items += tail.lines
+    if not items:
+        return Source(troubles=tuple(troubles))
+    section = Section("logs", items=items, priority=Priority.LOW, stability=Stability.TURN)
+    return Source(sections=(section,), version=section.text, troubles=tuple(troubles))
+
+
+def _skills_of(found: "Capabilities", known: "_Looked | None") -> Source:
     if not found.skills:
         # A folder that is gone for a moment takes no skills away; one that is empty does.
         kept = known.source if known is not None and found.warnings else Source()

@@ -7,10 +7,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from foveate.config.loading import load_made
-from foveate.config.settings import InjectedSections, MemoryFiles
+from foveate.config.settings import InjectedSections, MemoryFiles, Settings
 from foveate.engine.configured import options_by_agent
 from foveate.engine.injecting.options import MOST_TOKENS, MemoryOptions, SectionOptions
-from foveate.errors import BadSetting
+from foveate.errors import BadOption, BadSetting
 from foveate.memory.view import DEFAULT_LIMIT_TOKENS
 from foveate.prompt.time import TimeFormat
 
@@ -104,6 +104,21 @@ def test_what_cannot_be_is_told_with_its_line(tmp_path: Path, sections: str, sai
 def test_a_variable_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="TIME_FORMAT"):
         options(tmp_path, "{time: {}}", TIME_FORMAT="roman")
+
+
+@pytest.mark.parametrize(
+    ("variable", "said"),
+    [
+        ("CONTEXT_LOG_LIMIT", "abc"),
+        ("CONTEXT_SEMANTIC_THRESHOLD", "abc"),
+        ("CONTEXT_MAX_TOKENS", "abc"),
+        ("TIME_FORMAT", "abc"),
+    ],
+)
+def test_a_variable_that_cannot_be_read_is_an_error_without_any_sections(variable: str, said: str) -> None:
+    """Defect: the gateway started, and each request with a memory failed."""
+    with pytest.raises(BadOption, match=variable):
+        options_by_agent(Settings(), {variable: said})
 
 
 def test_the_example_of_the_page_is_one_that_can_be_used(tmp_path: Path) -> None:
