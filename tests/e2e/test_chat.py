@@ -13,6 +13,7 @@ from foveate.errors import BadOption
 from foveate.sandbox.scripts import Call, Step
 from tests.chats import chatting, sent, spent
 from tests.sandboxes import RunningSandbox, running_sandbox
+from tests.support.tokenize_server import tokenize_server
 
 LONG = "The lighthouse keeper wrote down the wind, the tide and every ship that passed. " * 60
 NOTES = "agents: [{id: ana, sections: {memory: {paths: ['%s/examples/notes'], limit_tokens: 300}}}]\n"
@@ -271,6 +272,46 @@ async def test_tokens_are_shown_apart_where_they_can_be_told(tmp_path: Path, san
     assert "4 tokens, gpt-4o, o200k_base: exact" in exact
     assert "estimate" in estimate
     assert "no public tokenizer" in estimate
+
+
+# `configure` has begun the mapping `upstreams`.
+OWN_SERVER = """\
+  mine: {{base_url: '{url}', api: both, provider: llama.cpp}}
+routes: [{{models: tiny, upstream: mine}}]
+context_optimization: {{token_counter: {{use_endpoint: {is_on}}}}}
+"""
+
+
+@pytest.mark.parametrize(("is_on", "tokens"), [("true", 53), ("false", None)])
+async def test_all_commands_count_by_a_server_that_may_be_asked(
+    tmp_path: Path, sandbox: RunningSandbox, is_on: str, tokens: int | None
+) -> None:
+    """Defect: only an upstream called `local` was asked, and only by :tokenize."""
+    with tokenize_server(chat_tokens=53) as (url, paths):
+        more = OWN_SERVER.format(url=url, is_on=is_on)
+        async with chatting(tmp_path, sandbox.url, more=more, model="tiny") as chat:
+            look = await chat.talk.look()
+            apart = await chat.command(":tokenize one two three")
+            detail = await chat.command(":cost detail")
+
+    assert look.count is not None
+    assert (look.count.tokens == 53) is (tokens == 53)
+    assert ("one│two│three" in apart) is (tokens == 53)
+    assert ("ctx: 53 tokens" in detail) is (tokens == 53)
+    assert bool(paths) is (tokens == 53)
+
+
+async def test_a_server_that_cannot_count_a_chat_is_named_once_in_the_log(
+    tmp_path: Path, sandbox: RunningSandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    with tokenize_server() as (url, _):
+        more = OWN_SERVER.format(url=url, is_on="true")
+        async with chatting(tmp_path, sandbox.url, more=more, model="tiny") as chat:
+            look = await chat.talk.look()
+            await chat.talk.look()
+
+    assert look.count is not None
+    assert len([line for line in caplog.messages if "not /apply-template" in line]) == 1
 
 
 async def test_a_command_that_there_is_not_names_the_nearest(tmp_path: Path, sandbox: RunningSandbox) -> None:

@@ -5,6 +5,7 @@ is the longest that a request waits.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from uuid import uuid4
@@ -26,6 +27,8 @@ from foveate.tokens.options import Backend, CounterOptions
 from foveate.tokens.tokenize import TokenizeCounter
 from foveate.upstream import Client
 from foveate.values import CacheUsage, Format, Request, TokenCount, Usage
+
+_LOG = logging.getLogger(__name__)
 
 # Where calls are answered, behind the address of a server.
 _ROUTES = ("/v1/messages", "/chat/completions", "/responses")
@@ -65,6 +68,13 @@ class Asking:
             return None
         return (await self._asked(work, options)).total
 
+    async def where_opted_in(self, work: Work) -> TokenCount | None:
+        """The count of a request that is only shown, by an endpoint that the options allow to be asked."""
+        options = work.options.counter
+        if not options.use_endpoint or options.backend not in (Backend.AUTO, Backend.ENDPOINT):
+            return None
+        return (await self._asked(work, options)).total
+
     async def close(self) -> None:
         """Have all booked, and close the connections."""
         await asyncio.gather(*self._booking, return_exceptions=True)
@@ -89,7 +99,8 @@ class Asking:
                 lambda: self.book(work.incoming, work.session_id, work.model),
             )
         except Unsupported as reason:
-            self._endpoints.passed_over(endpoint.url, reason)
+            if self._endpoints.passed_over(endpoint.url, reason):
+                _LOG.warning("%s cannot count this request, counting it here: %s", endpoint.url, reason)
             return _NOBODY
 
     def book(self, incoming: Incoming, session_id: str, model: str) -> None:

@@ -151,6 +151,7 @@ def build_engine(
         preview=preview,
         note=book.note,
         fold_now=folds.now,
+        recount=Counts(calibrations, asking).recount,
         observe=(find_session, count, *see_trail, hold_caps),
     )
 

@@ -49,3 +49,11 @@ class Counts:
         if total is not None:
             work.count = total
             learn(self._calibrations, work, total.tokens)
+
+    async def recount(self, work: Work) -> None:
+        """Have a request that is only shown counted by its upstream, if the options allow to ask it."""
+        if self._asking is None or work.count is None or work.count.exact:
+            return
+        total = await self._asking.where_opted_in(work)
+        if total is not None:
+            work.count = total

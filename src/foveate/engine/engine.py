@@ -1,7 +1,7 @@
 """The engine: one way through for every request, the same steps in the same order, and each may fail alone."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from foveate import wire
@@ -59,6 +59,7 @@ class Engine:
     remember: Sequence[Settle] = ()
     behind: Behind = field(default_factory=Behind)
     fold_now: FoldNow | None = None
+    recount: Callable[[Work], Awaitable[None]] | None = None
     observe: Sequence[Step] = ()
 
     async def prepare(self, incoming: Incoming) -> Exchange:

@@ -170,7 +170,7 @@ class Gateway:
         return self._engine
 
     async def previewed(self, scope: Scope, body: bytes) -> Exchange:
-        """What would be sent for a request; nobody is asked, and no trace of it is left.
+        """What would be sent for a request, without a trace; only a counting endpoint that is on is asked.
 
         Raises:
             FoveateError: it would be refused.
@@ -180,7 +180,10 @@ class Gateway:
         routed = self._routed(ask, model, options)
         engine = self._engine.preview or self._engine
         agent = agent_of(ask, options.keys, options.user_agents)
-        return await engine.prepare(_incoming(ask, ask.spoken, agent, body, routed, model, options.limits))
+        found = await engine.prepare(_incoming(ask, ask.spoken, agent, body, routed, model, options.limits))
+        if found.work is not None and self._engine.recount is not None:
+            await self._engine.recount(found.work)
+        return found
 
     async def _served(
         self, ask: Ask, body: bytes, client: Client, options: GatewayOptions, held: HeldBody

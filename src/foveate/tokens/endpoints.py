@@ -110,9 +110,12 @@ class Endpoints:
         """Why an endpoint gave no count the last time, by its address; nothing of one that gave a count."""
         return dict(self._troubles)
 
-    def passed_over(self, url: str, reason: Unsupported) -> None:
-        """Keep in `troubles` why `url` could not be asked."""
-        self._troubles[url] = f"{url}: {reason}"
+    def passed_over(self, url: str, reason: Unsupported) -> bool:
+        """Keep in `troubles` why `url` could not be asked, and return whether that is new."""
+        said = f"{url}: {reason}"
+        is_new = self._troubles.get(url) != said
+        self._troubles[url] = said
+        return is_new
 
     async def ask(
         self, url: str, subject: str, model: str, call: Callable[[], Awaitable[TokenCount]]

@@ -47,6 +47,8 @@ _ABOUT_THE_ANSWER = frozenset(
      "prompt_cache_key", "safety_identifier")
 )  # fmt: skip
 _PROBE = compact("a")
+_TEMPLATE = "/apply-template"
+_NO_TEMPLATE = "it has /tokenize but not /apply-template, so it cannot count a chat as its model reads it"
 
 
 class TokenizeCounter:
@@ -154,7 +156,15 @@ class TokenizeCounter:
     async def _templated(self, body: bytes) -> int:
         """For a llama.cpp from before it could count a chat: its template, then its tokenizer."""
         route = f"{self.url}/apply-template"
-        reply = await self._send("/apply-template", selected(body, _CHAT_FIELDS))
+        if _TEMPLATE in self._learnt.missing_routes:
+            raise Unsupported(_NO_TEMPLATE)
+        try:
+            reply = await self._send(_TEMPLATE, selected(body, _CHAT_FIELDS))
+        except UpstreamStatus as error:
+            if not is_definite_no(error) or blames_model(error):
+                raise
+            self._learnt.missing_routes.add(_TEMPLATE)
+            raise Unsupported(_NO_TEMPLATE) from None
         if not isinstance(value_in(reply, "prompt", route), str):
             raise UpstreamGarbled(route, "no `prompt` in the answer")
         return await self._llama(bytes(reply["prompt"]), add_special=b"true", parse_special=b"true")
