@@ -21,7 +21,7 @@ from foveate.cache.requests import BlockTokens
 from foveate.cache.rules import Caching, Rules
 from foveate.engine.exchange import Exchange
 from foveate.engine.money import MoneyOptions
-from foveate.engine.steps import MakeRoom
+from foveate.engine.steps import LimitTurns, MakeRoom
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.engine.work import Work
 from foveate.errors import FoveateError
@@ -206,7 +206,7 @@ class Breaks:
     async def _explained(self, before: _Last, now: _Last, work: Work, usage: Usage) -> None:
         price = _price_per_token(self._cost(), work)
         verdict = await asyncio.to_thread(_verdict, before, now, usage.cache, price)
-        if not isinstance(verdict, Break):
+        if not isinstance(verdict, Break) or verdict.lost_tokens < _LEAST_TOKENS:
             return
         seen = SeenBreak(
             at=now.sent_at,
@@ -260,7 +260,7 @@ def _trimmed(work: Work) -> frozenset[Place | tuple[int, int]]:
     for done in work.done:
         if isinstance(done.edit, ReplaceText):
             places.add(done.edit.place)
-        elif isinstance(done.edit, ReplaceMessages) and done.step == MakeRoom.name:
+        elif isinstance(done.edit, ReplaceMessages) and done.step in (MakeRoom.name, LimitTurns.name):
             places.add((done.edit.start, done.edit.end))
     return frozenset(places)
 

@@ -218,3 +218,34 @@ async def test_only_the_last_breaks_are_remembered() -> None:
 
     assert len(ours.recent) == 100
     assert (ours.recent[0].at, ours.recent[-1].at) == (103, 4)
+
+
+async def test_a_loss_of_fewer_than_1024_tokens_is_not_a_miss() -> None:
+    """Defect: the same gemini-2.5-pro request twice was told as a miss of 0 tokens, and counted."""
+    watch = Told()
+    ours = breaks(watch)
+    model, said = "gemini-2.5-pro", {"contents": [{"role": "user", "parts": [{"text": LONG[:4000]}]}]}
+    sent = json.dumps(said).encode()
+    for at in (0.0, 20.0):
+        incoming = Incoming(
+            id=f"req {at}",
+            agent="ana",
+            spoken=Format.GEMINI,
+            provider="google",
+            upstream="google",
+            body=sent,
+            served_model=model,
+        )
+        request = wire.read(sent, Format.GEMINI, model=model)
+        work = Work(incoming=incoming, options=AgentOptions(), now=at, came=request, request=request)
+        work.found = Found(session=session("s", 2), known=0, is_new=False, is_fork=False)
+        exchange = Exchange(incoming, work, Outgoing(body=sent), settle=(ours,), clock=iter(repeat(at)).__next__)
+        exchange.begun(200, streams=False)
+        usage = {"promptTokenCount": 2100, "candidatesTokenCount": 7, "totalTokenCount": 2107}
+        exchange.passed(json.dumps({"candidates": [], "usageMetadata": usage}).encode())
+        exchange.rest()
+        exchange.over()
+        await exchange.settled()
+    await ours.close()
+
+    assert watch.seen == []
