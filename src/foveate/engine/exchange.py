@@ -144,7 +144,7 @@ class Exchange:
             streams=streams,
             is_framed=is_framed,
             hides_usage=streams and self._asks_for_usage(),
-            keeps=self.work is not None and self.work.options.pings.enabled,
+            keeps=self.work is not None and self.work.options.sends_pings,
         )
 
     def _asks_for_usage(self) -> bool:

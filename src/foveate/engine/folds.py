@@ -69,7 +69,7 @@ class Folds:
     def __call__(self, exchange: Exchange) -> None:
         """Fold behind an answer, where it is time; the next request has the summary."""
         work = exchange.work
-        if work is None or not work.options.compaction or not 200 <= exchange.status < 300:
+        if work is None or not work.options.compacts or not 200 <= exchange.status < 300:
             return
         if work.incoming.is_unchanged:
             return

@@ -51,3 +51,18 @@ class AgentOptions:
     def overflow(self) -> OverflowOptions:
         """What is done with a request that does not fit."""
         return OverflowOptions(compaction=self.compaction, on_overflow=self.on_overflow)
+
+    @property
+    def cuts_tool_results(self) -> bool:
+        """Whether tool results that are too long are cut."""
+        return self.compaction and self.token_counter
+
+    @property
+    def compacts(self) -> bool:
+        """Whether histories are replaced by a summary, which needs counts."""
+        return self.compaction and self.token_counter
+
+    @property
+    def sends_pings(self) -> bool:
+        """Whether reads keep what the provider has cached."""
+        return self.prompt_cache and self.pings.enabled

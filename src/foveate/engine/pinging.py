@@ -82,7 +82,7 @@ class Pings:
     def __call__(self, exchange: Exchange) -> None:
         """Plan a ping behind an answer, where none of the session's other requests is under way."""
         work = exchange.work
-        if work is None or not work.options.pings.enabled:
+        if work is None or not work.options.sends_pings:
             return
         key = _key(work)
         left = self._under_way.pop(key, 0) - 1
@@ -142,7 +142,7 @@ class Pings:
 
     async def _sent(self, key: _Key, ping: Ping, warm: Warm) -> None:
         """Send one, and plan the next; whatever goes wrong is the end of them for this session."""
-        if self._under_way.get(key) or not self._options(warm.agent).pings.enabled:
+        if self._under_way.get(key) or not self._options(warm.agent).sends_pings:
             return
         try:
             now = self._clock()
@@ -233,5 +233,5 @@ class HoldPings:
 
     async def take(self, work: Work) -> None:
         """Take back what was planned. This is the last step: whatever passes it is sent, and has an end."""
-        if work.options.pings.enabled:
+        if work.options.sends_pings:
             self._pings.came(work)

@@ -198,7 +198,7 @@ class ReplaceHistory:
         work.fold = fold_of(work.chain, work.folds) if folded else None
         start = work.chain.head + work.fold.messages if work.fold is not None else 0
         cut: tuple[Edit, ...] = ()
-        if work.window_tokens is not None and work.options.token_counter:
+        if work.window_tokens is not None and work.options.cuts_tool_results:
             made = await truncate(
                 work.came,
                 work.chain,

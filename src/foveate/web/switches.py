@@ -78,9 +78,9 @@ def _cache(options: AgentOptions, said: Agent | None) -> Iterator[Switch]:
     pings = options.pings
     yield Switch(
         name="Pings",
-        is_on=is_on and pings.enabled,
+        is_on=options.sends_pings,
         means=f"at most {pings.most_in_a_row} in a row, in {counted(pings.most_sessions, 'session')} at once"
-        if pings.enabled and is_on
+        if options.sends_pings
         else "no reads keep what is cached from dying",
         decided=_FOR_ALL,
     )
@@ -91,7 +91,7 @@ def _folds(options: AgentOptions, said: Agent | None) -> Iterator[Switch]:
     means = _folded(options) if is_on else "histories are sent as they come"
     yield Switch(
         name="Compaction",
-        is_on=is_on and options.token_counter,
+        is_on=options.compacts,
         means=means if options.token_counter or not is_on else "nothing is folded, since nothing is counted",
         decided=_decided(said is not None and said.context_optimization.compaction is not None),
     )
@@ -104,6 +104,13 @@ def _folds(options: AgentOptions, said: Agent | None) -> Iterator[Switch]:
         decided=usual if options.on_overflow is None else _FOR_IT,
         chosen=wish.value,
     )
+    if options.max_turns is not None:
+        yield Switch(
+            name="Turn limit",
+            is_on=True,
+            means=f"turns beyond the last {number(options.max_turns)} are left out, with a placeholder",
+            decided=_FOR_IT,
+        )
 
 
 def _folded(options: AgentOptions) -> str:
@@ -130,10 +137,10 @@ def _counting(options: AgentOptions, said: Agent | None, settings: Settings) -> 
     )
     yield Switch(
         name="Long tool results",
-        is_on=is_on,
+        is_on=options.cuts_tool_results,
         means=f"cut where they are longer than {percent(options.tool_result_max_pct)} of the window"
-        if is_on
-        else "sent as they come, since nothing is counted",
+        if options.cuts_tool_results
+        else f"sent as they come, since {'compaction is off' if is_on else 'nothing is counted'}",
         decided=_FOR_ALL,
     )
     own = said.context_optimization.workspace_cache if said is not None else None

@@ -239,7 +239,9 @@ async def test_a_loss_of_fewer_than_1024_tokens_is_not_a_miss() -> None:
         request = wire.read(sent, Format.GEMINI, model=model)
         work = Work(incoming=incoming, options=AgentOptions(), now=at, came=request, request=request)
         work.found = Found(session=session("s", 2), known=0, is_new=False, is_fork=False)
-        exchange = Exchange(incoming, work, Outgoing(body=sent), settle=(ours,), clock=iter(repeat(at)).__next__)
+        exchange = Exchange(
+            incoming, work, Outgoing(body=sent), settle=(ours,), clock=iter(repeat(at)).__next__
+        )
         exchange.begun(200, streams=False)
         usage = {"promptTokenCount": 2100, "candidatesTokenCount": 7, "totalTokenCount": 2107}
         exchange.passed(json.dumps({"candidates": [], "usageMetadata": usage}).encode())

@@ -103,6 +103,25 @@ async def test_a_page_of_an_agent_tells_its_switches_and_who_decided_them(tmp_pa
         assert "Token counter off nothing is counted" in ben
 
 
+@pytest.mark.parametrize(
+    ("said", "means"),
+    [
+        ("compaction: {enabled: false}", "sent as they come, since compaction is off"),
+        ("compaction: {enabled: true}", "cut where they are longer than 30% of the window"),
+        (
+            "compaction: {enabled: true}, token_counter: {enabled: false}",
+            "sent as they come, since nothing is counted",
+        ),
+    ],
+)
+async def test_what_becomes_of_long_tool_results_is_told_as_it_is(
+    tmp_path: Path, said: str, means: str
+) -> None:
+    """Defect: they were said to be cut while compaction was off, and nothing was cut."""
+    async with looking(tmp_path, f"agents: [{{id: ana}}]\ncontext_optimization: {{{said}}}") as at:
+        assert means in await at.text(f"{PATH}/ana")
+
+
 async def test_a_page_of_an_agent_tells_what_it_spent_and_the_windows_of_its_models(tmp_path: Path) -> None:
     async with looking(tmp_path) as at:
         await bill(at.store, "ana", "0.5")
