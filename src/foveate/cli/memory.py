@@ -39,6 +39,9 @@ Private = Annotated[
         help="A tag that hides a node and all below it, beside private and @personal; may be given again.",
     ),
 ]
+FollowSymlinks = Annotated[
+    bool, typer.Option("--follow-symlinks", help="Follow links that lead out of the folders.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -62,6 +65,7 @@ def render(
         str, typer.Option("--format", metavar="FORMAT", help="What it is written as: org or markdown.")
     ] = "org",
     private: Private = None,
+    follow_symlinks: FollowSymlinks = False,
     scope: Annotated[
         str | None,
         typer.Option("--scope", metavar="ID", help="Show nothing but this node and what is below it."),
@@ -77,7 +81,7 @@ def render(
     """
     with telling(as_json=json), screen.noting_warnings():
         limit = _limit(limit_tokens)
-        memory, failures = _loaded(paths, private, as_json=json)
+        memory, failures = _loaded(paths, private, follow_symlinks=follow_symlinks, as_json=json)
         with screen.patience("rendering"):
             view = memory.render(focus, query, limit, format, scope=scope, model=model)
         if json:
@@ -119,6 +123,7 @@ def query(
         str | None, typer.Option(metavar="WHEN", help="Changed then or before: 2026-11-01, or 7d ago.")
     ] = None,
     private: Private = None,
+    follow_symlinks: FollowSymlinks = False,
     json: AsJson = False,
 ) -> None:
     """List the nodes that match all that is asked, one a line: id, state, title, tags, file.
@@ -126,7 +131,7 @@ def query(
     Example: foveate memory query notes/ --todo open --tag project
     """
     with telling(as_json=json), screen.noting_warnings():
-        memory, failures = _loaded(paths, private, as_json=json)
+        memory, failures = _loaded(paths, private, follow_symlinks=follow_symlinks, as_json=json)
         with screen.patience("searching"):
             found = memory.query(tag=tag, todo=todo, type=type, text=text, since=since, until=until)
         from foveate.cli.memory_lines import node_lines, node_object
@@ -147,6 +152,7 @@ def outline(
         int | None, typer.Option(metavar="N", help="How deep: 0 is the files, 1 their first headings.", min=0)
     ] = None,
     private: Private = None,
+    follow_symlinks: FollowSymlinks = False,
     json: AsJson = False,
 ) -> None:
     """List every node as a tree with its id, and of each file how many nodes and tokens it has.
@@ -154,7 +160,7 @@ def outline(
     Example: foveate memory outline notes/ --depth 1
     """
     with telling(as_json=json), screen.noting_warnings():
-        memory, failures = _loaded(paths, private, as_json=json)
+        memory, failures = _loaded(paths, private, follow_symlinks=follow_symlinks, as_json=json)
         from foveate.cli.memory_lines import outline_lines, outline_object
 
         if json:
@@ -244,7 +250,7 @@ def _limit(said: str) -> int | None:
 
 
 def _loaded(
-    paths: Sequence[str], private: Iterable[str] | None, *, as_json: bool
+    paths: Sequence[str], private: Iterable[str] | None, *, follow_symlinks: bool, as_json: bool
 ) -> tuple["Memory", list[UnreadableInput]]:
     """The memory of those paths that are there, and of each other why not; what is wrong in it is noted.
 
@@ -265,7 +271,7 @@ def _loaded(
 
         # Who writes two tags with a comma between them means two, and no tag has one in it.
         tags = [tag for given in private or () for tag in given.split(",")]
-        memory = Memory.load(*there, private=tags)
+        memory = Memory.load(*there, private=tags, follow_symlinks=follow_symlinks)
     if not as_json:
         _note_problems(memory)
     return memory, failures

@@ -158,6 +158,8 @@ class MemoryFiles(_Settings):
     format: Literal["org", "markdown"] = "org"
     """How they are shown."""
     embeddings: EmbeddingsEndpoint | None = None
+    follow_symlinks: bool = False
+    """Whether links that lead out of these folders are followed."""
 
 
 class Binding(_Settings):

@@ -29,11 +29,12 @@ class Library:
     made of `documents` under `version` asks for the version first: then it can be too old, but never too new.
     """
 
-    def __init__(self, paths: Sequence[StrPath], gate: Gate) -> None:
+    def __init__(self, paths: Sequence[StrPath], gate: Gate, *, follow_symlinks: bool = False) -> None:
         if isinstance(paths, str | os.PathLike):
             raise BadOption(f"paths are a list, also where there is only one: [{os.fspath(paths)!r}]")
         self._paths = tuple(paths)
         self._gate = gate
+        self._follow_symlinks = follow_symlinks
         self._roots: tuple[Root, ...] | None = None
         self._holdings = Holdings()
         self._refreshing = Lock()
@@ -73,7 +74,7 @@ class Library:
         """
         with self._refreshing:
             roots = self._roots or rooted(map(_meant, self._paths))
-            found = walk(roots)
+            found = walk(roots, follow_symlinks=self._follow_symlinks)
             if self._roots is None and found.missing:
                 raise UnreadableInput(found.missing[0].path, found.missing[0].reason)
             self._roots = roots

@@ -87,8 +87,16 @@ class Memory:
         self._lock = Lock()
 
     @classmethod
-    def load(cls, *paths: "StrPath", private: Iterable[str] = ("private",), index: Index | None = None) -> Self:
+    def load(
+        cls,
+        *paths: "StrPath",
+        private: Iterable[str] = ("private",),
+        index: Index | None = None,
+        follow_symlinks: bool = False,
+    ) -> Self:
         """Read files and folders; `private` are tags that hide, beside those that always do.
+
+        Links that lead out of the folders are followed only with `follow_symlinks`.
 
         Raises:
             UnreadableInput: one of the paths is not there, or cannot be read.
@@ -97,7 +105,7 @@ class Memory:
         if not paths:
             raise BadOption("a memory is read from files or folders: name at least one")
         gate = Gate.adding(private)
-        library = Library(paths, gate)
+        library = Library(paths, gate, follow_symlinks=follow_symlinks)
         library.refresh()
         return cls(library, gate, index or Index())
 

@@ -13,6 +13,7 @@ SUFFIXES = (".org", ".org_archive", ".md", ".markdown")
 """What a file in a folder is read for, in any case; a file that is named itself is read whatever its name."""
 
 _SKIPPED_FOLDERS = frozenset({"node_modules"})
+_LEADS_OUT = "is a link that leads out of the folder, and is not followed (`follow_symlinks` allows it)"
 _UNSHOWN = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -88,12 +89,13 @@ def rooted(paths: Iterable[str]) -> tuple[Root, ...]:
     return tuple(map(Root, whole, _numbered(wanted)))
 
 
-def walk(roots: Sequence[Root]) -> Walk:
+def walk(roots: Sequence[Root], *, follow_symlinks: bool = False) -> Walk:
     """Every file once, however many ways lead to it, and always by the same one.
 
-    Hidden files and folders are left out, and with them what editors leave behind.
+    Hidden files and folders are left out, and with them what editors leave behind. Links that lead out of the
+    roots are followed only with `follow_symlinks`.
     """
-    walker = _Walker()
+    walker = _Walker(None if follow_symlinks else [Path(root.path).resolve() for root in roots])
     for root in roots:
         walker.go_in(root)
     walker.follow_links()
@@ -108,8 +110,10 @@ def shown(name: str) -> str:
 
 
 class _Walker:
-    def __init__(self) -> None:
+    def __init__(self, inside: "Sequence[Path] | None") -> None:
+        """Links lead nowhere else than `inside` these; None: anywhere."""
         self.walk = Walk()
+        self._inside = inside
         self._seen: set[tuple[int, int]] = set()
         self._keys: set[str] = set()
         # Links come last, so that what they lead to goes by its own place where it has one here.
@@ -143,10 +147,18 @@ class _Walker:
             except OSError as error:
                 self.walk.problems.append(_problem(path, error))
             else:
-                if stat.S_ISDIR(answer.st_mode):
+                is_folder = stat.S_ISDIR(answer.st_mode)
+                if not self._may_follow(path):
+                    if is_folder or _is_note(path):
+                        self.walk.problems.append(Problem(shown(path), _LEADS_OUT))
+                elif is_folder:
                     self._linked_folder(path, key, answer)
                 elif _is_note(path):
                     self._file(path, key, answer)
+
+    def _may_follow(self, path: str) -> bool:
+        target = Path(path).resolve()
+        return self._inside is None or any(target.is_relative_to(folder) for folder in self._inside)
 
     def _linked_folder(self, path: str, key: str, answer: os.stat_result) -> None:
         if PurePath(path).name in _SKIPPED_FOLDERS:

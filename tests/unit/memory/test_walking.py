@@ -12,12 +12,12 @@ from foveate.memory.walking import Problem, Walk, rooted, walk
 from tests.unit.memory.shelves import folder_for_everybody, without_privileges, write
 
 
-def walked(*paths: Path | str) -> Walk:
-    return walk(rooted(map(str, paths)))
+def walked(*paths: Path | str, follow_symlinks: bool = False) -> Walk:
+    return walk(rooted(map(str, paths)), follow_symlinks=follow_symlinks)
 
 
-def keys(*paths: Path | str) -> list[str]:
-    return sorted(found.key for found in walked(*paths).files)
+def keys(*paths: Path | str, follow_symlinks: bool = False) -> list[str]:
+    return sorted(found.key for found in walked(*paths, follow_symlinks=follow_symlinks).files)
 
 
 def said(*paths: Path | str) -> list[str]:
@@ -139,7 +139,27 @@ def test_a_link_is_followed_and_what_it_leads_to_goes_by_the_links_place(tmp_pat
     (notes / "linked").symlink_to(outside)
     (notes / "one.md").symlink_to(outside / "a.md")
 
-    assert keys(notes) == ["linked/a.md", "linked/deep/b.md", "own.md"]
+    assert keys(notes, follow_symlinks=True) == ["linked/a.md", "linked/deep/b.md", "own.md"]
+
+
+def test_links_that_lead_out_of_the_folders_are_not_followed_unless_that_is_allowed(tmp_path: Path) -> None:
+    outside = folder(tmp_path / "outside", "a.md", "passwords.txt")
+    notes = folder(tmp_path / "notes", "own.md", "sub/b.md")
+    (notes / "linked").symlink_to(outside)
+    (notes / "one.md").symlink_to(outside / "a.md")
+    (notes / "other.md").symlink_to(outside / "passwords.txt")
+    (notes / "sub/inside").symlink_to(notes / "own.md")
+    (tmp_path / "same").symlink_to(notes)
+
+    assert keys(notes) == ["own.md", "sub/b.md"]
+    assert keys(tmp_path / "same") == ["own.md", "sub/b.md"]  # a folder that is named may be a link itself
+    assert sorted(line.partition(" leads")[0] for line in said(notes)) == [
+        "linked: is a link that",
+        "one.md: is a link that",
+        "other.md: is a link that",
+    ]
+    named = ["notes/other.md", "notes/own.md", "notes/sub/b.md", "outside/a.md"]
+    assert keys(notes, outside) == named  # what they lead to is named as well
 
 
 def test_a_file_with_links_to_it_goes_by_its_own_place(tmp_path: Path) -> None:
@@ -171,7 +191,7 @@ def test_two_folders_that_link_to_each_other_are_both_read(tmp_path: Path) -> No
     (tmp_path / "two/one").symlink_to(tmp_path / "one")
 
     assert keys(tmp_path) == ["one/a.md", "two/b.md"]
-    assert keys(tmp_path / "one") == ["a.md", "two/b.md"]
+    assert keys(tmp_path / "one", follow_symlinks=True) == ["a.md", "two/b.md"]
 
 
 def test_links_to_nothing_are_told_where_they_may_have_been_notes(tmp_path: Path) -> None:

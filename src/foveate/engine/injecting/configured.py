@@ -63,6 +63,7 @@ def section_options(
             limit_tokens=memory.limit_tokens,
             format=memory.format,
             embeddings=_embeddings(memory.embeddings, environment, at),
+            follow_symlinks=memory.follow_symlinks,
         ),
         logs=tuple(path(each, "logs", number) for number, each in enumerate(said.logs)),
         log_lines=_at(at, lambda: log_limit(environment)),

@@ -33,6 +33,7 @@ class MemoryOptions:
     limit_tokens: int = DEFAULT_LIMIT_TOKENS
     format: str = "org"
     embeddings: EmbeddingOptions | None = None
+    follow_symlinks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

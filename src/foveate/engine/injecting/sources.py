@@ -44,7 +44,7 @@ _FEW_TOKENS = 100
 _MOST_KEPT = 256
 _MOST_WATCHERS = 16  # each has a thread
 
-_MemoryKey = tuple[tuple[str, ...], frozenset[str], EmbeddingOptions | None]
+_MemoryKey = tuple[tuple[str, ...], frozenset[str], EmbeddingOptions | None, bool]
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -212,7 +212,7 @@ class Sources:
 
     async def memory(self, options: MemoryOptions, tags: frozenset[str], until: float | None = None) -> Looked:
         """A memory, read again where something in it has changed since it was last looked at."""
-        key = (options.paths, tags, options.embeddings)
+        key = (options.paths, tags, options.embeddings, options.follow_symlinks)
         known = self._memories.get(key)
         if known is not None and self._clock() - known.at < LOOK_SECONDS:
             return known
@@ -308,12 +308,13 @@ def _looked_at(
     paths: tuple[str, ...],
     tags: frozenset[str],
     embeddings: EmbeddingOptions | None,
+    follow_symlinks: bool,
     memory: "Memory | None",
 ) -> "tuple[Memory, str]":
     from foveate.memory.memory import Memory
 
     if memory is None:
-        memory = Memory.load(*paths, private=tags, index=_index(embeddings))
+        memory = Memory.load(*paths, private=tags, index=_index(embeddings), follow_symlinks=follow_symlinks)
         # What is only made when something is looked for takes as long as the reading.
         memory.render(query="begin", limit_tokens=_FEW_TOKENS)
     else:
