@@ -9,9 +9,9 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 from foveate.fold.journal import Fold
-from foveate.session.ids import session_id
 from foveate.store import open_store
 from tests.kept import FOLD
+from tests.support.session_names import id_of_name
 
 MODEL = "claude-opus-5-5"
 RULES = "- Read before you write.\n- Run the tests after each change.\n" * 300
@@ -20,7 +20,8 @@ FOLDED = (b'{"role": "user", "content": "Look at src/."}', b'{"role": "assistant
 
 # The session that all calls of an agent belong to, since it says so.
 NAMED = "garden"
-NAMED_ID = session_id("named", "ana", NAMED)
+KEY = "sandbox"
+NAMED_ID = id_of_name("ana", NAMED, key=KEY)
 
 # The ids that pages show.
 SESSION = "5be01d2286c1b0f7b1d5a1f00c3e9a44"
@@ -65,7 +66,7 @@ def answered(gateway_url: str, agent: str, system: str, messages: list[Any]) -> 
     headers = {
         "content-type": "application/json",
         "anthropic-version": "2023-06-01",
-        "x-api-key": "sandbox",
+        "x-api-key": KEY,
         "x-foveate-agent": agent,
         "x-foveate-session": NAMED,
     }

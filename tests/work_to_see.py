@@ -15,11 +15,11 @@ import anthropic
 import openai
 
 from foveate.sandbox.scripts import Call, Step
-from foveate.session.ids import session_id
 from foveate.session.totals import SessionTotals, Totals
 from foveate.store import Store, open_store
 from tests.sandboxes import KEY, doing, running_sandbox
 from tests.served import configure, serving
+from tests.support.session_names import id_of_name
 
 # A request of the review that is larger than three quarters of its window; it is folded behind it.
 _FOLDED_AFTER = 6
@@ -77,7 +77,7 @@ cost:
 
 def named(agent: str, name: str) -> str:
     """The id of a session that its client calls by a name."""
-    return session_id("named", agent, name)
+    return id_of_name(agent, name, key=KEY)
 
 
 def headers(agent: str, name: str = "", step: Step | None = None) -> Mapping[str, str]:
