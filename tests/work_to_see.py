@@ -142,7 +142,7 @@ def reviewed(
             if turn == _FOLDED_AFTER:
                 until_stored(folder, is_folded)
             (call,) = [block for block in reply.content if block.type == "tool_use"]
-            found = f"{said}\n" + "".join(f"def part_{turn}_{line}(text): ...\n" for line in range(60))
+            found = f"{said}\n" + "".join(f"def part_{turn}_{line}(text): ...\n" for line in range(64))
             messages += [
                 {
                     "role": "assistant",
