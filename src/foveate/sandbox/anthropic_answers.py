@@ -62,20 +62,20 @@ class Rendered:
     ) -> None:
         self._answer = answer
         self._sheet = sheet
-        self._id = sheet.new_id("msg_01")
-        self._blocks = [_block(part, sheet, show, sign) for part in answer.parts]
+        self.id = sheet.new_id("msg_01")
+        self.content = [_block(part, sheet, show, sign) for part in answer.parts]
 
     def body(self) -> bytes:
         """The message."""
         usage = usage_block(self._sheet.usage)
-        return compact(self._message(self._blocks, self._ending(), usage))
+        return compact(self._message(self.content, self._ending(), usage))
 
     def events(self) -> Iterator[bytes]:
         """The same as a stream."""
         begun = usage_block(self._sheet.usage) | {"output_tokens": 1}
         silent: dict[str, str | None] = {"stop_reason": None, "stop_sequence": None}
         yield _event({"type": "message_start", "message": self._message([], silent, begun)})
-        for index, block in enumerate(self._blocks):
+        for index, block in enumerate(self.content):
             empty, deltas = _streamed(block)
             yield _event({"type": "content_block_start", "index": index, "content_block": empty})
             if index == 0:
@@ -95,7 +95,7 @@ class Rendered:
         self, blocks: list[dict[str, Any]], ending: dict[str, str | None], usage: dict[str, Any]
     ) -> dict[str, Any]:
         return {
-            "id": self._id,
+            "id": self.id,
             "type": "message",
             "role": "assistant",
             "model": self._sheet.model,

@@ -1,6 +1,6 @@
 """A request as it reaches the sandbox, and what is to be sent back."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 LIMIT_BYTES = 32 * 1024 * 1024
@@ -23,7 +23,8 @@ class Reply:
     """What is sent back: the pieces of a body, and where there is more than one, as a stream.
 
     After `delay_seconds` it begins, between two pieces `pace_seconds` pass. Where it `breaks_off`, the
-    connection is cut after the last piece, though the client was promised more.
+    connection is cut after the last piece, though the client was promised more. `before_last` is called before
+    the last piece of one that is whole is sent, and `at_end` once nothing more is.
     """
 
     status: int
@@ -33,3 +34,5 @@ class Reply:
     delay_seconds: float = 0
     pace_seconds: float = 0
     breaks_off: bool = False
+    before_last: Callable[[], None] | None = None
+    at_end: Callable[[], None] | None = None

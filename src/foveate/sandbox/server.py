@@ -54,7 +54,11 @@ class App:
         if self._heard is not None:
             self._heard(ask)
         reply = await self._reply(ask)
-        is_through = await _sent(reply, receive, send)
+        try:
+            is_through = await _sent(reply, receive, send)
+        finally:
+            if reply.at_end is not None:
+                reply.at_end()
         if not is_through and self._lost is not None:
             self._lost(ask)
 
@@ -63,7 +67,7 @@ class App:
             spoken = spoken_by(ask, self._providers)
             return self._sandbox.refused(spoken, refusals.too_large(spoken, LIMIT_BYTES))
         if len(ask.body) < _SHORT_BYTES:
-            return self._sandbox.reply(ask)
+            return self._sandbox.answered(ask, self._sandbox.taken(ask))
         taken = await asyncio.to_thread(self._sandbox.taken, ask)
         return self._sandbox.answered(ask, taken)
 
@@ -109,6 +113,9 @@ async def _sent(reply: Reply, receive: _Receive, send: _Send) -> bool:
         for number, piece in enumerate(reply.pieces):
             if number and await _passed(reply.pace_seconds, gone):
                 return False
+            is_last = number == len(reply.pieces) - 1
+            if is_last and not reply.breaks_off and reply.before_last is not None:
+                reply.before_last()
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         if not reply.breaks_off:  # or else the server finds it unfinished, and cuts the connection
             await send({"type": "http.response.body", "body": b""})

@@ -41,6 +41,7 @@ from foveate.sandbox.doors import (
     openai_path,
     spoken_by,
 )
+from foveate.sandbox.message_threads import MessageThreads, ThreadUse
 from foveate.sandbox.models import model_of
 from foveate.sandbox.rendering import Sheet
 from foveate.sandbox.scripts import HEADER, Script, Step, asked_step
@@ -81,7 +82,7 @@ class Taken:
     """A request that is accepted, read and counted.
 
     `prefix` tells on Anthropic what a thought stands after; `items` are on Responses the conversation so far.
-    `streams` is what Gemini says in the path, and `as_events` in the query.
+    `streams` is what Gemini says in the path, and `as_events` in the query. `thread` is its message thread.
     """
 
     asked: dict[str, Any]
@@ -94,6 +95,7 @@ class Taken:
     items: tuple[dict[str, Any], ...] = ()
     streams: bool = False
     as_events: bool = True
+    thread: ThreadUse | None = None
 
 
 class Sandbox:
@@ -119,12 +121,18 @@ class Sandbox:
         self._tokens = tokens
         self._accounts = Accounts()
         self._responses = Responses()
+        self._threads = MessageThreads()
         self._ids = 0
         self._answered = 0
 
     def reply(self, ask: Ask) -> Reply:
-        """What a provider would send back."""
-        return self.answered(ask, self.taken(ask))
+        """What a provider would send back; it counts as sent."""
+        reply = self.answered(ask, self.taken(ask))
+        if reply.before_last is not None and not reply.breaks_off:
+            reply.before_last()
+        if reply.at_end is not None:
+            reply.at_end()
+        return reply
 
     def taken(self, ask: Ask) -> Taken | Refusal | bytes:
         """What becomes of a request before it is billed; of what is not billed at all, the answer.
@@ -212,10 +220,18 @@ class Sandbox:
         if azure is not None:
             model = _deployed(azure.deployment or as_text(asked.get("model")))
             asked = asked | {"model": model}
+        thread = None
+        if spoken is Format.ANTHROPIC and not counting:
+            thread = self._threads.resolve(asked, owner, betas_of(ask), now=self._clock())
+        if isinstance(thread, Refusal):
+            return thread
+        if thread is not None:
+            asked = thread.whole
         whole = continued(asked, self._responses, owner) if spoken is Format.RESPONSES else asked
         if isinstance(whole, Refusal):
             return whole
-        request = wire.read(ask.body if whole is asked else compact(whole), spoken, model=model)
+        is_as_sent = whole is asked and thread is None
+        request = wire.read(ask.body if is_as_sent else compact(whole), spoken, model=model)
         is_google = spoken is Format.GEMINI or is_google_chat(ask)
         if is_google and spoken is Format.CHAT and model_of(Format.GEMINI, request.model) is not None:
             whole = whole | {"model": _CHAT_MODEL}
@@ -234,6 +250,7 @@ class Sandbox:
             is_counted=counting,
             prefix=seals.prefix_of(asked).digest() if spoken is Format.ANTHROPIC else b"",
             items=items_of(whole) if spoken is Format.RESPONSES else (),
+            thread=thread,
         )
 
     def _count(self, taken: Taken) -> Reply:
@@ -256,16 +273,33 @@ class Sandbox:
         failure = _failure(spoken, step, streams=wish.streams)
         if failure is not None:
             return failure
+        if taken.thread is not None:
+            refusal = self._threads.claim(taken.owner, taken.thread, now=self._clock())
+            if refusal is not None:
+                return refusal
         counter = counter_for(taken.request.model)
         told = answer(wish, step, lambda text: counter.text(text).tokens)
         rendered = self._rendered(taken, told, delay_seconds=step.delay_seconds if step else 0)
         headers = self._headers(spoken, self._new_id("req_01"))
         if not wish.streams:
-            return _faulty(Reply(status=200, headers=headers, pieces=(rendered.body(),)), step, spoken)
+            reply = Reply(status=200, headers=headers, pieces=(rendered.body(),))
+            return _faulty(self._with_thread(reply, taken, rendered), step, spoken)
         kind = "text/event-stream; charset=utf-8" if taken.as_events else "application/json; charset=UTF-8"
         headers |= {"content-type": kind, "cache-control": "no-cache"}
         reply = Reply(status=200, headers=headers, pieces=tuple(rendered.events()), streams=True)
-        return _faulty(reply, step, spoken)
+        return _faulty(self._with_thread(reply, taken, rendered), step, spoken)
+
+    def _with_thread(self, reply: Reply, taken: Taken, rendered: Rendered) -> Reply:
+        """Have the thread of a request go on once its answer is sent."""
+        thread, owner = taken.thread, taken.owner
+        if thread is None or not isinstance(rendered, anthropic_answers.Rendered):
+            return reply
+        message_id, content = rendered.id, rendered.content
+        return replace(
+            reply,
+            before_last=lambda: self._threads.store(owner, thread, message_id, content, now=self._clock()),
+            at_end=lambda: self._threads.release(owner, thread),
+        )
 
     def _rendered(self, taken: Taken, told: Answer, *, delay_seconds: float) -> Rendered:
         now = self._clock()
@@ -370,6 +404,7 @@ def _faulty(reply: Reply, step: Step | None, spoken: Format) -> Reply:
     pieces = reply.pieces
     if step.fail_after is not None:
         pieces = (*pieces[: step.fail_after], catalogue.stream_error(spoken, step.fail_after))
+        reply = replace(reply, before_last=None)
     if step.disconnect_after is not None:
         whole = pieces if reply.streams else (pieces[0][: len(pieces[0]) // 2],)
         pieces = whole[: step.disconnect_after]

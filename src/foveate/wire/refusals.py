@@ -1,5 +1,6 @@
 """What a provider says no with: its status, its words, and the JSON that it wraps them in."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from foveate.values import Format
@@ -11,7 +12,8 @@ class Refusal:
     """A request that the provider does not take.
 
     `kind` is the error's type in the provider's own words; `param` and `code` are OpenAI's, who names the
-    parameter that is wrong and, for some errors, a code. `retry_after_seconds` says when to come back.
+    parameter that is wrong and, for some errors, a code. `details` are Anthropic's, with
+    its `error_code`. `retry_after_seconds` says when to come back.
     """
 
     message: str
@@ -19,6 +21,7 @@ class Refusal:
     kind: str = "invalid_request_error"
     param: str | None = None
     code: str | None = None
+    details: Mapping[str, object] | None = None
     retry_after_seconds: float | None = None
 
 
@@ -109,7 +112,9 @@ def too_large(spoken: Format, limit_bytes: int) -> Refusal:
 def error_body(spoken: Format, refusal: Refusal, request_id: str) -> bytes:
     """The JSON that a provider answers with when it refuses."""
     if spoken is Format.ANTHROPIC:
-        inner = {"type": refusal.kind, "message": refusal.message}
+        inner: dict[str, object] = {"type": refusal.kind, "message": refusal.message}
+        if refusal.details is not None:
+            inner["details"] = refusal.details
         return compact({"type": "error", "error": inner, "request_id": request_id})
     if spoken is Format.GEMINI:
         return compact({"error": gemini_error(refusal)})
