@@ -40,6 +40,9 @@ class TokenCount:
 
 NOTHING = TokenCount(0, True, 0)
 
+STORED_HISTORY = frozenset(("thread", "previous_response_id", "conversation"))
+"""Fields with which a request continues a conversation that the provider stores."""
+
 
 class Source(StrEnum):
     """Where the bytes of an image or a document are."""
@@ -166,6 +169,11 @@ class Request:
     around: object = field(default=None, repr=False, compare=False)
     laid: object = field(default=None, repr=False, compare=False)
     trail: object = field(default=None, repr=False, compare=False)
+
+    @property
+    def continues_stored(self) -> bool:
+        """Whether earlier messages of its conversation are only stored by the provider."""
+        return not STORED_HISTORY.isdisjoint(self.unexplained)
 
 
 class Area(StrEnum):

@@ -156,7 +156,7 @@ class TraceWriting:
         self, at: int, one: Traced, before: Traced | None, clock: Callable[[float], str]
     ) -> tuple[str, ...]:
         trace, bill = one.trace, one.bill
-        context = "?" if trace.tokens is None else number(trace.tokens, trace.exact)
+        context = "unknown" if trace.tokens is None else number(trace.tokens, trace.exact)
         if trace.tokens is not None and trace.window_tokens:
             context += f" {round(100 * trace.tokens / trace.window_tokens):>3}%"
         numbers = ("", "", "", "")
@@ -185,7 +185,7 @@ class TraceWriting:
 
     def _window(self, trace: Trace) -> Iterator[str]:
         if trace.tokens is None:
-            yield "window: nobody has counted it"
+            yield "window: unknown (not counted, or the provider stores earlier messages)"
             return
         window = Window(
             sections=[(section.name, section.tokens) for section in trace.sections],

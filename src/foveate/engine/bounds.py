@@ -235,15 +235,18 @@ def at_most(
     ttl: Ttl | None,
     at: float,
     unexplained: Collection[str] = (),
+    counted: Collection[str] = (),
     region: str | None = None,
 ) -> AtMost | None:
     """The most that a request can come to; None where nobody can say.
 
-    `unexplained` names what its provider adds that `count` does not hold. `region` is where it is served, if
-    that is known from elsewhere than the request.
+    `unexplained` names what its provider adds that the request does not show, and `counted` those of them that
+    `count` includes. `region` is where it is served, if that is known from elsewhere than the request.
     """
     asked = asked_of(request)
-    input_tokens = most_input_tokens(request, count.upper, unexplained, window_tokens=window_tokens)
+    input_tokens = most_input_tokens(
+        request, count.upper, unexplained, window_tokens=window_tokens, counted=counted
+    )
     if asked.answers is None or input_tokens is None:
         return None
     longest, known = asked.output_tokens, longest_answer_of(request.model)
@@ -266,7 +269,12 @@ def at_most(
 
 
 def most_input_tokens(
-    request: Request, upper: int, unexplained: Collection[str], *, window_tokens: int | None
+    request: Request,
+    upper: int,
+    unexplained: Collection[str],
+    *,
+    window_tokens: int | None,
+    counted: Collection[str] = (),
 ) -> int | None:
     """The most input that a request is billed whose own is at most `upper`; None where nobody can say.
 
@@ -275,7 +283,7 @@ def most_input_tokens(
     asked = asked_of(request)
     if not unexplained and not request.unexplained and not asked.adds_input:
         return upper
-    hidden = {*unexplained, *request.unexplained}
+    hidden = {*unexplained, *request.unexplained}.difference(counted)
     within = sum(asked.within[name] for name in hidden if name in asked.within)
     if not asked.adds_input and hidden <= asked.within.keys():
         return upper + within

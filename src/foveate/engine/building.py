@@ -44,6 +44,7 @@ from foveate.engine.steps import (
     OrderTools,
     ReplaceHistory,
 )
+from foveate.engine.stored_sizes import StoredSizes
 from foveate.engine.tracing import KeepTraces
 from foveate.engine.uncounted import HoldUncounted
 from foveate.engine.watch import UNWATCHED, Watch
@@ -84,7 +85,8 @@ def build_engine(
     """
     remembered, refusals = remembered or Remembered(), RefusalsHeld()
     calibrations, logs = calibrations or Calibrations(), prefix_logs or PrefixLogs()
-    history, count = ReplaceHistory(journal), Count(turns, Counts(calibrations, asking))
+    sizes = StoredSizes()
+    history, count = ReplaceHistory(journal), Count(turns, Counts(calibrations, asking), sizes)
     behind = Behind(admission, turns)
     book = Book(admission, cost, remembered)
     sessions = Sessions(turns, has_others=has_others)
@@ -94,6 +96,7 @@ def build_engine(
         journal,
         remembered,
         Counts(calibrations),
+        sizes,
         options=options,
         clock=clock,
         watch=watch,
@@ -129,7 +132,7 @@ def build_engine(
             *((HoldPings(pings),) if pings is not None else ()),
         ),
         remember=(
-            RememberAnswer(sessions, turns),
+            RememberAnswer(sessions, turns, sizes),
             SimulateStates(remembered, logs),
             book,
             Calibrate(calibrations),
@@ -153,6 +156,7 @@ def build_engine(
         fold_now=folds.now,
         recount=Counts(calibrations, asking).recount,
         observe=(find_session, count, *see_trail, hold_caps),
+        forget_conversation=sizes.forget_conversation,
     )
 
 
@@ -162,6 +166,7 @@ def _preview(
     journal: Journal,
     remembered: Remembered,
     counts: Counts,
+    sizes: StoredSizes,
     *,
     options: Callable[[str], AgentOptions],
     clock: Callable[[], float],
@@ -171,11 +176,12 @@ def _preview(
 ) -> Engine:
     """The same steps up to the edits, over what is only looked at: for counts of what would be sent."""
     seen, states = SeenTurns(turns), SeenSessions(remembered)
-    history, count = ReplaceHistory(SeenJournal(journal)), Count(seen, counts)
+    history, count = ReplaceHistory(SeenJournal(journal)), Count(seen, counts, sizes)
     room = RoomIfAny(MakeRoom(history, count, no_fold))
+    see_session = SeeSession(sessions, states)
     return Engine(
         steps=(
-            SeeSession(sessions, states),
+            see_session,
             history,
             LimitTurns(),
             count,
@@ -190,4 +196,5 @@ def _preview(
         clock=clock,
         watch=FailuresOnly(watch or UNWATCHED),
         uncounted=free,
+        observe=(see_session, count),
     )

@@ -36,7 +36,8 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     `region` is where it is served, if the path says so. `is_unchanged`: it is signed by its client, so that not
     a byte of it may be changed. `betas` is the header `anthropic-beta`, as it came. `find_endpoint` tells where
     a summary of its session can be asked for, with the client's own key. `told` is what its headers say that
-    injected sections depend on. `limits` are those of what it may hold.
+    injected sections depend on. `limits` are those of what it may hold. `keeps_answer`: its answer can be had
+    whole at its end.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     find_endpoint: Callable[[], Endpoint] | None = None
     told: Told = NOTHING_TOLD
     limits: RequestLimits = RequestLimits()
+    keeps_answer: bool = False
 
     def __repr__(self) -> str:
         """Whose it is, without what it says and its key."""

@@ -7,6 +7,7 @@ from foveate.engine.calibrating import Calibrations, learn, learner_of
 from foveate.engine.work import Work
 from foveate.session.counting import counted_beside
 from foveate.tokens import RequestCount
+from foveate.values import TokenCount
 
 
 class Counts:
@@ -27,6 +28,12 @@ class Counts:
         work.count, work.estimate = total, None
         work.is_unexplained = bool(work.request.unexplained)
         return True
+
+    async def asked_for_stored(self, work: Work) -> TokenCount | None:
+        """Ask OpenAI for the size of a request and of what it continues; None if that is not wanted."""
+        if self._asking is None or work.incoming.provider != "openai":
+            return None
+        return await self._asking.where_it_matters(work)
 
     def read(self, work: Work, counted: RequestCount) -> None:
         """Have the count of a request as it was made here be what is decided by."""
@@ -52,7 +59,7 @@ class Counts:
 
     async def recount(self, work: Work) -> None:
         """Have a request that is only shown counted by its upstream, if the options allow to ask it."""
-        if self._asking is None or work.count is None or work.count.exact:
+        if self._asking is None or work.count is None or work.count.exact or work.request.continues_stored:
             return
         total = await self._asking.where_opted_in(work)
         if total is not None:

@@ -26,7 +26,9 @@ from foveate.errors import (
 )
 from foveate.session.counting import beside
 from foveate.tokens.threads import run_in_thread
-from foveate.values import SetParameter
+from foveate.values import Format, SetParameter
+from foveate.wire.around import parameters_of
+from foveate.wire.body import is_said
 from foveate.wire.large_json import LARGE_BYTES
 
 _LOG = logging.getLogger(__name__)
@@ -45,6 +47,7 @@ class Engine:
     sent, and leaves no trace of it. `note` is done with an exchange before its client has all of the answer,
     `remember` before its next request, and `settle` `behind` its answer. `fold_now` folds what somebody asks
     for, whatever its size. `observe` are the steps of requests that may not be changed.
+    `forget_conversation` is told the agent, the upstream and the id of a stored conversation that was changed.
     """
 
     steps: Sequence[Step]
@@ -61,6 +64,7 @@ class Engine:
     fold_now: FoldNow | None = None
     recount: Callable[[Work], Awaitable[None]] | None = None
     observe: Sequence[Step] = ()
+    forget_conversation: Callable[[str, str, str], None] | None = None
 
     async def prepare(self, incoming: Incoming) -> Exchange:
         """What is sent in the place of a request; one that cannot be understood is sent as it came.
@@ -86,7 +90,7 @@ class Engine:
             sent = Outgoing(body=incoming.body, problems=(problem,))
             return self._exchange(incoming, None, sent, came_at)
         before = work.now
-        for step in self.observe if incoming.is_unchanged else self.steps:
+        for step in self.observe if work.is_unchanged else self.steps:
             try:
                 await step.take(work)
             except _REFUSALS:
@@ -127,7 +131,12 @@ class Engine:
         check_model(request.model)
         now = self.clock()
         work = Work(
-            incoming=incoming, options=self.options(incoming.agent), now=now, came=request, request=request
+            incoming=incoming,
+            options=self.options(incoming.agent),
+            now=now,
+            came=request,
+            request=request,
+            uses_thread=request.format is Format.ANTHROPIC and is_said(parameters_of(request).get("thread")),
         )
         if incoming.model is not None:
             named = SetParameter(path=("model",), value=incoming.model, reason="its name at the upstream")
@@ -136,8 +145,8 @@ class Engine:
         return work
 
     def _written(self, work: Work) -> Outgoing:
-        if work.incoming.is_unchanged:
-            return Outgoing(body=work.incoming.body, problems=tuple(work.problems))
+        if work.is_unchanged:
+            return Outgoing(body=work.request.body, problems=tuple(work.problems))
         body = self._body(work)
         betas = beta_header(self.beta_override, work.betas)
         headers = work.headers if betas == work.incoming.betas else {**work.headers, BETAS: betas}

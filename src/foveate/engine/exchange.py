@@ -144,7 +144,7 @@ class Exchange:
             streams=streams,
             is_framed=is_framed,
             hides_usage=streams and self._asks_for_usage(),
-            keeps=self.work is not None and self.work.options.sends_pings,
+            keeps=self.incoming.keeps_answer or (self.work is not None and self.work.options.sends_pings),
         )
 
     def _asks_for_usage(self) -> bool:
@@ -168,6 +168,11 @@ class Exchange:
     def rest(self) -> bytes:
         """What the client gets after the last piece."""
         return self._answer.ended() if self._answer is not None else b""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last event of a stream has come."""
+        return self._answer is not None and self._answer.has_ended
 
     @property
     def streams(self) -> bool:

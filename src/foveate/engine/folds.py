@@ -71,7 +71,7 @@ class Folds:
         work = exchange.work
         if work is None or not work.options.compacts or not 200 <= exchange.status < 300:
             return
-        if work.incoming.is_unchanged:
+        if work.is_unchanged:
             return
         if work.chain is None or work.found is None or work.count is None or work.window_tokens is None:
             return

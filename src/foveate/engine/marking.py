@@ -50,6 +50,8 @@ class MarkCache:
             await work.edit(self.name, client_removals(work.request))
         if rules.caching not in (Caching.MARKS, Caching.BOTH):
             return
+        if work.request.continues_stored:
+            return  # nobody knows what stands before its messages
         if work.count is not None and work.count.upper < rules.minimum_tokens:
             return  # too short to be kept, however it is marked
         prompt = await read_prompt(work.request, rules, work.block_tokens)

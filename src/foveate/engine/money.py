@@ -9,7 +9,7 @@ from decimal import Decimal
 from msgspec.structs import replace
 
 from foveate.cost.admission import Admission, Admitted
-from foveate.cost.caps import MIN_OUTPUT_TOKENS, Cap, unchecked
+from foveate.cost.caps import MIN_OUTPUT_TOKENS, Cap, Unknown, unchecked
 from foveate.cost.ledger import Call, Category, Entry
 from foveate.cost.price_book import PriceBook
 from foveate.cost.savings import PriceOf, compare, pricing
@@ -21,8 +21,11 @@ from foveate.engine.work import Work
 from foveate.errors import CallRefused, CapExceeded
 from foveate.session.counting import beside
 from foveate.tokens.threads import run_in_thread
-from foveate.values import CacheUsage, Comparison, Savings, Usage
+from foveate.values import NOTHING, STORED_HISTORY, CacheUsage, Comparison, Savings, Usage
 from foveate.wire.large_json import LARGE_BYTES
+
+_UNKNOWN_SIZE = "the provider keeps the earlier messages of this conversation, so its size is not known here"
+_SEND_ALL = "send the whole conversation with each request, or say `unknown: allow` with the cap"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,10 @@ class HoldCaps:
             else:
                 await run_in_thread(lambda: _expect_meanwhile(work, options.prices), size_bytes)
             return
+        if work.has_unknown_size:
+            for cap in held:
+                if cap.unknown is Unknown.REFUSE:
+                    raise unchecked(cap, _UNKNOWN_SIZE, _SEND_ALL)
         try:
             await beside(lambda: _expect(work, options.prices), size_bytes, least_bytes=LARGE_BYTES)
             work.admitted = await self._admit(work, call, held, options)
@@ -103,7 +110,7 @@ class HoldCaps:
             except CapExceeded as refused:
                 if whole is None or work.ceiling is None or work.ceiling <= refused.room:
                     raise
-                if work.incoming.is_unchanged:
+                if work.is_unchanged:
                     raise
                 # Another cap may then ask for a lower limit, and so may calls that were admitted meanwhile.
                 work.output_limit, work.at_most = limit_output(
@@ -140,17 +147,22 @@ async def let_through(
 
 
 def _expect(work: Work, prices: PriceBook) -> None:
-    """Work out what a call can come to; nothing is known of one that was not counted."""
-    if work.count is None:
+    """Work out what a call can come to; nothing is known of one that was not counted.
+
+    What the provider stores fits into the window, whatever its size.
+    """
+    count = NOTHING if work.count is None and work.has_unknown_size else work.count
+    if count is None:
         return
     most = at_most(
         work.request,
-        work.count,
+        count,
         provider=work.incoming.provider,
         window_tokens=work.widest_tokens,
         ttl=work.longest_ttl,
         at=work.now,
         unexplained=work.unexplained,
+        counted=STORED_HISTORY if work.counts_stored else frozenset(),
         region=work.incoming.region or None,
     )
     work.ceiling = most.dollars(prices) if most is not None else None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from foveate.engine.exchange import Exchange
+from foveate.engine.stored_sizes import StoredSizes
 from foveate.session.answers import answer_rows
 from foveate.session.news import stored
 from foveate.session.sessions import Sessions
@@ -15,6 +16,7 @@ class RememberAnswer:
 
     sessions: Sessions
     turns: Turns
+    sizes: StoredSizes
 
     def __call__(self, exchange: Exchange) -> None:
         """Note it."""
@@ -25,8 +27,12 @@ class RememberAnswer:
         is_answered = 200 <= exchange.status < 300
         rows = []
         if is_answered:
-            scope = exchange.incoming.name_scope
-            rows = answer_rows(session, spoken, exchange.answer_parts(), exchange.ended_at, scope=scope)
+            parts, scope = exchange.answer_parts(), exchange.incoming.name_scope
+            rows = answer_rows(
+                session, spoken, parts, exchange.ended_at, scope=scope, is_stored=work.uses_thread
+            )
+            if exchange.has_bill and exchange.is_whole and exchange.usage is not None:
+                self.sizes.record(exchange.incoming, work.came, parts.id, exchange.usage)
         self.sessions.end(session, work.flight, rows, is_answered=is_answered)
         work.flight = None
         if rows:

@@ -18,6 +18,7 @@ from foveate.engine.calls import Problem
 from foveate.engine.counting import Counts
 from foveate.engine.marking import RefusalsHeld
 from foveate.engine.remembered import Remembered
+from foveate.engine.stored_sizes import StoredSizes
 from foveate.engine.work import Work
 from foveate.errors import DoesNotFit, StoreUnavailable
 from foveate.fold.clearing import result_limit_tokens
@@ -252,13 +253,20 @@ class Count:
 
     name = "count"
 
-    def __init__(self, turns: Turns, reading: Counts) -> None:
+    def __init__(self, turns: Turns, reading: Counts, sizes: StoredSizes | None = None) -> None:
+        """`sizes`: what is known of conversations that providers store."""
         self._counts = TurnCounts(turns)
         self._reading = reading
+        self._sizes = sizes or StoredSizes()
 
     async def take(self, work: Work) -> None:
-        """Count what would be sent by now."""
-        if not work.options.token_counter or await self._reading.asked(work):
+        """Count what would be sent by now. Unknown: the size of what continues an unknown conversation."""
+        if not work.options.token_counter:
+            return
+        if work.request.continues_stored:
+            await self._take_stored(work)
+            return
+        if await self._reading.asked(work):
             return
         if work.request is work.came and work.chain is not None and work.found is not None:
             agent = work.incoming.agent
@@ -271,6 +279,17 @@ class Count:
         else:
             counted = await counted_beside(work.request, work.counter)
         self._reading.read(work, counted)
+
+    async def _take_stored(self, work: Work) -> None:
+        """Count a request together with the messages that the provider stores, if their size is known."""
+        work.is_unexplained = True
+        stored_tokens = self._sizes.known_tokens(work.incoming, work.came)
+        if stored_tokens is not None:
+            counted = await counted_beside(work.request, work.counter)
+            work.count = TokenCount(stored_tokens, False, stored_tokens) + counted.total
+        elif work.request.format is Format.RESPONSES:
+            work.count = await self._reading.asked_for_stored(work)
+        work.counts_stored = work.count is not None
 
     async def surely(self, work: Work) -> None:
         """Be sure of it where it can be had, since a decision hangs on it."""
@@ -295,7 +314,7 @@ class MakeRoom:
             DoesNotFit: it does not, and no more may be done.
         """
         window_tokens = work.window_tokens
-        if work.count is None or window_tokens is None:
+        if work.count is None or window_tokens is None or work.request.continues_stored:
             return
         sections = round(beside_it.tokens * work.rate)
         limit = window_tokens - work.output_reserve - sections

@@ -64,6 +64,8 @@ class Work(msgspec.Struct, eq=False):
     `estimate` is the raw count that `count` was made of, where it was made here; `is_doubtful`, in the place of
     a server that should have counted; `is_unexplained`: the provider adds what nobody can count. At the end
     `billed_tokens` is what it was in truth, and `drift_percent` by how much more than `count`.
+    `uses_thread`: the provider keeps its message thread. `counts_stored`: `count` includes what the
+    provider stores.
     """
 
     incoming: Incoming
@@ -81,6 +83,8 @@ class Work(msgspec.Struct, eq=False):
     estimate: RequestCount | None = None
     is_doubtful: bool = False
     is_unexplained: bool = False
+    uses_thread: bool = False
+    counts_stored: bool = False
     billed_tokens: int | None = None
     drift_percent: float | None = None
     prompt: CachedPrompt | None = None
@@ -165,6 +169,19 @@ class Work(msgspec.Struct, eq=False):
             _LONG_WINDOW_TOKENS if _LONG_WINDOW_BETA in self.incoming.betas else 0,
         )
         return widest or None
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the request must go out as it came: it is signed, or the provider keeps its conversation.
+
+        Edits of a request that creates or continues a message thread would become part of the thread.
+        """
+        return self.incoming.is_unchanged or self.uses_thread
+
+    @property
+    def has_unknown_size(self) -> bool:
+        """Whether the provider keeps earlier messages, and nobody knows how many tokens they have."""
+        return self.came.continues_stored and not self.counts_stored
 
     @property
     def unexplained(self) -> Sequence[str]:

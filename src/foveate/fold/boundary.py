@@ -25,10 +25,6 @@ COMPACT_AT_PCT = 0.75
 TAIL_KEEP_TOKENS = 20_000
 MIN_TURNS_BETWEEN = 4
 
-# With these, stored turns come before the messages of a request: those of an earlier response, or of a
-# conversation (https://platform.openai.com/docs/guides/conversation-state, read November 2026).
-_STORED = frozenset(("previous_response_id", "conversation"))
-
 
 def trigger_tokens(window_tokens: int, output_reserve: int, compact_at_pct: float = COMPACT_AT_PCT) -> int:
     """How many tokens a request must have for its head to be folded: a share of what the answer leaves.
@@ -101,7 +97,7 @@ def continues_stored(request: Request) -> bool:
 
     Nothing of such a request may be folded or left out: what it answers is not there to be seen.
     """
-    return not _STORED.isdisjoint(request.unexplained)
+    return request.continues_stored
 
 
 def compacted_text(part: Part) -> str:

@@ -44,16 +44,17 @@ class AnswerMarks(msgspec.Struct, frozen=True):
 
 
 def answer_rows(
-    session: Session, spoken: Format, parts: AnswerParts, at: float, *, scope: str = ""
+    session: Session, spoken: Format, parts: AnswerParts, at: float, *, scope: str = "", is_stored: bool = False
 ) -> list[Answer]:
     """Return what is stored of an answer that a session has just got.
 
-    `scope` separates callers, who may get responses with the same ids.
+    `scope` separates callers, who may get responses with the same ids. `is_stored`: the provider stores the
+    answer, so that it can be continued by its id. It stores all responses of the Responses API.
     """
     marks: tuple[bytes, ...] = ()
     if session.caller:
         marks = _marks(session.agent, session.caller, session.tip, parts).all
-    if spoken is Format.RESPONSES and parts.id:
+    if (is_stored or spoken is Format.RESPONSES) and parts.id:
         marks += (response_mark(session.agent, parts.id, scope),)
     return [Answer(mark=mark, session_id=session.id, tip=session.tip, at=at) for mark in marks]
 

@@ -13,7 +13,7 @@ from foveate.tokens.memo import digest
 from foveate.values import Format, Request
 from foveate.wire.answer_parts import is_from_model
 from foveate.wire.around import around_of, parameters_of
-from foveate.wire.body import as_text, value
+from foveate.wire.body import as_record, as_text, value
 
 # The fields that hold a system prompt or tools, in all formats.
 _SETTING = ("system", "instructions", "tools", "systemInstruction", "system_instruction", "toolConfig")
@@ -76,7 +76,8 @@ def conversation_of(
     """
     parameters = parameters_of(request)
     name = client_name(headers or {}, parameters) if header is None else None
-    previous = as_text(value(parameters.get("previous_response_id")))
+    thread = as_record(value(parameters.get("thread")))
+    previous = as_text(value(parameters.get("previous_response_id")) or thread.get("previous_message_id"))
     named = None
     if header is not None:
         named = named_id(agent, header, scope)

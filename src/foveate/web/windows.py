@@ -81,8 +81,8 @@ def needed(points: Sequence[WindowAt]) -> list[str]:
 
 
 def full_now(points: Sequence[WindowAt], fillings: Mapping[str, Filling]) -> Full | None:
-    """What the last request that was counted had in its window; None where none was."""
-    last = next((point for point in reversed(points) if point.tokens is not None), None)
+    """Return what the last request had in its window; None if that is unknown."""
+    last = points[-1] if points else None
     filling = fillings.get(last.id) if last is not None else None
     if last is None or last.tokens is None or filling is None:
         return None

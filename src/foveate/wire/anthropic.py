@@ -33,6 +33,7 @@ from foveate.wire.body import (
     value,
 )
 from foveate.wire.shapes import Shape
+from foveate.wire.threads import continues_thread
 
 _SERVER_SIDE_FIELDS = ("container", "mcp_servers", "context_management")
 
@@ -63,7 +64,8 @@ def read(body: bytes, fields: Fields) -> Request:
         thinking=as_text(record(fields.get("thinking")).get("type")),
         schema=_schema(as_record(output)),
         extras=("task_budget",) if config.get("task_budget") else (),
-        unexplained=tuple(name for name in _SERVER_SIDE_FIELDS if is_said(fields.get(name))),
+        unexplained=tuple(name for name in _SERVER_SIDE_FIELDS if is_said(fields.get(name)))
+        + (("thread",) if continues_thread(value(fields.get("thread"))) else ()),
     )
 
 

@@ -131,8 +131,8 @@ async def test_a_request_that_was_not_touched_billed_or_answered_says_so(look: L
     await look.store.traces.keep([replace(bare, fold_id=None, broke=None)])
     text = await text_of(look, "/-/sessions/s")
 
-    assert "not counted no bill was booked 2.1 ms no answer" in text
-    assert "nobody has counted these requests" in text
+    assert "unknown no bill was booked 2.1 ms no answer" in text
+    assert "the size of these requests is unknown" in text
     assert "edit," not in text
 
 

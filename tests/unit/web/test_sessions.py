@@ -70,7 +70,7 @@ async def test_what_nobody_knows_is_not_nothing(look: Looking) -> None:
     await billed(look, "uncounted", None)
     text = await look.text("/-/sessions")
 
-    assert "not counted" in text
+    assert "unknown" in text
     assert "34.6k of an unknown window" in text or "34.7k of an unknown window" in text
     assert "unknown" in text[text.index("uncounted") : text.index("unwindowed")]
 

@@ -134,8 +134,12 @@ def test_of_a_long_session_few_points_are_shown_and_everything_that_happened() -
     assert any(event.says == "Cache broke (and 1 more)" for event in chart.events)
 
 
-def test_what_fills_the_window_now_is_that_of_the_last_counted_request() -> None:
-    points = [point(0), point(1, 2_000), point(2, None)]
+def test_what_fills_the_window_now_is_unknown_if_the_last_request_was_not_counted() -> None:
+    assert full_now([point(0), point(1, None)], {"r0": filling(system=500)}) is None
+
+
+def test_what_fills_the_window_now_is_that_of_the_last_request() -> None:
+    points = [point(0), point(1, 2_000)]
     full = full_now(points, {"r1": filling(system=500, nobody_knows_it=1_000)})
 
     assert full is not None
