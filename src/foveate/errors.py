@@ -7,6 +7,7 @@
     │   │   └── DuplicateKey   a JSON object in it that has the same key twice
     │   ├── RequestLimitExceeded  a request that has more messages, tools or levels than are read
     │   ├── BadEdit            an edit that cannot be written into a request, or contradicts another
+    │   ├── ThreadRefused      a request that uses a message thread which cannot be continued, or not here
     │   ├── WrongApi           a request for a model whose upstream does not speak the API that it came in
     │   ├── NoUpstream         a request in an API that no configured upstream speaks
     │   ├── KeyRefused         a key of the gateway that is not known, or the want of one
@@ -125,6 +126,19 @@ class BadEdit(InputError):
     def __init__(self, reason: str, *, path: tuple[str | int, ...] = ()) -> None:
         super().__init__(f"{'.'.join(map(str, path))}: {reason}" if path else reason)
         self.path = path
+
+
+class ThreadRefused(InputError):
+    """A request that uses a message thread; `thread_code` is the provider's code for the reason.
+
+    Clients react to `thread_code`: the official SDKs send the whole conversation again.
+    """
+
+    code = "thread_refused"
+
+    def __init__(self, thread_code: str, message: str) -> None:
+        super().__init__(message)
+        self.thread_code = thread_code
 
 
 class WrongApi(InputError):

@@ -34,6 +34,7 @@ RAISED = [
         ceiling=Decimal("0.2"),
     ),
     errors.CapUncheckable("no price", "say one", cap="the cap on a day", limit=Decimal(5), reason="no price"),
+    errors.ThreadRefused("thread_not_found", "no such thread"),
     errors.WorkersFailed(3, -9),
     errors.UnwritableFile("budget.yaml", "the disk is full"),
     errors.UnwritableOutput("is closed"),

@@ -242,6 +242,8 @@ class UpstreamServer(_Settings):
     """A variable whose key stands for whatever clients bring; beyond loopback, for gateway keys alone."""
     deployments: dict[Name, Name] = {}
     """Models by the names that deployments have there, for counts, windows and prices: `{house: gpt-5.1}`."""
+    threads: Literal["hold", "refuse", "pass"] | None = None
+    """Anthropic's [message threads](threads.md). Not set: `hold` in a gateway of one process, else `refuse`."""
     sign: Literal["aws"] | None = None
     """`aws`: the gateway signs requests with its own AWS credentials, in the place of what clients bring."""
     allow: list[Operation] = ["answers", "counting", "embeddings", "models"]

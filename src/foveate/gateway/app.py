@@ -1,6 +1,8 @@
 """The gateway as an ASGI app: a request in, through the engine, to its provider, and the answer back."""
 
 import asyncio
+import re
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -25,7 +27,7 @@ from foveate.errors import (
 from foveate.fold.model import Endpoint
 from foveate.gateway.asks import KIND, SESSION, Ask, Receive, Scope, Send, ask_of
 from foveate.gateway.aws_signing import CLIENT_HEADERS, AwsSigner
-from foveate.gateway.body_errors import BodyRefused
+from foveate.gateway.body_errors import BodyRefused, TooLarge
 from foveate.gateway.body_memory import BodyMemory, HeldBody
 from foveate.gateway.callers import agent_of, caller_of, check_payer, key_headers, name_scope, sent_query
 from foveate.gateway.client import Client
@@ -43,6 +45,7 @@ from foveate.gateway.refusing import may_retry, reason_of, refusal_for
 from foveate.gateway.request_body import BodyLimits, read_body
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Routed, Routing, Upstream
 from foveate.gateway.telling import told_in
+from foveate.gateway.threads import Threads, ThreadTurn, begin_turn
 from foveate.gateway.traffic import UNSEEN, Traffic
 from foveate.session.counting import beside
 from foveate.session.naming import HEADERS as NAMING_HEADERS
@@ -72,9 +75,11 @@ _SUMMARY_PATHS = {
     Format.CHAT: "/v1/chat/completions",
     Format.RESPONSES: "/v1/responses",
 }
+_CONVERSATION_PATH = re.compile(r"/v1/conversations/([^/]+)")
 _FREE_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
 
 Page = Callable[[Scope, Receive, Send], Awaitable[None]]
+_Relay = Callable[[Ask, Routed, Exchange, Client, ThreadTurn | None], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +109,9 @@ class Gateway:
         pages: Mapping[str, Page] | None = None,
         traffic: Traffic = UNSEEN,
         is_open: bool = False,
+        threads: Threads | None = None,
     ) -> None:
+        """`threads` are the message threads that it keeps."""
         self._engine = engine
         self._pool = pool
         self._embeddings = embeddings
@@ -114,6 +121,7 @@ class Gateway:
         self._is_open = is_open
         self._no_counts = NoCounts()
         self._body_memory = BodyMemory()
+        self._threads = threads or Threads(time.monotonic)
         self._signer = AwsSigner()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -180,6 +188,9 @@ class Gateway:
         routed = self._routed(ask, model, options)
         engine = self._engine.preview or self._engine
         agent = agent_of(ask, options.keys, options.user_agents)
+        turn = await begin_turn(self._threads, routed.upstream.threads, ask, agent, body, claims=False)
+        if turn is not None:
+            ask, body = turn.ask, turn.body
         found = await engine.prepare(_incoming(ask, ask.spoken, agent, body, routed, model, options.limits))
         if found.work is not None and self._engine.recount is not None:
             await self._engine.recount(found.work)
@@ -202,7 +213,7 @@ class Gateway:
             del body
             held.resize(len(plain))
             ask = msgspec.structs.replace(ask, raw_headers=without_encodings(ask.raw_headers))
-        await self._answered(ask, ask.spoken, client.agent, plain, client, options)
+        await self._answered(ask, ask.spoken, client.agent, plain, client, options, held)
 
     def _routed(self, ask: Ask, model: str, options: GatewayOptions) -> Routed:
         routed = options.routing.of(ask.door, model)
@@ -256,6 +267,9 @@ class Gateway:
             body = await beside(lambda: renamed(plain, name, options.limits), len(plain))
         if uncounted:
             await self._engine.uncounted(ask.id, client.agent, uncounted)
+        changed = _CONVERSATION_PATH.match(ask.path) if ask.method != "GET" else None
+        if changed is not None and self._engine.forget_conversation is not None:
+            self._engine.forget_conversation(client.agent, routed.upstream.name, changed[1])
         client.provider = routed.upstream.provider
         async with await self._asked(ask, routed, body, {}, reads_answer=False) as answer:
             await client.begin(answer, is_changed=False)
@@ -264,7 +278,14 @@ class Gateway:
         await client.end()
 
     async def _answered(
-        self, ask: Ask, spoken: Format, agent: str, body: bytes, client: Client, options: GatewayOptions
+        self,
+        ask: Ask,
+        spoken: Format,
+        agent: str,
+        body: bytes,
+        client: Client,
+        options: GatewayOptions,
+        held: HeldBody,
     ) -> None:
         """Relay an answer that the engine has a hand in."""
         is_embeddings = ask.door.asks is Asks.EMBEDDINGS
@@ -279,12 +300,36 @@ class Gateway:
         prepare = self._embeddings.prepare if is_embeddings else engine.prepare
         relay = self._counted if is_count else self._relayed
         client.provider = routed.upstream.provider
-        client.exchange = exchange = await prepare(
-            _incoming(ask, spoken, agent, body, routed, model, options.limits)
-        )
+        turn = await begin_turn(self._threads, routed.upstream.threads, ask, agent, body, claims=not is_count)
+        try:
+            if turn is not None:
+                if len(turn.body) > options.body.max_bytes:
+                    raise TooLarge(options.body.max_bytes)
+                held.grow(len(turn.body))
+                ask, body = turn.ask, turn.body
+            incoming = _incoming(
+                ask, spoken, agent, body, routed, model, options.limits, keeps_answer=turn is not None
+            )
+            client.exchange = exchange = await prepare(incoming)
+            await self._answered_by(exchange, relay, ask, routed, client, turn)
+        finally:
+            if turn is not None:
+                turn.close()
+
+    async def _answered_by(
+        self,
+        exchange: Exchange,
+        relay: _Relay,
+        ask: Ask,
+        routed: Routed,
+        client: Client,
+        turn: ThreadTurn | None,
+    ) -> None:
         is_broken = True
         try:
-            rest = await relay(ask, routed, exchange, client)
+            rest = await relay(ask, routed, exchange, client, turn)
+            if turn is not None and not exchange.streams:
+                await turn.finish(exchange)
             is_broken = False
         except KeyRefused:
             exchange.unsent()
@@ -299,16 +344,20 @@ class Gateway:
                 await exchange.settled()  # what was reserved is free again before anybody tries once more
         await client.end(rest)
 
-    async def _relayed(self, ask: Ask, routed: Routed, exchange: Exchange, client: Client) -> bytes:
+    async def _relayed(
+        self, ask: Ask, routed: Routed, exchange: Exchange, client: Client, turn: ThreadTurn | None
+    ) -> bytes:
         """Relay all but the end of an answer, which is given back."""
         while True:
             sent = exchange.outgoing
             async with await self._asked(ask, routed, sent.body, sent.headers, reads_answer=True) as answer:
                 said = await _error_in(answer)
                 if not said or not await exchange.goes_again(answer.status, said):
-                    return await _passed_on(exchange, answer, client, said, ask.door)
+                    return await _passed_on(exchange, answer, client, said, ask.door, turn)
 
-    async def _counted(self, ask: Ask, routed: Routed, exchange: Exchange, client: Client) -> bytes:
+    async def _counted(
+        self, ask: Ask, routed: Routed, exchange: Exchange, client: Client, _turn: ThreadTurn | None
+    ) -> bytes:
         """Relay a count; where the upstream has no route for it, answer with our own."""
         sent, own, where = exchange.outgoing, own_count(exchange), (routed.upstream, exchange.incoming.spoken)
         if own is None or not self._no_counts.has(*where):
@@ -385,10 +434,18 @@ async def _error_in(answer: Answer) -> bytes:
     return said
 
 
-async def _passed_on(exchange: Exchange, answer: Answer, client: Client, said: bytes, door: Door) -> bytes:
+async def _passed_on(
+    exchange: Exchange,
+    answer: Answer,
+    client: Client,
+    said: bytes,
+    door: Door,
+    turn: ThreadTurn | None = None,
+) -> bytes:
     """Pass an answer on, of which `said` was read before; what is left for its end is given back.
 
     That is the last piece, where it does not stream: its client has all of it only once its bill is noted.
+    Before a client has all of a stream, the thread of its `turn` can be continued.
     """
     kind = answer.header(b"content-type") or b""
     is_framed = kind.startswith(_FRAMES)
@@ -402,6 +459,8 @@ async def _passed_on(exchange: Exchange, answer: Answer, client: Client, said: b
             if held:
                 await client.piece(held)
             held = exchange.passed(piece)
+            if turn is not None and streams and exchange.has_ended:
+                await turn.finish(exchange)
             if held and (streams or held.isspace()):  # some send blanks while the model thinks, to be heard
                 await client.piece(held)
                 held = b""
@@ -413,7 +472,15 @@ async def _passed_on(exchange: Exchange, answer: Answer, client: Client, said: b
 
 
 def _incoming(
-    ask: Ask, spoken: Format, agent: str, body: bytes, routed: Routed, model: str, limits: RequestLimits
+    ask: Ask,
+    spoken: Format,
+    agent: str,
+    body: bytes,
+    routed: Routed,
+    model: str,
+    limits: RequestLimits,
+    *,
+    keeps_answer: bool = False,
 ) -> Incoming:
     # The engine reads `served_model` in the place of this name, which the upstream knows.
     name = (routed.model or model) if routed.served_model else ""
@@ -439,6 +506,7 @@ def _incoming(
         if ask.door.family in SIGNED
         else lambda: _endpoint(ask, routed.upstream, spoken, name),
         limits=limits,
+        keeps_answer=keeps_answer,
     )
 
 

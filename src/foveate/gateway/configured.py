@@ -12,7 +12,8 @@ from foveate.gateway.aws_signing import check_installed, region_of
 from foveate.gateway.doors import Family
 from foveate.gateway.keys import HashedKeys
 from foveate.gateway.request_body import BodyLimits
-from foveate.gateway.routing import KNOWN_UPSTREAMS, VERSION, Route, Routing, Upstream
+from foveate.gateway.routing import KNOWN_UPSTREAMS, VERSION, Route, Routing, ThreadMode, Upstream
+from foveate.store import is_server
 from foveate.upstream.pool import target
 from foveate.wire.limits import RequestLimits
 
@@ -56,12 +57,14 @@ def gateway_options(settings: Settings, environment: Mapping[str, str]) -> Gatew
         BadOption: an upstream of which too little is known or that nobody can ask; a route to one that there is
             not; a key that is not in the environment; `path` leads to it.
     """
+    threads = _default_threads(settings)
     upstreams = {
-        name: replace(known, key=_key(USUAL_VARIABLES.get(name, ""), environment))
+        name: replace(known, threads=threads, key=_key(USUAL_VARIABLES.get(name, ""), environment))
         for name, known in KNOWN_UPSTREAMS.items()
     }
     for name, said in settings.upstreams.items():
-        upstreams[name] = _upstream(name, said, upstreams.get(name), environment)
+        found = _upstream(name, said, upstreams.get(name), environment)
+        upstreams[name] = replace(found, threads=threads if said.threads is None else ThreadMode(said.threads))
     for number, route in enumerate(settings.routes):
         if route.upstream not in upstreams:
             known = ", ".join(sorted(upstreams))
@@ -90,6 +93,12 @@ def gateway_options(settings: Settings, environment: Mapping[str, str]) -> Gatew
             max_messages=server.max_messages, max_tools=server.max_tools, max_depth=server.max_depth
         ),
     )
+
+
+def _default_threads(settings: Settings) -> ThreadMode:
+    """Hold threads unless the next request of a thread may reach another process, which does not have it."""
+    is_alone = settings.server.workers == 1 and not is_server(settings.store.url)
+    return ThreadMode.HOLD if is_alone else ThreadMode.REFUSE
 
 
 def _key(variable: str, environment: Mapping[str, str], path: tuple[str, ...] = ()) -> str | None:

@@ -5,6 +5,7 @@ trying again cannot help, `x-should-retry` says so as well, which the official c
 """
 
 import re
+from dataclasses import replace
 
 from foveate.errors import (
     BadPath,
@@ -19,6 +20,7 @@ from foveate.errors import (
     NoUpstream,
     OperationRefused,
     RequestLimitExceeded,
+    ThreadRefused,
     UpstreamError,
     UpstreamTimeout,
     WebSocketRefused,
@@ -26,6 +28,7 @@ from foveate.errors import (
 )
 from foveate.values import Format
 from foveate.wire.refusals import Refusal, failed
+from foveate.wire.threads import NOT_FOUND
 
 SHOULD_RETRY = "x-should-retry"
 
@@ -39,6 +42,9 @@ def refusal_for(error: FoveateError, spoken: Format) -> Refusal:
             return _too_long(error, spoken)
         case CallRefused():
             return _over_cap(error, spoken)
+        case ThreadRefused():
+            refusal = failed(spoken, 404 if error.thread_code == NOT_FOUND else 400, str(error))
+            return replace(refusal, details={"error_code": error.thread_code})
         case WebSocketRefused():
             return failed(spoken, 426, str(error))
         case KeyRefused():

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from fnmatch import fnmatchcase
 
 import msgspec
@@ -16,6 +17,14 @@ ALLOWED_OPERATIONS = ("answers", "counting", "embeddings", "models")
 """What the gateway's own credentials are used for if nothing else is configured."""
 
 
+class ThreadMode(StrEnum):
+    """What the gateway does with requests that use message threads."""
+
+    HOLD = "hold"
+    REFUSE = "refuse"
+    PASS = "pass"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
     """A server that speaks the API of a family. `provider` is who runs it, for cache rules and prices.
@@ -25,7 +34,7 @@ class Upstream:
     other family's requests as well, and its `base_url` is without the version. `deployments` are the models
     that answer under other names. Requests to one with an `aws_region` are signed by the gateway. `allow` names
     the operations that the gateway's own credentials may be used for. Without `reuse` each request has a
-    connection of its own.
+    connection of its own. `threads` says what is done with requests that use message threads.
     """
 
     name: str
@@ -39,6 +48,7 @@ class Upstream:
     aws_region: str = ""
     allow: tuple[str, ...] = ALLOWED_OPERATIONS
     reuse: bool = True
+    threads: ThreadMode = ThreadMode.HOLD
 
     def speaks(self, family: Family) -> bool:
         """Whether it takes requests of a family."""
