@@ -283,10 +283,10 @@ class Count:
     async def _take_stored(self, work: Work) -> None:
         """Count a request together with the messages that the provider stores, if their size is known."""
         work.is_unexplained = True
-        stored_tokens = self._sizes.known_tokens(work.incoming, work.came)
-        if stored_tokens is not None:
+        stored = self._sizes.known(work.incoming, work.came)
+        if stored is not None:
             counted = await counted_beside(work.request, work.counter)
-            work.count = TokenCount(stored_tokens, False, stored_tokens) + counted.total
+            work.count = stored + counted.total
         elif work.request.format is Format.RESPONSES:
             work.count = await self._reading.asked_for_stored(work)
         work.counts_stored = work.count is not None

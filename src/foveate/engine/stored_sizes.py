@@ -2,30 +2,33 @@
 
 from foveate.engine.calls import Incoming
 from foveate.tokens.memo import Memo
-from foveate.values import Format, Request, Usage
+from foveate.values import Format, Request, TokenCount, Usage
 from foveate.wire.around import parameters_of
 from foveate.wire.body import as_record, as_text, value
 
 _MAX_CONVERSATIONS = 16_384
+# The items of an output are framed as messages, with about 4 tokens each, which are not billed as output.
+_FRAME_TOKENS = 64
 
 
 class StoredSizes:
     """Tokens of OpenAI's stored conversations, by the id of their latest response or of the conversation.
 
-    All input and output of a response is part of what the next one reads, so usage is an upper bound of it.
-    Only responses that this process has relayed are known.
+    What the next request reads of them is the input and output of the response before, and what frames its
+    output as messages. Only responses that this process has relayed are known.
     """
 
     def __init__(self) -> None:
         self._tokens: Memo[int] = Memo(_MAX_CONVERSATIONS)
 
-    def known_tokens(self, incoming: Incoming, request: Request) -> int | None:
+    def known(self, incoming: Incoming, request: Request) -> TokenCount | None:
         """Return the size of the conversation that a request continues, without its own messages."""
         if request.format is not Format.RESPONSES:
             return None
         response, conversation = _continued(request)
         kind, name = ("response", response) if response else ("conversation", conversation)
-        return self._tokens.get((incoming.agent, incoming.upstream, kind, name))
+        tokens = self._tokens.get((incoming.agent, incoming.upstream, kind, name))
+        return None if tokens is None else TokenCount(tokens, False, tokens + tokens // 100 + _FRAME_TOKENS)
 
     def record(self, incoming: Incoming, request: Request, response_id: str, usage: Usage) -> None:
         """Remember the size of a conversation after a response that is whole."""

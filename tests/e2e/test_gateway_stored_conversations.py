@@ -1,0 +1,137 @@
+"""OpenAI's stored conversations through the gateway: their size is known by usage, or unknown, never small."""
+
+import json
+import sqlite3
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from foveate.cost.caps import Cap, Scope, Unknown
+from tests.aftermath import until
+from tests.gateways import RunningGateway, running_gateway
+from tests.sandboxes import KEY, running_sandbox
+from tests.upstreams import answer, answering, running_upstream
+
+MODEL = "gpt-4.1"
+LONG = "Be kind. " * 3000
+STORED_TOKENS = 6000
+"""`LONG` has more tokens than this."""
+
+
+def client_of(gateway: RunningGateway) -> openai.OpenAI:
+    return openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0)
+
+
+def counted(folder: Path, calls: int) -> list[tuple[int | None, str]]:
+    """The counted tokens and the session of each request, those of unknown size first."""
+
+    def look() -> list[tuple[int | None, str]]:
+        with sqlite3.connect(folder / "gateway.sqlite") as store:
+            return store.execute("SELECT tokens, session_id FROM traces_v1 ORDER BY tokens").fetchall()
+
+    return until(look, lambda found: len(found) >= calls)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_what_a_seen_response_continues_is_counted_whole(tmp_path: Path, streams: bool) -> None:
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
+        client_of(gateway) as client,
+    ):
+
+        def respond(said: str, previous: str | None) -> Any:
+            asking: Any = {"model": MODEL, "input": said, "previous_response_id": previous}
+            if not streams:
+                return client.responses.create(**asking)
+            events: list[Any] = list(client.responses.create(**asking, stream=True))
+            return events[-1].response
+
+        first = respond(LONG, None)
+        second = respond("More", first.id)
+        respond("And more", second.id)
+        found = counted(tmp_path, 3)
+
+    assert gateway.failed == []
+    assert min(tokens or 0 for tokens, _ in found) > STORED_TOKENS
+    assert len({session for _, session in found}) == 1
+    billed = second.usage.input_tokens
+    assert 0.99 * billed < (found[1][0] or 0) < 1.01 * billed
+
+
+def test_a_gateway_that_did_not_see_the_response_shows_the_size_as_unknown(tmp_path: Path) -> None:
+    folder = tmp_path / "restarted"
+    folder.mkdir()
+    with running_sandbox() as sandbox:
+        with running_gateway(sandbox.url, tmp_path) as gateway, client_of(gateway) as client:
+            first = client.responses.create(model=MODEL, input=LONG)
+        with running_gateway(sandbox.url, folder) as gateway, client_of(gateway) as client:
+            second = client.responses.create(model=MODEL, input="More", previous_response_id=first.id)
+            assert [tokens for tokens, _ in counted(folder, 1)] == [None]
+            client.responses.create(model=MODEL, input="More", previous_response_id=second.id)
+            found = counted(folder, 2)
+
+    assert found[0][0] is None
+    assert (found[1][0] or 0) > STORED_TOKENS, "the usage of the unknown one has told"
+
+
+def test_a_cap_refuses_what_is_unknown_and_reserves_for_what_is_known(tmp_path: Path) -> None:
+    call, day = Cap(scope=Scope.CALL, dollars=Decimal("0.05")), Cap(scope=Scope.DAY, dollars=Decimal(100))
+    asking: Any = {"model": MODEL, "input": "More", "max_output_tokens": 1000}
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, caps=[call, day]) as gateway,
+        client_of(gateway) as client,
+    ):
+        first = client.responses.create(**asking | {"input": LONG})
+        client.responses.create(**asking, previous_response_id=first.id)
+        with pytest.raises(openai.APIStatusError) as large:
+            client.responses.create(**asking | {"input": 3 * LONG}, previous_response_id=first.id)
+        with pytest.raises(openai.APIStatusError) as unseen:
+            client.responses.create(**asking, previous_response_id="resp_unseen")
+        with pytest.raises(openai.APIStatusError) as conversation:
+            client.responses.create(**asking, conversation="conv_unseen")
+
+    assert "may cost" in str(large.value)
+    for refused in (unseen, conversation):
+        assert refused.value.status_code == 402
+        assert "its size is not known here; send the whole conversation" in str(refused.value)
+
+
+def test_a_cap_that_allows_what_is_unknown_reserves_the_window(tmp_path: Path) -> None:
+    caps = [Cap(scope=Scope.DAY, dollars=Decimal(1), unknown=Unknown.ALLOW)]
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, caps=caps) as gateway,
+        client_of(gateway) as client,
+        pytest.raises(openai.APIStatusError, match="may cost"),
+    ):
+        client.responses.create(model=MODEL, input="More", previous_response_id="resp_unseen")
+
+
+def test_the_size_of_a_conversation_is_known_until_its_items_change(tmp_path: Path) -> None:
+    said = {
+        "id": "resp_1",
+        "object": "response",
+        "status": "completed",
+        "model": MODEL,
+        "output": [],
+        "usage": {"input_tokens": 7000, "output_tokens": 100, "total_tokens": 7100},
+    }
+    with (
+        running_upstream(answering(answer(json.dumps(said).encode()))) as upstream,
+        running_gateway(upstream.url, tmp_path) as gateway,
+        client_of(gateway) as client,
+    ):
+        asking: Any = {"model": MODEL, "input": "More", "conversation": {"id": "conv_1"}}
+        client.responses.create(**asking)
+        client.responses.create(**asking | {"conversation": "conv_1"})
+        client.post("/conversations/conv_1/items", body={"items": []}, cast_to=object)
+        client.responses.create(**asking)
+        found = counted(tmp_path, 3)
+
+    assert [tokens for tokens, _ in found[:2]] == [None, None]
+    assert 7100 < (found[2][0] or 0) < 7150
