@@ -4,7 +4,7 @@ import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import pairwise
@@ -19,7 +19,7 @@ from anthropic import beta_tool
 from foveate.cost.caps import Cap, Scope, Unknown
 from foveate.engine.options import AgentOptions
 from foveate.gateway.doors import Family
-from foveate.gateway.routing import ThreadMode, Upstream
+from foveate.gateway.routing import Route, ThreadMode, Upstream
 from foveate.sandbox.scripts import Call, Step
 from foveate.wire.spans import members, whole
 from tests.aftermath import until
@@ -209,6 +209,23 @@ def test_a_client_sends_everything_again_after_a_restart(tmp_path: Path) -> None
     assert [len(body["messages"]) for body in heard_by(sandbox)] == [1, 3, 5, 7]
 
 
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
+def test_an_answer_that_ends_with_an_error_cannot_be_continued(tmp_path: Path, streams: bool) -> None:
+    fault = Step(text="Two, " * 50, fail_after=6) if streams else Step(text="Two", disconnect_after=1)
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
+    ):
+        first = post(gateway, CREATE).json()["id"]
+        with suppress(httpx2.RemoteProtocolError):
+            broken = post(gateway, continuing(first, stream=streams), step=fault)
+            assert "overloaded_error" in broken.text
+            begun = json.loads(broken.text.split("data: ")[1].split("\n")[0])
+            found = post(gateway, continuing(begun["message"]["id"]))
+            assert error_code(found) == (404, "thread_not_found")
+        assert until(lambda: post(gateway, continuing(first)).status_code, lambda status: status == 200)
+
+
 def test_a_stream_that_broke_off_cannot_be_continued(tmp_path: Path) -> None:
     with (
         running_sandbox(Step(text="One."), Step(text="Two, " * 50, disconnect_after=6)) as sandbox,
@@ -391,7 +408,18 @@ def test_a_cap_reserves_for_the_whole_of_a_held_thread(tmp_path: Path) -> None:
 
 
 def test_a_thread_is_held_for_a_server_without_threads(llama_server: LlamaServer, tmp_path: Path) -> None:
-    with running_gateway(llama_server.base_url, tmp_path) as gateway, recording(gateway.url) as recorded:
+    local = Upstream(
+        name="llama.cpp",
+        base_url=llama_server.base_url,
+        family=Family.OPENAI,
+        provider="llama.cpp",
+        speaks_both=True,
+    )
+    route = Route(models="*", upstream="llama.cpp")
+    with (
+        running_gateway("http://127.0.0.1:9", tmp_path, upstreams=[local], routes=[route]) as gateway,
+        recording(gateway.url) as recorded,
+    ):
         thread = recorded.client.beta.messages.thread(
             model=llama_server.model, max_tokens=8, system="The secret word is swordfish."
         )

@@ -25,6 +25,7 @@ from foveate.wire.threads import (
     CONTINUE_IN_FLIGHT,
     FINGERPRINT_MISMATCH,
     NOT_FOUND,
+    QUOTED_FIELD,
     UNSUPPORTED_REQUEST,
     ThreadHistory,
     ThreadRequest,
@@ -49,6 +50,8 @@ _ENTRY_BYTES = 1024
 _LARGE_ANSWER_BYTES = 64 * 1024
 # So many bytes of a history are copied while one of an answer is read.
 _COPIED_PER_READ = 64
+# To check the keys of so many bytes takes milliseconds too.
+_LONG_BYTES = 128 * 1024
 
 _REPLAY = 'send the whole conversation with `thread: {"type": "create"}`'
 _MESSAGES = {
@@ -177,7 +180,8 @@ class ThreadTurn:
     async def finish(self, exchange: Exchange) -> None:
         """Keep the conversation with the answer, if that is whole. The client does not have all of it yet."""
         answer = exchange.answer
-        if exchange.status != 200 or answer is None or self.request.is_compaction or self.is_kept:
+        is_broken = exchange.streams and not exchange.is_whole
+        if exchange.status != 200 or is_broken or answer is None or self.request.is_compaction or self.is_kept:
             return
         held_bytes = 0 if self.history is None else self.history.size_bytes
         found = await beside(
@@ -217,7 +221,9 @@ async def begin_turn(
     """
     if ask.spoken is not Format.ANTHROPIC or ask.door.family is not Family.ANTHROPIC or mode is ThreadMode.PASS:
         return None
-    request = await beside(lambda: read_thread_request(body), len(body), least_bytes=LARGE_BYTES)
+    if len(body) < LARGE_BYTES and QUOTED_FIELD not in body:
+        return None
+    request = await beside(lambda: read_thread_request(body), len(body), least_bytes=_LONG_BYTES)
     if request is None:
         return None
     if mode is ThreadMode.REFUSE:

@@ -24,6 +24,8 @@ from foveate.wire.splice import Patch
 
 BETA_PREFIX = "message-threads-"
 """Beta values that begin so turn threads on (`message-threads-2026-08-12`)."""
+QUOTED_FIELD = b'"thread"'
+"""Requests without these bytes use no thread."""
 FIXED_FIELDS = ("system", "tools")
 """Fields that a thread keeps from the request that created it."""
 
@@ -35,7 +37,6 @@ FINGERPRINT_MISMATCH = "thread_fingerprint_mismatch"
 UNSUPPORTED_REQUEST = "thread_unsupported_request"
 
 _FIELD = "thread"
-_QUOTED_FIELD = b'"thread"'
 _BREAKPOINT = "cache_control"
 _QUOTED_BREAKPOINT = b'"cache_control"'
 # The keys below a message that hold blocks; the same name in a tool's input is data like any other.
@@ -85,7 +86,7 @@ def read_thread_request(body: bytes) -> ThreadRequest | None:
         MalformedRequest: its `thread` is not one of the two known shapes, or it continues one without a list of
             messages.
     """
-    if not contains(body, _QUOTED_FIELD):
+    if not contains(body, QUOTED_FIELD):
         return None
     try:
         root = members(body, whole(body))
