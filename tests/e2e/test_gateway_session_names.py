@@ -1,0 +1,50 @@
+"""Which sessions the names of clients lead to, through the gateway."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+
+from foveate.cost.ledger import By, Sum
+from foveate.store import open_store
+from tests.gateways import running_gateway
+from tests.sandboxes import KEY, running_sandbox
+
+OTHER_KEY = f"{KEY}-2"
+UUID = "69247677-d38f-483f-bfd0-64031bf6f175"
+
+
+def sessions_of(folder: Path, requests: Sequence[dict[str, str]]) -> list[int]:
+    """Send requests with these headers; how many of them are in each session, the most first."""
+    body = {"model": "claude-opus-4-5", "max_tokens": 10, "messages": [{"role": "user", "content": "Hello"}]}
+    with running_sandbox() as sandbox, running_gateway(sandbox.url, folder) as gateway:
+        for headers in requests:
+            headers = {"anthropic-version": "2023-06-01", "user-agent": "test/1", **headers}
+            assert httpx.post(f"{gateway.url}/v1/messages", headers=headers, json=body).status_code == 200
+    assert gateway.failed == []
+
+    async def read() -> Sequence[Sum]:
+        async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+            return await store.ledger.sums([By.SESSION])
+
+    return sorted((one.calls for one in asyncio.run(read())), reverse=True)
+
+
+def test_a_plain_name_leads_to_one_session_for_each_key(tmp_path: Path) -> None:
+    main = {"x-foveate-session": "main"}
+    requests = [
+        {**main, "x-api-key": KEY},
+        {**main, "x-api-key": OTHER_KEY},
+        {**main, "x-api-key": KEY, "user-agent": "another/2"},
+        {"x-task-id": "1", "x-api-key": KEY},
+        {"x-task-id": "1", "x-api-key": OTHER_KEY},
+    ]
+
+    assert sessions_of(tmp_path, requests) == [2, 1, 1, 1]
+
+
+def test_a_unique_name_leads_to_one_session_whatever_the_key(tmp_path: Path) -> None:
+    requests = [{"x-session-id": UUID, "x-api-key": key} for key in (KEY, OTHER_KEY)]
+
+    assert sessions_of(tmp_path, requests) == [2]
