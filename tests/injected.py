@@ -73,12 +73,13 @@ class Injecting:
         *,
         told: Told = NOTHING_TOLD,
         kind: str = "",
+        provider: str = "",
         count: Callable[[Work], None] | None = None,
     ) -> Work:
         """What becomes of a request."""
         data = msgspec.json.encode(body)
         request = wire.read(data, spoken)
-        provider = "anthropic" if spoken is Format.ANTHROPIC else "openai"
+        provider = provider or ("anthropic" if spoken is Format.ANTHROPIC else "openai")
         incoming = Incoming(
             id="req_1",
             agent="ana",

@@ -1,9 +1,8 @@
 """Blocks that Foveate puts into a request, most stable first: a change leaves all before it in the cache."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import groupby
 
 from foveate.errors import BadOption
 
@@ -76,14 +75,6 @@ class InjectedBlock:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class LayerEnd:
-    """The last block of a layer: a mark on it keeps the layer and all before it."""
-
-    layer: Layer
-    index: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flattened:
     """Blocks as one text before the history and one behind it; `note` says so, where blocks were lost by it.
@@ -123,14 +114,6 @@ def around_history(
     found = ordered(blocks)
     first = sum(1 for block in found if _PLACES[block.layer] < _PLACES[Layer.HISTORY])
     return found[:first], found[first:]
-
-
-def layer_ends(blocks: Sequence[InjectedBlock]) -> tuple[LayerEnd, ...]:
-    """Where a mark can pay: for each layer of blocks in their order, its last block with a text."""
-    said = [(index, block.layer) for index, block in enumerate(blocks) if block.text.strip()]
-    return tuple(
-        LayerEnd(layer, list(group)[-1][0]) for layer, group in groupby(said, key=lambda pair: pair[1])
-    )
 
 
 def flattened(blocks: Iterable[InjectedBlock], *, provider: str) -> Flattened:

@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol, TypeVar
 
 from foveate.cache.prompts import digest
-from foveate.values import ReorderTools, Tool, Ttl
+from foveate.values import ReorderTools, Ttl
 
 MOST_SETS = 4
 """How many sets of tools a session remembers the order of: agents switch between a few (plan and edit)."""
@@ -14,9 +15,20 @@ MOST_SETS = 4
 REASON = "the order in which this session sent the same tools first"
 
 
-def sorted_tools(tools: Iterable[Tool]) -> tuple[Tool, ...]:
-    """A list that Foveate builds, in the one order that it always has: by name."""
-    return tuple(sorted(tools, key=lambda tool: (tool.name, tool.kind, tool.raw)))
+class Named(Protocol):
+    """A tool of any kind."""
+
+    @property
+    def name(self) -> str:
+        """What it is called by."""
+
+
+AnyTool = TypeVar("AnyTool", bound=Named)
+
+
+def sorted_tools(tools: Iterable[AnyTool]) -> tuple[AnyTool, ...]:
+    """Sort a list that Foveate builds by name, and tools of one name by what they say."""
+    return tuple(sorted(tools, key=lambda tool: (tool.name, repr(tool))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foveate.budget.sections import Keep, Priority, Section, Stability
+from foveate.cache.tool_order import sorted_tools
 from foveate.prompt.inputs import ContextInputs, PrefixInputs, ToolText, check_kind
 
 NO_IDENTITY = "[Identity not available]"
@@ -39,12 +40,12 @@ def render_prefix(inputs: PrefixInputs) -> Built:
     """The sections identity, mandates, tools and feedback.
 
     Feedback comes last, because it alone changes within a session: what stands before it stays in the
-    provider's cache. Each entry says what it is, so that a cut leaves none that cannot be understood. A mandate
-    that is given twice stands and counts once.
+    provider's cache, for whose sake tools are sorted by name. Each entry says what it is, so that a cut leaves
+    none that cannot be understood. A mandate that is given twice stands and counts once.
     """
     mandates = [f"Mandate: {text}" for text in dict.fromkeys(inputs.mandates) if text.strip()]
     feedback = [f"Feedback: {text}" for text in inputs.feedback if text.strip()]
-    tools = [_described(tool) for tool in inputs.tools]
+    tools = [_described(tool) for tool in sorted_tools(inputs.tools)]
     identity = inputs.identity if inputs.identity and inputs.identity.strip() else ""
     sections = (
         Section("identity", identity or NO_IDENTITY, priority=Priority.REQUIRED, stability=Stability.STATIC),

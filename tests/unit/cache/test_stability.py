@@ -12,10 +12,8 @@ from foveate.cache.stability import (
     NAMES,
     InjectedBlock,
     Layer,
-    LayerEnd,
     around_history,
     flattened,
-    layer_ends,
     layer_of,
     ordered,
 )
@@ -139,25 +137,6 @@ def test_always_what_changes_each_turn_stands_behind_the_history_and_nothing_els
     assert before + after == ordered(given_blocks)
     assert {each.layer for each in after} <= {Layer.TURN}
     assert Layer.TURN not in {each.layer for each in before}
-
-
-def test_a_mark_pays_at_the_last_text_of_each_layer() -> None:
-    found = ordered(
-        [
-            block("identity", Layer.WORKSPACE),
-            block("soul", Layer.WORKSPACE),
-            block("user", Layer.WORKSPACE, " \n"),
-            block("skills", Layer.SKILLS, ""),
-            block("peers", Layer.BINDING),
-            block("time", Layer.TURN),
-        ]
-    )
-
-    assert layer_ends(found) == (
-        LayerEnd(Layer.WORKSPACE, 1),
-        LayerEnd(Layer.BINDING, 4),
-        LayerEnd(Layer.TURN, 5),
-    )
 
 
 def test_only_what_outlives_its_turn_is_kept_for_long() -> None:

@@ -1,10 +1,12 @@
 """The step that injects an agent's sections: each source may be missing."""
 
 import asyncio
+import logging
 from dataclasses import replace
 from functools import partial
 
 from foveate.budget.sections import Section
+from foveate.cache.stability import InjectedBlock, Layer, flattened
 from foveate.engine.calls import Problem
 from foveate.engine.injecting.fitting import NO_PART, Fit, Part
 from foveate.engine.injecting.gathering import (
@@ -32,6 +34,7 @@ from foveate.engine.work import Work
 from foveate.fold.thoughts import unbound_thoughts
 from foveate.values import NOTHING, Area, Edit, Insert, Place, SetParameter, TokenCount
 
+_LOG = logging.getLogger(__name__)
 _NO_SECTIONS = SectionOptions()
 # The last of what the user said; what is looked for stands rarely farther up.
 _QUERY_CHARS = 2_000
@@ -49,6 +52,7 @@ class Inject:
         self._gathering = Gathering(sources, money)
         self._patience_seconds = patience_seconds
         self._said = SaidBefore()
+        self._has_warned = False
         self._agents: set[str] = set()
         """Those that have, or had, sections."""
 
@@ -109,6 +113,7 @@ class Inject:
         edits += placed.edits
         self._keep(work, _with_turn(work, said, turn_part, placed) if stays else said, known)
         if edits:
+            self._warn_if_flattened(work, found)
             await work.edit(self.name, edits)
             _count(work, added + turn_part.count if placed.edits else added)
         if not stays:
@@ -117,6 +122,20 @@ class Inject:
             )
         left_out = (*found.stable.left_out, *turn_part.left_out)
         work.problems += [Problem(f"{NAME}/room", why) for why in left_out]
+
+    def _warn_if_flattened(self, work: Work, found: Fit) -> None:
+        """Warn once in a process that a provider takes no blocks, so that sections become one text."""
+        if self._has_warned or work.rules.takes_blocks:
+            return
+        sides = ((Layer.WORKSPACE, found.stable), (Layer.TURN, found.turn))
+        blocks = [
+            InjectedBlock(name=section.name, layer=layer, text=section.text)
+            for layer, part in sides
+            for section in part.sections
+        ]
+        if note := flattened(blocks, provider=work.incoming.provider).note:
+            self._has_warned = True
+            _LOG.warning("%s", note)
 
     def _has_injected(self, work: Work) -> bool:
         """Whether something was put into this conversation before that its thoughts are bound to."""

@@ -259,3 +259,21 @@ def test_an_agent_without_sections_is_sent_as_it_came() -> None:
 
     assert work.request is work.came
     assert work.done == []
+
+
+def test_a_provider_that_takes_no_blocks_is_warned_of_once(
+    sections: SectionOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Defect: the warning was made by a function that nobody called."""
+    injecting = Injecting()
+    chat = {"model": "gemini-2.5-pro", "messages": [HELLO]}
+    for _ in range(2):
+        injecting.work(chat, Format.CHAT, AgentOptions(sections=sections), provider="google")
+    assert [line for line in caplog.messages if "takes no blocks" in line] == [
+        "google takes no blocks: what Foveate adds is sent as one text, and cannot be marked for its cache"
+    ]
+    caplog.clear()
+    Injecting().work(
+        {"model": "claude-sonnet-4-5", "messages": [HELLO]}, Format.ANTHROPIC, AgentOptions(sections=sections)
+    )
+    assert not caplog.messages
