@@ -1,96 +1,35 @@
 """Every setting changes what a user can see: each test changes one setting of a running gateway.
 
-`SETTINGS` in `tests/e2e/setting_tests.py` names the test of each setting.
+`tests/e2e/setting_tests.py` names the test of each setting.
 """
 
-import itertools
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.sandboxes import KEY, RunningSandbox, running_sandbox
-from tests.served import serving
+from foveate.gateway.keys import hash_of
+from tests.sandboxes import KEY
 from tests.support.embedding_server import embedding_server
+from tests.support.live_gateway import CLAUDE, GPT, LiveGateway, breakpoints, live_gateway
 
 pytestmark = pytest.mark.process
 
-CLAUDE, GPT = "claude-sonnet-4-6", "gpt-4.1"
 LONG = "A line that is long enough to be worth keeping in a cache. " * 400
 
 
-@dataclass
-class Place:
-    """A gateway before a sandbox, whose configuration each test writes anew."""
-
-    folder: Path
-    url: str
-    sandbox: RunningSandbox
-    numbers: Iterator[int] = field(default_factory=itertools.count)
-
-    def configure(self, text: str = "", *, upstreams: str = "", openai: str = "/v1") -> None:
-        """Write the configuration; it holds from the next request on."""
-        url = self.sandbox.url
-        known = f"  anthropic: {{base_url: '{url}'}}\n  openai: {{base_url: '{url}{openai}'}}\n"
-        fresh = self.folder / "fresh.yaml"
-        fresh.write_text(f"upstreams:\n{known}{upstreams}{text}")
-        fresh.replace(self.folder / "foveate.yaml")
-
-    def new_words(self) -> str:
-        """Words that no other conversation begins with."""
-        return f"Question {next(self.numbers)}: when does bed 7 get water?"
-
-    def post(self, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:
-        """Send a request to the gateway."""
-        shown = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "authorization": f"Bearer {KEY}"}
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return httpx.post(f"{self.url}{path}", json=body, headers={**shown, **named}, timeout=60)
-
-    def ask(self, body: dict[str, Any] | None = None, **headers: str) -> dict[str, Any]:
-        """Send a message to Claude, and return what arrives at the provider."""
-        said = {"model": CLAUDE, "max_tokens": 100, "messages": self.messages(), **(body or {})}
-        response = self.post("/v1/messages", said, **headers)
-        assert response.status_code == 200, response.text
-        return self.sent()
-
-    def messages(self, *more: str) -> list[dict[str, Any]]:
-        """A conversation of the user's, with an answer between any two of `more`."""
-        said = [self.new_words(), *more]
-        roles = ("user", "assistant")
-        return [{"role": roles[at % 2], "content": text} for at, text in enumerate(said)]
-
-    def sent(self) -> dict[str, Any]:
-        """The body that arrived at the provider last."""
-        found: dict[str, Any] = json.loads(self.sandbox.heard[-1].body)
-        return found
-
-
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    folder = tmp_path_factory.mktemp("gateway")
-    with running_sandbox() as sandbox:
-        starting = Place(folder, "", sandbox)
-        starting.configure()
-        with serving(folder, EMBEDDINGS_KEY="key-of-embeddings") as gateway:
-            yield Place(folder, gateway.url, sandbox)
-
-
-def breakpoints(sent: dict[str, Any]) -> list[dict[str, Any]]:
-    """All values of `cache_control` in a body."""
-    found = []
-    stack: list[Any] = [sent]
-    while stack:
-        match stack.pop():
-            case dict() as value:
-                found += [value["cache_control"]] if value.get("cache_control") else []
-                stack += value.values()
-            case list() as value:
-                stack += value
-    return found
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveGateway]:
+    with live_gateway(
+        tmp_path_factory.mktemp("gateway"),
+        EMBEDDINGS_KEY="key-of-embeddings",
+        UPSTREAM_KEY="sk-key-of-the-upstream",
+    ) as found:
+        yield found
 
 
 CACHED: dict[str, Any] = {"system": [{"type": "text", "text": LONG}]}
@@ -99,27 +38,29 @@ CACHED: dict[str, Any] = {"system": [{"type": "text", "text": LONG}]}
 @pytest.mark.parametrize(
     ("providers", "lives"), [("[anthropic, vertex]", "1h"), ("[]", "5m"), ("[vertex]", "5m")]
 )
-def test_an_hour_is_asked_for_only_of_long_ttl_providers(place: Place, providers: str, lives: str) -> None:
-    place.configure(f"context_optimization: {{prompt_cache: {{ttl: 1h, long_ttl_providers: {providers}}}}}\n")
+def test_an_hour_is_asked_for_only_of_long_ttl_providers(
+    gateway: LiveGateway, providers: str, lives: str
+) -> None:
+    gateway.configure(f"context_optimization: {{prompt_cache: {{ttl: 1h, long_ttl_providers: {providers}}}}}\n")
 
-    found = [one for _ in range(2) for one in breakpoints(place.ask(CACHED))]
+    found = [one for _ in range(2) for one in breakpoints(gateway.ask(CACHED))]
 
     assert found
     assert {one.get("ttl", "5m") for one in found} == {lives}
 
 
-def conversation(place: Place, turns: int) -> list[dict[str, Any]]:
+def conversation(gateway: LiveGateway, turns: int) -> list[dict[str, Any]]:
     """A conversation of so many questions."""
     said = [text for number in range(1, turns) for text in (f"Answer {number}.", f"Question {number}, again?")]
-    return place.messages(*said)
+    return gateway.messages(*said)
 
 
-def test_turns_beyond_max_turns_are_left_out_in_batches(place: Place) -> None:
-    place.configure("agents: [{id: ana, max_turns: 8}]\n")
-    whole = conversation(place, 15)
+def test_turns_beyond_max_turns_are_left_out_in_batches(gateway: LiveGateway) -> None:
+    gateway.configure("agents: [{id: ana, max_turns: 8}]\n")
+    whole = conversation(gateway, 15)
     beginnings = []
     for turns in range(7, 16):
-        sent = place.ask({"messages": whole[: 2 * turns - 1]}, x_foveate_agent="ana")["messages"]
+        sent = gateway.ask({"messages": whole[: 2 * turns - 1]}, x_foveate_agent="ana")["messages"]
         questions = [one for one in sent if one["role"] == "user"]
         assert len(questions) <= 8 + 1  # the placeholder stands among them
         beginnings.append(json.dumps(sent[:4]))
@@ -127,24 +68,26 @@ def test_turns_beyond_max_turns_are_left_out_in_batches(place: Place) -> None:
         assert whole[2 * turns - 2]["content"] in json.dumps(sent[-1])
 
     assert beginnings[2] == beginnings[3] != beginnings[4] == beginnings[5]
-    unlimited = place.ask({"messages": whole}, x_foveate_agent="bob")["messages"]
+    unlimited = gateway.ask({"messages": whole}, x_foveate_agent="bob")["messages"]
     assert len(unlimited) == len(whole)
 
 
 @pytest.mark.parametrize("end", ["", "/v1", "/v1/"])
-def test_an_upstreams_base_url_is_where_requests_go_with_or_without_a_version(place: Place, end: str) -> None:
-    place.configure(openai=end)
-    heard = len(place.sandbox.heard)
+def test_an_upstreams_base_url_is_where_requests_go_with_or_without_a_version(
+    gateway: LiveGateway, end: str
+) -> None:
+    gateway.configure(openai=end)
+    heard = len(gateway.sandbox.heard)
 
-    response = place.post("/v1/chat/completions", {"model": GPT, "messages": place.messages()})
+    response = gateway.post("/v1/chat/completions", {"model": GPT, "messages": gateway.messages()})
 
     assert response.status_code == 200, response.text
-    assert [ask.path for ask in place.sandbox.heard[heard:]] == ["/v1/chat/completions"]
+    assert [ask.path for ask in gateway.sandbox.heard[heard:]] == ["/v1/chat/completions"]
 
 
-def notes(place: Place, **texts: str) -> Path:
+def notes(gateway: LiveGateway, **texts: str) -> Path:
     """A folder of notes, each a file with a heading."""
-    folder = place.folder / f"notes-{next(place.numbers)}"
+    folder = gateway.folder / f"notes-{next(gateway.numbers)}"
     folder.mkdir()
     for name, text in texts.items():
         (folder / f"{name}.org").write_text(f"* {name.capitalize()}\n{text}\n")
@@ -156,12 +99,14 @@ def injected(sent: dict[str, Any]) -> str:
     return json.dumps(sent["messages"][-1])
 
 
-def test_active_projects_are_shown_and_finished_ones_are_not(place: Place) -> None:
-    folder = notes(place, beds="Roses.\n* TODO Pump :project:\nMend it.\n* DONE Shed :project:\nIt is built.\n")
-    place.configure(f"agents: [{{id: ana, sections: {{memory: {{paths: ['{folder}']}}}}}}]\n")
+def test_active_projects_are_shown_and_finished_ones_are_not(gateway: LiveGateway) -> None:
+    folder = notes(
+        gateway, beds="Roses.\n* TODO Pump :project:\nMend it.\n* DONE Shed :project:\nIt is built.\n"
+    )
+    gateway.configure(f"agents: [{{id: ana, sections: {{memory: {{paths: ['{folder}']}}}}}}]\n")
 
-    shown = injected(place.ask(x_foveate_agent="ana"))
-    focused = injected(place.ask(x_foveate_agent="ana", x_foveate_focus="Shed"))
+    shown = injected(gateway.ask(x_foveate_agent="ana"))
+    focused = injected(gateway.ask(x_foveate_agent="ana", x_foveate_focus="Shed"))
 
     assert "Project [TODO]: Pump" in shown
     assert "Roses." in shown
@@ -170,30 +115,32 @@ def test_active_projects_are_shown_and_finished_ones_are_not(place: Place) -> No
     assert "It is built." in focused
 
 
-def test_missing_notes_are_told_by_a_placeholder_and_empty_ones_are_no_failure(place: Place) -> None:
-    folder = notes(place)
-    place.configure(f"agents: [{{id: ana, sections: {{memory: {{paths: ['{folder}']}}}}}}]\n")
-    assert "No active projects found." in injected(place.ask(x_foveate_agent="ana"))
-    assert httpx.get(f"{place.url}/health").json()["status"] == "ok"
+def test_missing_notes_are_told_by_a_placeholder_and_empty_ones_are_no_failure(gateway: LiveGateway) -> None:
+    folder = notes(gateway)
+    gateway.configure(f"agents: [{{id: ana, sections: {{memory: {{paths: ['{folder}']}}}}}}]\n")
+    assert "No active projects found." in injected(gateway.ask(x_foveate_agent="ana"))
+    assert httpx.get(f"{gateway.url}/health").json()["status"] == "ok"
 
-    place.configure(f"agents: [{{id: ana, sections: {{memory: {{paths: ['{folder}/none.org']}}}}}}]\n")
-    assert "[Awareness not available]" in injected(place.ask(x_foveate_agent="ana"))
+    gateway.configure(f"agents: [{{id: ana, sections: {{memory: {{paths: ['{folder}/none.org']}}}}}}]\n")
+    assert "[Awareness not available]" in injected(gateway.ask(x_foveate_agent="ana"))
 
 
-def test_notes_are_compared_by_the_embeddings_endpoint_that_is_set(place: Place) -> None:
+def test_notes_are_compared_by_the_embeddings_endpoint_that_is_set(gateway: LiveGateway) -> None:
     beds = {f"bed{number}": f"Row {number} has plants. " * 20 for number in range(8)}
-    folder = notes(place, **beds)
+    folder = notes(gateway, **beds)
     memory = f"paths: ['{folder}'], limit_tokens: 200"
     with embedding_server(
         lambda text: [1.0, 0.0] if "Row 5" in text or "zebra" in text else [0.0, 1.0]
     ) as server:
         plain = f"agents: [{{id: ana, sections: {{memory: {{{memory}}}}}}}]\n"
-        place.configure(plain)
+        gateway.configure(plain)
         messages = [{"role": "user", "content": "Which plants has the zebra?"}]
-        before = json.dumps(place.ask({"messages": messages}, x_foveate_agent="ana"))
+        before = json.dumps(gateway.ask({"messages": messages}, x_foveate_agent="ana"))
         endpoint = f"{{url: '{server.url}', model: tiny, key_variable: EMBEDDINGS_KEY, dimensions: 2}}"
-        place.configure(f"agents: [{{id: ana, sections: {{memory: {{{memory}, embeddings: {endpoint}}}}}}}]\n")
-        after = json.dumps(place.ask({"messages": messages}, x_foveate_agent="ana"))
+        gateway.configure(
+            f"agents: [{{id: ana, sections: {{memory: {{{memory}, embeddings: {endpoint}}}}}}}]\n"
+        )
+        after = json.dumps(gateway.ask({"messages": messages}, x_foveate_agent="ana"))
 
     path, key, body = server.heard[0]
     assert (path, key) == ("/v1/embeddings", "Bearer key-of-embeddings")
@@ -202,12 +149,309 @@ def test_notes_are_compared_by_the_embeddings_endpoint_that_is_set(place: Place)
     assert "Row 5 has plants" in after
 
 
-def test_the_newest_lines_of_logs_are_shown(place: Place) -> None:
-    log = place.folder / "watch.log"
+def test_the_newest_lines_of_logs_are_shown(gateway: LiveGateway) -> None:
+    log = gateway.folder / "watch.log"
     log.write_text("".join(f"line {number} of the log\n" for number in range(40)))
-    place.configure(f"agents: [{{id: ana, sections: {{logs: ['{log}']}}}}]\n")
+    gateway.configure(f"agents: [{{id: ana, sections: {{logs: ['{log}']}}}}]\n")
 
-    shown = injected(place.ask(x_foveate_agent="ana"))
+    shown = injected(gateway.ask(x_foveate_agent="ana"))
 
     assert [number for number in range(40) if f"line {number} of" in shown] == list(range(20, 40))
-    assert "of the log" not in injected(place.ask())
+    assert "of the log" not in injected(gateway.ask())
+
+
+def test_breakpoints_are_placed_only_if_the_prompt_cache_is_on(gateway: LiveGateway) -> None:
+    gateway.configure()
+    assert breakpoints(gateway.ask(CACHED))
+
+    gateway.configure("context_optimization: {prompt_cache: {enabled: false}}\n")
+    assert not breakpoints(gateway.ask(CACHED))
+
+
+def test_breakpoints_are_placed_for_the_agents_that_have_the_prompt_cache_on(gateway: LiveGateway) -> None:
+    gateway.configure("agents: [{id: ana, context_optimization: {prompt_cache: false}}]\n")
+
+    assert not breakpoints(gateway.ask(CACHED, x_foveate_agent="ana"))
+    assert breakpoints(gateway.ask(CACHED, x_foveate_agent=gateway.new_agent()))
+
+
+@pytest.mark.parametrize("ttl", ["5m", "1h"])
+def test_breakpoints_have_the_ttl_that_is_set(gateway: LiveGateway, ttl: str) -> None:
+    gateway.configure(f"context_optimization: {{prompt_cache: {{ttl: {ttl}}}}}\n")
+
+    found = breakpoints(gateway.ask(CACHED, x_foveate_agent=gateway.new_agent()))
+
+    assert {one.get("ttl", "5m") for one in found} == {ttl}
+
+
+@pytest.mark.parametrize("is_on", ["true", "false"])
+def test_tools_have_a_breakpoint_only_if_they_may(gateway: LiveGateway, is_on: str) -> None:
+    gateway.configure(f"context_optimization: {{prompt_cache: {{cache_tools: {is_on}}}}}\n")
+    schema = {"type": "object", "properties": {}}
+    tools = [{"name": f"t{at}", "description": LONG[:4_000], "input_schema": schema} for at in range(5)]
+    agent = gateway.new_agent()
+    # The same tools with another system prompt each time: only a breakpoint on the tools is worth anything.
+    asked = [
+        gateway.ask({"tools": tools, "system": gateway.new_words()}, x_foveate_agent=agent) for _ in range(4)
+    ]
+
+    assert any(breakpoints({"tools": sent["tools"]}) for sent in asked) is (is_on == "true")
+
+
+OWN_BREAKPOINT: dict[str, Any] = {
+    "system": [
+        {"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}},
+        {"type": "text", "text": LONG},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "context_optimization: {prompt_cache: {client_breakpoints: replace}}\n",
+        "agents: [{id: ana, context_optimization: {client_breakpoints: replace}}]\n",
+    ],
+)
+def test_breakpoints_of_a_client_are_replaced_only_if_that_is_set(gateway: LiveGateway, said: str) -> None:
+    gateway.configure()
+    kept = gateway.ask(OWN_BREAKPOINT, x_foveate_agent="ana")
+    gateway.configure(said)
+    replaced = gateway.ask(OWN_BREAKPOINT, x_foveate_agent="ana")
+
+    assert kept["system"][0]["cache_control"]
+    assert not replaced["system"][0].get("cache_control")
+
+
+def test_an_agent_is_known_by_its_id_its_key_and_its_user_agent(gateway: LiveGateway) -> None:
+    key = "fov-of-a-test-with-enough-letters"
+    hashed = hash_of(key)
+    said = "sections: {binding: {language: German}}"
+    gateway.configure(
+        f"agents:\n- {{id: ana, {said}}}\n- {{id: bob, keys: ['{hashed}'], {said}}}\n"
+        f"- {{id: cem, user_agents: ['cems-client/*'], {said}}}\n"
+    )
+
+    def is_told(**headers: str) -> bool:
+        return "Answer in German." in json.dumps(gateway.ask(**headers))
+
+    assert not is_told()
+    assert is_told(x_foveate_agent="ana")
+    assert is_told(user_agent="cems-client/2.0")
+    gateway.configure(
+        f"agents:\n- {{id: bob, keys: ['{hashed}'], {said}}}\n",
+        anthropic=", key_variable: UPSTREAM_KEY",
+    )
+    assert is_told(x_api_key=key, authorization="")
+    assert (
+        gateway.post("/v1/messages", {"model": CLAUDE}, x_api_key="fov-other", authorization="").status_code
+        == 401
+    )
+
+
+def test_an_upstreams_key_is_the_one_of_its_variable(gateway: LiveGateway) -> None:
+    gateway.configure(anthropic=", key_variable: UPSTREAM_KEY")
+    gateway.ask()
+    assert gateway.sandbox.heard[-1].headers["x-api-key"] == "sk-key-of-the-upstream"
+
+    gateway.configure()
+    gateway.ask()
+    assert gateway.sandbox.heard[-1].headers["x-api-key"] == KEY
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ("window_tokens: 300", 400),
+        ("window_tokens: 100000", 200),
+        ("window_tokens: 300, on_overflow: pass", 200),
+        ("window_tokens: 300, on_overflow: make_room", 200),
+        ("window_tokens: 300, on_overflow: refuse", 400),
+    ],
+)
+def test_what_does_not_fit_the_agents_window_is_treated_as_it_wishes(
+    gateway: LiveGateway, said: str, status: int
+) -> None:
+    gateway.configure(f"agents: [{{id: ana, {said}}}]\n")
+    messages = gateway.messages("Yes. " * 300, "one two three " * 30, "Yes. " * 300, "And now?")
+
+    body = {"model": CLAUDE, "max_tokens": 20, "messages": messages}
+    response = gateway.post("/v1/messages", body, x_foveate_agent="ana")
+
+    assert response.status_code == status, response.text
+    if status == 200:
+        is_shorter = len(gateway.sent()["messages"]) < len(messages)
+        assert is_shorter is ("make_room" in said)
+
+
+def sections(gateway: LiveGateway, said: str, **headers: str) -> tuple[str, str]:
+    """What an agent with such sections gets: in its system prompt, and behind the user's words."""
+    gateway.configure(f"agents: [{{id: ana, sections: {{{said}}}}}]\n")
+    sent = gateway.ask(x_foveate_agent="ana", **headers)
+    return json.dumps(sent.get("system", "")), injected(sent)
+
+
+def test_the_files_of_a_workspace_are_injected(gateway: LiveGateway) -> None:
+    root = gateway.folder / f"root-{gateway.new_agent()}"
+    (root / "inner").mkdir(parents=True)
+    (root / "SOUL.md").write_text("The soul above.")
+    (root / "inner" / "SOUL.md").write_text("The soul below.")
+    (root / "STYLE.md").write_text("A style of its own.")
+
+    plain, _ = sections(gateway, f"workspace: {{root: '{root}'}}")
+    scoped, _ = sections(gateway, f"workspace: {{root: '{root}', scope: inner}}")
+    extra, _ = sections(gateway, f"workspace: {{root: '{root}', extras: [STYLE.md]}}")
+
+    assert "The soul above." in plain
+    assert "A style of its own." not in plain
+    assert "The soul below." in scoped
+    assert "A style of its own." in extra
+
+
+def test_skills_and_the_binding_are_injected(gateway: LiveGateway) -> None:
+    skills = gateway.folder / f"skills-{gateway.new_agent()}"
+    skills.mkdir()
+    (skills / "water.md").write_text("---\nname: water\ndescription: waters a bed\n---\nHow to.\n")
+
+    assert "Skill water: waters a bed" in sections(gateway, f"skills: '{skills}'")[0]
+    assert "Peer: Bob" in sections(gateway, "binding: {peers: [Bob]}")[0]
+    assert "Answer in French." in sections(gateway, "binding: {language: French}")[0]
+    channels = "binding: {channels: {slack: Be short.}}"
+    assert "Be short." in sections(gateway, channels, x_foveate_channel="slack")[0]
+    assert "Be short." not in sections(gateway, channels)[0]
+
+
+def test_notes_are_shown_as_their_settings_say(gateway: LiveGateway) -> None:
+    folder = notes(gateway, **{f"bed{at}": "A line about roses and water. " * 20 for at in range(6)})
+    (folder / "hr.org").write_text("* Salaries :hr:\nSecret numbers.\n")
+    memory = f"paths: ['{folder}']"
+
+    _, org = sections(gateway, f"memory: {{{memory}}}")
+    _, short = sections(gateway, f"memory: {{{memory}, limit_tokens: 60}}")
+    _, markdown = sections(gateway, f"memory: {{{memory}, format: markdown}}")
+    _, hidden = sections(gateway, f"memory: {{{memory}}}, privacy_tags: [hr]")
+
+    assert "* bed1" in org
+    assert len(short) < len(org) / 2
+    assert "# bed1" in markdown
+    assert "Salaries" in org
+    assert "Salaries" not in hidden
+
+
+def test_the_time_is_told_as_its_settings_say(gateway: LiveGateway) -> None:
+    soon = datetime.now(UTC) + timedelta(minutes=90)
+    folder = notes(gateway, due=f"Water.\n** TODO Prune\nDEADLINE: <{soon:%Y-%m-%d %a %H:%M}>\n")
+    memory = f"memory: {{paths: ['{folder}']}}"
+
+    def time_of(said: str) -> str:
+        return sections(gateway, f"{memory}, {said}")[1]
+
+    assert "Time: 20" in time_of("time: {}")
+    assert "Time: " not in time_of("time: {enabled: false}")
+    assert "+00:00" in time_of("time: {}")
+    assert "(UTC)" in time_of("time: {format: natural}")
+    assert "+05:30" in time_of("time: {zone: Asia/Kolkata}")
+    assert "Prune (" not in time_of("time: {}").partition("Time: ")[2]
+    assert "Prune (" in time_of("time: {warning_minutes: 120}").partition("Time: ")[2]
+
+
+def test_the_channel_and_the_budget_are_told_only_if_that_is_set(gateway: LiveGateway) -> None:
+    assert "Sender: U1" in sections(gateway, "channel: true", x_foveate_sender="U1")[1]
+    assert "Sender: U1" not in sections(gateway, "channel: false", x_foveate_sender="U1")[1]
+    assert "## Context Budget" in sections(gateway, "budget: true")[1]
+    assert "## Context Budget" not in sections(gateway, "budget: false")[1]
+
+
+@pytest.mark.parametrize(
+    ("limits", "has_all", "has_some"),
+    [
+        ("{}", True, True),
+        ("{total_tokens: 200}", False, True),
+        ("{total_tokens: 200, ladder: drop_low_priority}", False, False),
+        ("{total_tokens: 200, overflow_policy: drop_low_priority}", False, False),
+        ("{sections: {skills: {max_tokens: 40}}}", False, True),
+        ("{total_tokens: 1000, sections: {skills: {share: 0.05}}}", False, True),
+        ("{sections: {skills: {enabled: false}}}", False, False),
+        ("{total_tokens: 200, sections: {skills: {keep: whole}}}", False, False),
+    ],
+)
+def test_the_limits_of_sections_hold(gateway: LiveGateway, limits: str, has_all: bool, has_some: bool) -> None:
+    skills = gateway.folder / f"skills-{gateway.new_agent()}"
+    skills.mkdir()
+    for at in range(30):
+        (skills / f"skill{at}.md").write_text(f"---\nname: skill{at}\ndescription: does thing {at} well\n---\n")
+
+    shown, _ = sections(gateway, f"skills: '{skills}', limits: {limits}")
+
+    told = sum(f"does thing {at} well" in shown for at in range(30))
+    assert (told == 30) is has_all
+    assert (told > 0) is has_some
+
+
+def test_a_priority_decides_which_section_is_cut(gateway: LiveGateway) -> None:
+    folder = gateway.folder / f"root-{gateway.new_agent()}"
+    folder.mkdir()
+    (folder / "SOUL.md").write_text("soul " * 300)
+    (folder / "USER.md").write_text("user " * 300)
+
+    def shown(limits: str) -> tuple[bool, bool]:
+        found, _ = sections(gateway, f"workspace: {{root: '{folder}'}}, limits: {limits}")
+        return found.count("soul ") > 250, found.count("user ") > 250
+
+    assert shown("{total_tokens: 600}") == (True, False)
+    lower = "{total_tokens: 600, sections: {workspace/SOUL.md: {priority: low}}}"
+    assert shown(lower) == (False, True)
+
+
+def test_requests_are_routed_by_model_and_renamed(gateway: LiveGateway) -> None:
+    url = gateway.sandbox.url
+    gateway.configure(
+        "routes: [{models: 'house-*', upstream: mine, model: gpt-4.1-mini}]\n",
+        upstreams=f"  mine: {{base_url: '{url}/v1', api: openai}}\n",
+    )
+
+    assert gateway.chat({"model": "house-1"})["model"] == "gpt-4.1-mini"
+    assert gateway.chat()["model"] == GPT
+    refused = gateway.post(
+        "/v1/messages", {"model": "house-1", "max_tokens": 9, "messages": gateway.messages()}
+    )
+    assert refused.status_code == 400
+    assert "does not speak the API of anthropic" in refused.text
+
+
+@pytest.mark.parametrize("api", ["anthropic", "both"])
+def test_an_upstream_is_spoken_to_in_its_api(gateway: LiveGateway, api: str) -> None:
+    gateway.configure(
+        "routes: [{models: '*', upstream: mine}]\n",
+        upstreams=f"  mine: {{base_url: '{gateway.sandbox.url}', api: {api}, provider: anthropic}}\n",
+    )
+
+    assert gateway.ask()
+    chat = gateway.post("/v1/chat/completions", {"model": GPT, "messages": gateway.messages()})
+    assert chat.status_code == (200 if api == "both" else 400)
+
+
+@pytest.mark.parametrize(("provider", "is_marked"), [("anthropic", True), ("llama.cpp", False)])
+def test_an_upstreams_provider_decides_the_rules_of_its_cache(
+    gateway: LiveGateway, provider: str, is_marked: bool
+) -> None:
+    gateway.configure(
+        "routes: [{models: '*', upstream: mine}]\n",
+        upstreams=f"  mine: {{base_url: '{gateway.sandbox.url}', api: anthropic, provider: {provider}}}\n",
+    )
+
+    assert bool(breakpoints(gateway.ask(CACHED, x_foveate_agent=gateway.new_agent()))) is is_marked
+
+
+def test_a_deployment_is_the_model_that_it_is_said_to_be(gateway: LiveGateway) -> None:
+    body = {"model": "gpt-4.1", "messages": gateway.messages()}
+    path = "/openai/deployments/gpt-4.1/chat/completions?api-version=2025-01-01-preview"
+    for said, model in (("", "gpt-4.1"), (", deployments: {gpt-4.1: gpt-5.1}", "gpt-5.1")):
+        gateway.configure(upstreams=f"  azure: {{base_url: '{gateway.sandbox.url}'{said}}}\n")
+        agent = gateway.new_agent()
+        response = gateway.post(
+            path, body, api_key=KEY, authorization="", x_api_key="", anthropic_version="", x_foveate_agent=agent
+        )
+        assert response.status_code == 200, response.text
+        (charge,) = gateway.charges(agent)
+        assert charge.call.model == model
