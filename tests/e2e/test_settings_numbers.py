@@ -2,15 +2,26 @@
 
 import json
 import re
+import sqlite3
 import time
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
+import httpx
 import pytest
 
+from foveate.gateway.serving import live_choices
+from foveate.sandbox.scripts import Step
 from tests.e2e.test_gateway_counter_settings import upstream
+from tests.e2e.test_gateway_pings import one_more, pings
+from tests.gateways import running_gateway
+from tests.sandboxes import KEY, running_sandbox
+from tests.served import configure
 from tests.support.live_gateway import CLAUDE, GPT, LiveGateway, live_gateway, wait_for
+from tests.support.stores import ensure_store
 
 pytestmark = pytest.mark.process
 
@@ -125,6 +136,123 @@ def test_long_tool_results_are_cut_at_the_share_that_is_set(
     sent = gateway.ask({"messages": messages, "tools": tools}, x_foveate_agent=name)
 
     assert (len(json.dumps(sent["messages"])) < len(FACTS * 10)) is is_cut
+
+
+def compactions(gateway: LiveGateway, agent: str) -> list[tuple[str, str]]:
+    """The outcome and the model of each compaction of an agent, as the store has it."""
+    sql = "SELECT outcome, model FROM compactions_v1 WHERE agent = ?"
+    with sqlite3.connect(f"file:{gateway.folder}/foveate.sqlite?mode=ro", uri=True) as connection:
+        return connection.execute(sql, (agent,)).fetchall()
+
+
+@pytest.mark.parametrize(("least", "times"), [(0, 2), (50, 1)])
+def test_so_many_turns_pass_between_two_compactions(gateway: LiveGateway, least: int, times: int) -> None:
+    name = gateway.new_agent()
+    gateway.configure(
+        f"context_optimization: {{compaction: {{enabled: true, tail_keep_tokens: 500, compact_at_pct: 0.3,"
+        f" min_turns_between: {least}}}}}\nagents: [{{id: {name}, window_tokens: 8000}}]\n"
+    )
+    messages = history(gateway, 8)
+    for turn in range(3):
+        gateway.ask({"messages": messages}, x_foveate_agent=name)
+        if turn == 0 or times == 2:
+            wait_for(lambda turn=turn: len(compactions(gateway, name)) > min(turn, 1))  # type: ignore[misc]
+        messages = [
+            *messages,
+            {"role": "assistant", "content": f"Answer after {turn}. {FACTS * 4}"},
+            {"role": "user", "content": f"And then, {turn}?"},
+        ]
+    time.sleep(0.5)
+
+    found = [outcome for outcome, _ in compactions(gateway, name) if outcome == "ok"]
+    assert (len(found) >= 2) is (times == 2)
+
+
+def slowly(gateway: LiveGateway, settings: str) -> str:
+    """An agent whose history has to be compacted, by a model that takes a second to answer."""
+    name = gateway.new_agent()
+    with running_sandbox(Step(delay_seconds=1.5), repeat=True) as slow:
+        gateway.configure(
+            f"context_optimization: {{compaction: {{enabled: true, tail_keep_tokens: 500, {settings}}}}}\n"
+            f"agents: [{{id: {name}, window_tokens: 2500}}]\nroutes: [{{models: '*', upstream: slow}}]\n",
+            upstreams=f"  slow: {{base_url: '{slow.url}', api: anthropic, provider: anthropic}}\n",
+        )
+        body = {"model": CLAUDE, "max_tokens": 100, "messages": history(gateway)}
+        gateway.post("/v1/messages", body, x_foveate_agent=name)
+    return name
+
+
+def test_a_compaction_may_take_as_long_as_is_set(gateway: LiveGateway) -> None:
+    within = compactions(gateway, slowly(gateway, "limit_seconds: 60"))
+    beyond = compactions(gateway, slowly(gateway, "limit_seconds: 0.3"))
+
+    assert (CLAUDE in dict(within).values()) is True
+    assert CLAUDE not in [model for outcome, model in beyond if outcome == "ok"]
+
+
+@pytest.mark.parametrize("seconds", [77, 1234])
+def test_a_session_is_locked_for_as_long_as_is_set(gateway: LiveGateway, seconds: int) -> None:
+    found: list[float] = []
+
+    def look() -> None:
+        sql = "SELECT expires_at FROM compaction_locks_v1 WHERE holder != ''"
+        deadline = time.monotonic() + 20
+        while not found and time.monotonic() < deadline:
+            with sqlite3.connect(f"file:{gateway.folder}/foveate.sqlite?mode=ro", uri=True) as connection:
+                found.extend(row[0] - time.time() for row in connection.execute(sql))
+            time.sleep(0.02)
+
+    thread = Thread(target=look)
+    thread.start()
+    slowly(gateway, f"lock_ttl_seconds: {seconds}")
+    thread.join()
+
+    assert seconds / 2 < found[0] <= seconds
+
+
+# Keep-alive pings
+
+
+@pytest.mark.parametrize(
+    ("settings", "first", "second", "sessions"),
+    [
+        ("enabled: false", False, False, 0),
+        ("enabled: true", True, True, 2),
+        ("enabled: true, most_in_a_row: 1", True, False, 2),
+        ("enabled: true, most_sessions: 1", True, True, 1),
+    ],
+)
+def test_pings_are_sent_as_is_set(
+    tmp_path: Path, settings: str, first: bool, second: bool, sessions: int
+) -> None:
+    tools: Any = [{"name": "read", "input_schema": {"type": "object", "properties": {}}}]
+    system = "You are a careful engineer. Never push to the main branch. " * 800
+    with running_sandbox() as sandbox:
+        configure(
+            tmp_path / "foveate.yaml",
+            sandbox.url,
+            f"context_optimization: {{prompt_cache: {{pings: {{{settings}}}}}}}\n"
+            f"store: {{url: '{ensure_store(tmp_path / 'store.sqlite')}'}}\n",
+        )
+        choices = live_choices(tmp_path / "foveate.yaml", {}, tells=False).now().made
+        with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, configured=choices) as gateway:
+            for who in ("Ada", "Bob"):
+                said = {
+                    "model": "claude-opus-4-5",
+                    "max_tokens": 100,
+                    "system": f"{who}. {system}",
+                    "tools": tools,
+                }
+                asked = {**said, "messages": [{"role": "user", "content": who}], "tool_choice": {"type": "any"}}
+                headers = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
+                assert httpx.post(f"{gateway.url}/v1/messages", json=asked, headers=headers).status_code == 200
+            quiet = 1.0
+            assert one_more(sandbox, after_seconds=291, within_seconds=10 if first else quiet) is first
+            if first:
+                time.sleep(0.5)
+            kept = {ping["system"][0]["text"][:3] for ping in pings(sandbox)}
+            assert len(kept) == sessions
+            assert one_more(sandbox, after_seconds=291, within_seconds=10 if second else quiet) is second
 
 
 # Counting
