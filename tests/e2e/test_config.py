@@ -96,6 +96,42 @@ def test_what_cannot_be_used_here_is_told_too(run: Any, here: Path, said: str, w
     assert wanted in checked.out
 
 
+SECTIONS = "agents:\n- id: ana\n  window_tokens: 4000\n  sections:\n    limits:\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        (f"{SECTIONS}      total_tokens: 5000\n", "foveate.yaml:6: agents.0.sections.limits.total_tokens: "),
+        (f"{SECTIONS}      output_reserve: 500\n", "foveate.yaml:6: agents.0.sections.limits.output_reserve: "),
+        (
+            f"{SECTIONS}      ladder:\n      - {{drop: contxt}}\n      - {{truncate: lowest}}\n",
+            "foveate.yaml:7: agents.0.sections.limits.ladder.0: there is no section 'contxt'; did you mean"
+            " context?",
+        ),
+        (
+            f"{SECTIONS}      sections:\n        workspace/IDENTIY.md: {{priority: low}}\n",
+            "foveate.yaml:7: agents.0.sections.limits.sections.workspace/IDENTIY.md: there is no section"
+            " 'workspace/IDENTIY.md'; did you mean workspace/IDENTITY.md?",
+        ),
+        (
+            "server:\n  body_limit_bytes: 1000\n  body_memory_bytes: 2000\n",
+            "foveate.yaml:3: server.body_memory_bytes: ",
+        ),
+    ],
+)
+def test_what_cannot_work_together_is_refused_with_its_line(
+    run: Any, here: Path, said: str, wanted: str
+) -> None:
+    (here / "foveate.yaml").write_text(said)
+
+    checked, started = run("config", "check"), run("serve", "--port", "0")
+
+    assert checked.code == started.code == 2
+    assert wanted in checked.out
+    assert started.err.startswith(f"foveate: {checked.out.partition(': ')[0]}: ")
+
+
 @pytest.mark.usefixtures("here")
 def test_where_there_is_no_file_that_is_said(run: Any) -> None:
     checked = run("config", "check")

@@ -63,7 +63,8 @@ def _sections(
         return None
     is_kept = _either(agent.context_optimization.workspace_cache, said.workspace_cache.enabled)
     cache = said.workspace_cache.model_copy(update={"enabled": is_kept})
-    return section_options(agent.sections, cache, environment, at=("agents", number, "sections"))
+    at = ("agents", number, "sections")
+    return section_options(agent.sections, cache, environment, at=at, window_tokens=agent.window_tokens)
 
 
 def _options(said: ContextOptimization, agent: Agent | None) -> AgentOptions:

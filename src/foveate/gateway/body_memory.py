@@ -14,7 +14,7 @@ SMALL_BYTES = 1024 * 1024
 # The reserved share of the limit.
 _RESERVED = 1 / 8
 # A compressed body is held twice while it is unpacked: as it came, and unpacked.
-_MIN_BODIES = 3
+MIN_BODIES = 3
 # Each waiting request has a few hundred KiB in its socket's buffers, which are not counted.
 _MAX_WAITING = 256
 _TRIM_SECONDS = 1.0
@@ -43,7 +43,7 @@ class BodyMemory:
 
     def resize(self, limit_bytes: int, *, max_body_bytes: int) -> None:
         """Set the limit; it is never so small that the largest body could not be read and unpacked."""
-        self._limit_bytes = max(limit_bytes, _MIN_BODIES * max_body_bytes)
+        self._limit_bytes = max(limit_bytes, MIN_BODIES * max_body_bytes)
         self._reserved_bytes = int(self._limit_bytes * _RESERVED)
 
     async def admit(self, size_bytes: int, *, wait_seconds: float) -> "HeldBody":

@@ -9,6 +9,7 @@ from foveate.config.settings import Settings, UpstreamServer
 from foveate.errors import BadOption, UpstreamUnreachable
 from foveate.gateway.app import GatewayOptions
 from foveate.gateway.aws_signing import check_installed, region_of
+from foveate.gateway.body_memory import MIN_BODIES
 from foveate.gateway.doors import Family
 from foveate.gateway.keys import HashedKeys
 from foveate.gateway.request_body import BodyLimits
@@ -73,6 +74,12 @@ def gateway_options(settings: Settings, environment: Mapping[str, str]) -> Gatew
                 path=("routes", number, "upstream"),
             )
     server = settings.server
+    if server.body_memory_bytes < MIN_BODIES * server.body_limit_bytes:
+        raise BadOption(
+            f"body_memory_bytes is {server.body_memory_bytes:,}, and has to be at least {MIN_BODIES} times"
+            f" body_limit_bytes ({server.body_limit_bytes:,}), since compressed bodies are held twice",
+            path=("server", "body_memory_bytes"),
+        )
     hashes = {hashed: agent.id for agent in settings.agents for hashed in agent.keys}
     return GatewayOptions(
         routing=Routing(

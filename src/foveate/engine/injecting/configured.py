@@ -1,14 +1,17 @@
 """What the configuration says of an agent's sections, as options."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import tzinfo
+from difflib import get_close_matches
 from typing import TypeVar
 from zoneinfo import ZoneInfo
 
 from foveate.budget.budgets import Budget
 from foveate.budget.data import budget_from_data
+from foveate.budget.ladders import BUILT_IN, meant
 from foveate.budget.limits import VARIABLE, resolved_limit
+from foveate.cache.stability import NAMES
 from foveate.config.settings import (
     EmbeddingsEndpoint,
     InjectedSections,
@@ -27,7 +30,7 @@ from foveate.errors import BadOption
 from foveate.memory.gate import Gate
 from foveate.memory.logs import log_limit
 from foveate.memory.paths import expanded
-from foveate.prompt.bundles import Workspace
+from foveate.prompt.bundles import ROLES, Workspace
 from foveate.prompt.time import TimeFormat, TimeOptions
 from foveate.prompt.workspace import WorkspaceCacheOptions
 
@@ -36,12 +39,18 @@ Key = tuple[str | int, ...]
 
 
 def section_options(
-    said: InjectedSections, cache: WorkspaceCache, environment: Mapping[str, str], *, at: Key
+    said: InjectedSections,
+    cache: WorkspaceCache,
+    environment: Mapping[str, str],
+    *,
+    at: Key,
+    window_tokens: int | None = None,
 ) -> SectionOptions:
     """The options that `said` means; paths in it may name variables of the `environment`.
 
     Raises:
-        BadOption: a path, a zone, a tag or a limit that cannot be; its `path` begins with `at`.
+        BadOption: a path, a zone, a tag or a limit that cannot be, or not in a window of `window_tokens`, or a
+            limit for a section that does not exist; its `path` begins with `at`.
     """
 
     def path(written: str, *key: str | int) -> str:
@@ -72,7 +81,7 @@ def section_options(
         channel=said.channel,
         budget=said.budget,
         privacy_tags=_at((*at, "privacy_tags"), lambda: Gate.adding(said.privacy_tags).tags),
-        limits=_at((*at, "limits"), lambda: _limits(said, environment)),
+        limits=_at((*at, "limits"), lambda: _limits(said, environment, window_tokens)),
         workspace_cache=WorkspaceCacheOptions(
             enabled=cache.enabled,
             watch_debounce_ms=cache.watch_debounce_ms,
@@ -114,10 +123,18 @@ def _zone(said: TimeTold | None) -> tzinfo:
         raise BadOption(f"there is no time zone {said.zone!r}; one is written as Europe/Berlin") from None
 
 
-def _limits(said: InjectedSections, environment: Mapping[str, str]) -> Budget:
+def _limits(said: InjectedSections, environment: Mapping[str, str], window_tokens: int | None) -> Budget:
     budget = budget_from_data(said.limits) if said.limits else Budget()
     if budget.output_reserve:
         raise BadOption("the answer's room is the request's own max_tokens", path=("output_reserve",))
+    total = budget.total_tokens
+    if total is not None and window_tokens is not None and total > window_tokens:
+        raise BadOption(
+            f"the sections may have {total:,} tokens, and the agent's window has only {window_tokens:,}:"
+            " lower total_tokens, or raise window_tokens",
+            path=("total_tokens",),
+        )
+    _check_names(budget, said)
     held = MOST_TOKENS if budget.total_tokens is None else budget.total_tokens
     limit = resolved_limit(
         Budget(),
@@ -131,6 +148,34 @@ def _limits(said: InjectedSections, environment: Mapping[str, str]) -> Budget:
         if limit.total_tokens == held
         else budget_from_data({"total_tokens": limit.total_tokens}, defaults=budget)
     )
+
+
+def _check_names(budget: Budget, said: InjectedSections) -> None:
+    """Check that every section that a budget names can exist; with a typo, a rule would hold for nothing.
+
+    Raises:
+        BadOption: one cannot; names the one that was probably meant.
+    """
+    extras = said.workspace.extras if said.workspace is not None else []
+    known = [
+        *(name for names in NAMES.values() for name in names),
+        *(f"workspace/{file}" for file in (*ROLES, *extras)),
+    ]
+    for name in budget.sections:
+        if name not in known:
+            raise BadOption(_unknown(name, known), path=("sections", name))
+    if budget.ladder.name in BUILT_IN:
+        return
+    for number, rung in enumerate(budget.ladder.rungs):
+        for pattern in rung.sections:
+            if not any(meant(pattern, name) for name in known):
+                raise BadOption(_unknown(pattern, known), path=("ladder", number))
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    folded = {each.casefold(): each for each in known}
+    near = get_close_matches(name.casefold(), folded, n=1)
+    return f"there is no section {name!r}" + (f"; did you mean {folded[near[0]]}?" if near else "")
 
 
 def _at(at: Key, make: Callable[[], Made]) -> Made:
