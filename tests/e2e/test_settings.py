@@ -233,7 +233,7 @@ def test_an_agent_is_known_by_its_id_its_key_and_its_user_agent(gateway: LiveGat
     )
 
     def is_told(**headers: str) -> bool:
-        return "Answer in German." in json.dumps(gateway.ask(**headers))
+        return "Answer in German." in json.dumps(gateway.ask(None, **headers))
 
     assert not is_told()
     assert is_told(x_foveate_agent="ana")
@@ -287,7 +287,7 @@ def test_what_does_not_fit_the_agents_window_is_treated_as_it_wishes(
 def sections(gateway: LiveGateway, said: str, **headers: str) -> tuple[str, str]:
     """What an agent with such sections gets: in its system prompt, and behind the user's words."""
     gateway.configure(f"agents: [{{id: ana, sections: {{{said}}}}}]\n")
-    sent = gateway.ask(x_foveate_agent="ana", **headers)
+    sent = gateway.ask(None, x_foveate_agent="ana", **headers)
     return json.dumps(sent.get("system", "")), injected(sent)
 
 
@@ -401,6 +401,17 @@ def test_a_priority_decides_which_section_is_cut(gateway: LiveGateway) -> None:
     assert shown("{total_tokens: 600}") == (True, False)
     lower = "{total_tokens: 600, sections: {workspace/SOUL.md: {priority: low}}}"
     assert shown(lower) == (False, True)
+
+
+def test_a_long_log_is_cut_by_the_progressive_ladder(gateway: LiveGateway) -> None:
+    log = gateway.folder / "long.log"
+    log.write_text("".join(f"entry {number} of a long log\n" for number in range(20)))
+
+    _, whole = sections(gateway, f"logs: ['{log}'], limits: {{ladder: progressive}}")
+    _, cut = sections(gateway, f"logs: ['{log}'], limits: {{ladder: progressive, total_tokens: 120}}")
+
+    assert whole.count("of a long log") == 20
+    assert cut.count("of a long log") == 5
 
 
 def test_requests_are_routed_by_model_and_renamed(gateway: LiveGateway) -> None:

@@ -382,12 +382,13 @@ def test_a_change_of_a_file_is_waited_for_as_long_as_is_set(gateway: LiveGateway
 # Money
 
 
-def price(gateway: LiveGateway, prices: str, model: str = GPT, **usage: Any) -> Decimal | None:
+def price(gateway: LiveGateway, prices: str) -> Decimal:
     """What a call costs by prices of one's own."""
     name = gateway.new_agent()
     gateway.configure(f"cost: {{prices: [{prices}]}}\n")
-    gateway.chat({"model": model, "max_tokens": 50, **usage}, x_foveate_agent=name)
+    gateway.chat({"max_tokens": 50}, x_foveate_agent=name)
     (charge,) = gateway.charges(name)
+    assert charge.dollars is not None
     return charge.dollars
 
 
@@ -403,8 +404,6 @@ def test_calls_are_priced_by_prices_of_ones_own(gateway: LiveGateway) -> None:
         gateway, f"{{model: {GPT}, input: 1, output: 1, tiers: [{{over_tokens: 1, input: 50, output: 50}}]}}"
     )
 
-    assert cheap is not None
-    assert None not in (dear_in, dear_out, other, half, tiered)
     assert dear_in > cheap
     assert dear_out > cheap
     assert other == elsewhere == later
@@ -434,6 +433,47 @@ def test_what_the_cache_did_is_priced_by_prices_of_ones_own(gateway: LiveGateway
     assert dollars[1000] > 50 * dollars[1]
 
 
+def test_reasoning_is_priced_by_prices_of_ones_own(gateway: LiveGateway) -> None:
+    dollars = []
+    for rate in (1, 1000):
+        name = gateway.new_agent()
+        gateway.configure(f"cost: {{prices: [{{model: gpt-5.1, input: 1, output: 1, reasoning: {rate}}}]}}\n")
+        body = {"model": "gpt-5.1", "max_completion_tokens": 500}
+        gateway.chat(
+            body, x_foveate_agent=name, x_sandbox_answer=json.dumps({"thinking": "Hm. " * 40, "text": "Yes."})
+        )
+        (charge,) = gateway.charges(name)
+        assert charge.dollars is not None
+        dollars.append(charge.dollars)
+    assert dollars[1] > dollars[0]
+
+
+@pytest.mark.parametrize("kind", ["cached_read", "write_5m", "write_1h", "reasoning", "input", "output"])
+def test_a_tier_has_prices_of_its_own(gateway: LiveGateway, kind: str) -> None:
+    dollars = {}
+    for rate in (1, 1000):
+        name, ttl = gateway.new_agent(), "1h" if kind == "write_1h" else "5m"
+        rates = {"input": 1, "output": 1, kind: rate}
+        told = ", ".join(f"{key}: {value}" for key, value in rates.items())
+        gateway.configure(
+            f"cost: {{prices: [{{model: '*', input: 1, output: 1, tiers: [{{over_tokens: 1, {told}}}]}}]}}\n"
+        )
+        if kind == "reasoning":
+            answer = json.dumps({"thinking": "Hm. " * 40, "text": "Yes."})
+            body: dict[str, Any] = {"model": "gpt-5.1", "max_completion_tokens": 500}
+            gateway.chat(body, x_foveate_agent=name, x_sandbox_answer=answer)
+        else:
+            control = {"type": "ephemeral", "ttl": ttl}
+            text = f"{gateway.new_words()} {FACTS * 4}"
+            for _ in range(2):
+                gateway.ask(
+                    {"system": [{"type": "text", "text": text, "cache_control": control}]}, x_foveate_agent=name
+                )
+        charges = gateway.charges(name, 1 if kind == "reasoning" else 2)
+        dollars[rate] = sum(charge.dollars or 0 for charge in charges)
+    assert dollars[1000] > 2 * dollars[1]
+
+
 def refused(gateway: LiveGateway, caps: str, *, model: str = GPT, agent: str = "", more: str = "") -> bool:
     gateway.configure(f"cost: {{caps: [{caps}]{more}}}\n")
     body = {"model": model, "max_tokens": 100, "messages": gateway.messages()}
@@ -452,7 +492,7 @@ def test_caps_refuse_what_they_are_set_for(gateway: LiveGateway) -> None:
 
 
 def test_a_session_and_a_day_are_capped_over_calls(gateway: LiveGateway) -> None:
-    for scope in ("session", "agent"):
+    for scope in ("session", "agent", "day"):
         name = gateway.new_agent()
         gateway.configure()
         gateway.chat(
@@ -470,7 +510,10 @@ def test_a_session_and_a_day_are_capped_over_calls(gateway: LiveGateway) -> None
         fresh = gateway.post(
             "/v1/chat/completions", {**body, "max_tokens": 1}, x_foveate_agent=other, x_foveate_session=other
         )
-        assert (again.status_code, fresh.status_code) == (402, 200)
+        if scope == "day":  # all agents spend from it
+            assert again.status_code == fresh.status_code == 402
+        else:
+            assert (again.status_code, fresh.status_code) == (402, 200)
 
 
 @pytest.mark.parametrize(("least", "status"), [(10, 200), (100_000, 402)])

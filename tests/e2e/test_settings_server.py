@@ -1,22 +1,34 @@
 """Settings of the server, the store and the environment: each test changes one, and sees the difference."""
 
+import asyncio
 import json
+import os
 import socket
 import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from foveate.gateway.assembly import assembled
+from foveate.gateway.keys import hash_of
+from foveate.gateway.serving import live_choices
+from foveate.sandbox.asks import Ask
+from foveate.session.turns import Move, Session
+from foveate.store import open_store
+from tests.gateways import running_gateway
 from tests.sandboxes import KEY, running_sandbox
 from tests.served import configure, serving
 from tests.support.forked_commands import COMMAND
 from tests.support.live_gateway import CLAUDE, LiveGateway, live_gateway
+from tests.support.stores import ensure_store
+from tests.upstreams import ScriptedUpstream, answer, answering, running_upstream
 
 pytestmark = pytest.mark.process
 
@@ -236,4 +248,220 @@ def test_the_gateway_listens_and_keeps_its_store_where_is_set(tmp_path: Path) ->
         process.communicate()
 
     assert told["url"] == f"http://127.0.0.2:{port}"
+    assert store.exists()
+
+
+@pytest.mark.parametrize(("days", "is_kept"), [(3, False), (30, True)])
+async def test_what_was_not_seen_for_so_many_days_is_forgotten(
+    tmp_path: Path, days: int, is_kept: bool
+) -> None:
+    store = ensure_store(tmp_path / "foveate.sqlite")
+    (tmp_path / "foveate.yaml").write_text(f"store: {{url: '{store}', keep_days: {days}}}\n")
+    choices = live_choices(tmp_path / "foveate.yaml", {}, tells=False).now().made
+    now = 1_800_000_000.0
+    async with await open_store(store) as opened:
+        session = Session(id="s", agent="ana", tip=b"", messages=1, created_at=now, seen_at=now)
+        await opened.turns.keep([Move(session=session, turns=())])
+    waits = iter((0.0, 3600.0))
+    async with assembled(
+        lambda: choices,
+        environment={},
+        clock=lambda: now + 5 * 86_400,
+        forgets=True,
+        wait=lambda _: asyncio.sleep(next(waits)),
+    ):
+        await asyncio.sleep(0.5)
+
+    assert bool(rows(tmp_path, "SELECT id FROM sessions_v1")) is is_kept
+
+
+@pytest.mark.parametrize("is_signed", [True, False])
+def test_requests_to_bedrock_are_signed_only_if_that_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_signed: bool
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "of-a-test")
+    with running_upstream(answering(answer(b"{}"))) as upstream:
+        sign = ", sign: aws" if is_signed else ""
+        store = ensure_store(tmp_path / "foveate.sqlite")
+        (tmp_path / "foveate.yaml").write_text(
+            f"upstreams: {{bedrock: {{base_url: '{upstream.url}'{sign}}}}}\nstore: {{url: '{store}'}}\n"
+        )
+        environment = {"AWS_REGION": "eu-west-1"}
+        choices = live_choices(tmp_path / "foveate.yaml", environment, tells=False).now().made
+        with running_gateway(upstream.url, tmp_path, configured=choices) as gateway:
+            body = {"messages": [{"role": "user", "content": [{"text": "Hello"}]}]}
+            path = "/model/anthropic.claude-sonnet-4-5-20250929-v1:0/converse"
+            httpx.post(f"{gateway.url}{path}", json=body, headers={"authorization": "Bearer ABSK-of-a-test"})
+
+    (heard,) = upstream.heard
+    assert (b"AWS4-HMAC-SHA256" in heard) is is_signed
+
+
+@contextmanager
+def gateway_for(folder: Path, provider: ScriptedUpstream, said: str) -> Iterator[str]:
+    """A gateway with a key of its own for one upstream, of which the configuration says more."""
+    store = ensure_store(folder / "foveate.sqlite")
+    (folder / "foveate.yaml").write_text(
+        f"upstreams: {{anthropic: {{base_url: '{provider.url}'{said}}}}}\nstore: {{url: '{store}'}}\n"
+        f"agents: [{{id: ana, keys: ['{hash_of(GATEWAY_KEY)}']}}]\n"
+    )
+    environment = {"ANTHROPIC_API_KEY": "key-of-its-own"}
+    choices = live_choices(folder / "foveate.yaml", environment, tells=False).now().made
+    with running_gateway(provider.url, folder, configured=choices) as gateway:
+        yield gateway.url
+
+
+GATEWAY_KEY = "fov-key-of-a-test-with-enough-letters"
+SHOWN = {"x-api-key": GATEWAY_KEY, "anthropic-version": "2023-06-01"}
+
+
+@pytest.mark.parametrize(("said", "status"), [("", 403), (", allow: ['GET /v1/files*']", 200)])
+def test_the_gateways_key_is_used_for_what_is_allowed(tmp_path: Path, said: str, status: int) -> None:
+    with (
+        running_upstream(answering(answer(b"{}"))) as provider,
+        gateway_for(tmp_path, provider, said) as url,
+    ):
+        assert httpx.get(f"{url}/v1/files", headers=SHOWN).status_code == status
+
+
+@pytest.mark.parametrize(("said", "connections"), [("", 1), (", reuse: false", 3)])
+def test_connections_to_an_upstream_are_reused_only_if_that_is_on(
+    tmp_path: Path, said: str, connections: int
+) -> None:
+    with (
+        running_upstream(answering(answer(b"{}"))) as provider,
+        gateway_for(tmp_path, provider, said) as url,
+    ):
+        for _ in range(3):
+            assert httpx.get(f"{url}/v1/models", headers=SHOWN).status_code == 200
+    assert provider.connections == connections
+
+
+@pytest.mark.parametrize(("share", "level"), [("0", "near"), ("0.9", "fine")])
+def test_a_cap_is_near_from_the_share_on_that_is_set(tmp_path: Path, share: str, level: str) -> None:
+    caps = f"[{{scope: agent, agent: ana, dollars: 5, warn_at: {share}}}]"
+    store = ensure_store(tmp_path / "foveate.sqlite")
+    (tmp_path / "foveate.yaml").write_text(f"cost: {{caps: {caps}}}\nstore: {{url: '{store}'}}\n")
+    done = subprocess.run(
+        [*COMMAND, "cost", "caps", "--json"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=True,
+        env=CLEAN,
+    )
+
+    assert json.loads(done.stdout)["caps"][0]["uses"][0]["level"] == level
+
+
+# The environment
+
+
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("CONTEXT_", "TIME_"))}
+
+
+def sent_with(folder: Path, settings: str, **environment: str) -> Ask:
+    """What arrives at the provider through a gateway that is started with such variables."""
+    with running_sandbox() as sandbox:
+        configure(folder / "foveate.yaml", sandbox.url, settings)
+        with serving(folder, forked=True, **environment) as served:
+            shown = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "x-foveate-agent": "ana"}
+            body = {"model": CLAUDE, "max_tokens": 10, "messages": [{"role": "user", "content": "Hello"}]}
+            response = httpx.post(f"{served.url}/v1/messages", json=body, headers=shown)
+            assert response.status_code == 200, response.text
+        return sandbox.heard[-1]
+
+
+@pytest.mark.parametrize("is_set", [True, False])
+def test_variables_of_the_environment_change_what_is_sent(tmp_path: Path, is_set: bool) -> None:
+    (tmp_path / "watch.log").write_text("".join(f"line {number} of it\n" for number in range(30)))
+    soon = datetime.now(UTC) + timedelta(minutes=90)
+    (tmp_path / "notes.org").write_text(f"* TODO Prune\nDEADLINE: <{soon:%Y-%m-%d %a %H:%M}>\n")
+    settings = (
+        f"agents: [{{id: ana, sections: {{memory: {{paths: ['{tmp_path}/notes.org']}}, time: {{}},"
+        f" logs: ['{tmp_path}/watch.log']}}}}]\n"
+    )
+    variables = {
+        "CONTEXT_LOG_LIMIT": "3",
+        "TIME_FORMAT": "natural",
+        "DEADLINE_WARNING_MINUTES": "120",
+        "ANTHROPIC_CACHE_BETA": "prompt-caching-of-a-test",
+    }
+
+    ask = sent_with(tmp_path, settings, **(variables if is_set else {}))
+
+    said = ask.body.decode()
+    assert (said.count(" of it") == 3) is is_set
+    assert ("(UTC)" in said) is is_set
+    assert ("Deadline in " in said) is is_set
+    assert (ask.headers.get("anthropic-beta") == "prompt-caching-of-a-test") is is_set
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("TIME_AWARENESS", "false"), ("CONTEXT_MAX_TOKENS", "30"), ("", "")]
+)
+def test_variables_of_the_environment_take_sections_away(tmp_path: Path, variable: str, value: str) -> None:
+    settings = "agents: [{id: ana, sections: {time: {}, limits: {total_tokens: 500}}}]\n"
+
+    ask = sent_with(tmp_path, settings, **({variable: value} if variable else {}))
+
+    assert ("Time: " in ask.body.decode()) is (variable == "")
+
+
+def test_the_similarity_from_which_on_notes_are_shown_is_a_variable(tmp_path: Path) -> None:
+    (tmp_path / "notes.org").write_text("* Roses\nRoses need water.\n* Pumps\nPumps move water.\n")
+    shown = {}
+    for threshold in ("0", "1"):
+        done = subprocess.run(
+            [*COMMAND, "memory", "render", "notes.org", "--focus", "Roses", "--limit-tokens", "none"],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            check=True,
+            env={**CLEAN, "CONTEXT_SEMANTIC_THRESHOLD": threshold, "FOVEATE_HOME": str(tmp_path)},
+        )
+        shown[threshold] = "Pumps move water." in done.stdout
+    assert shown == {"0": True, "1": False}
+
+
+@pytest.mark.parametrize(
+    ("variable", "upstream", "path"),
+    [
+        ("ANTHROPIC_API_KEY", "anthropic", "/v1/messages"),
+        ("OPENAI_API_KEY", "openai", "/v1/chat/completions"),
+        ("OPENROUTER_API_KEY", "openrouter", "/v1/chat/completions"),
+        ("DEEPSEEK_API_KEY", "deepseek", "/v1/chat/completions"),
+        ("NVIDIA_API_KEY", "nvidia", "/v1/chat/completions"),
+        ("GEMINI_API_KEY", "gemini", "/v1/chat/completions"),
+    ],
+)
+def test_keys_of_upstreams_come_from_their_variables(
+    tmp_path: Path, variable: str, upstream: str, path: str
+) -> None:
+    with running_upstream(answering(answer(b"{}"))) as provider:
+        store = ensure_store(tmp_path / "foveate.sqlite")
+        key = "fov-key-of-a-test-with-enough-letters"
+        base = provider.url if upstream == "anthropic" else f"{provider.url}/v1"
+        (tmp_path / "foveate.yaml").write_text(
+            f"upstreams: {{{upstream}: {{base_url: '{base}'}}}}\nstore: {{url: '{store}'}}\n"
+            f"routes: [{{models: '*', upstream: {upstream}}}]\n"
+            f"agents: [{{id: ana, keys: ['{hash_of(key)}']}}]\n"
+        )
+        choices = live_choices(tmp_path / "foveate.yaml", {variable: "key-of-its-own"}, tells=False).now().made
+        with running_gateway(provider.url, tmp_path, configured=choices) as gateway:
+            body = {"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "Hello"}]}
+            httpx.post(f"{gateway.url}{path}", json=body, headers={"authorization": f"Bearer {key}"})
+
+    (heard,) = provider.heard
+    assert b"key-of-its-own" in heard
+    assert key.encode() not in heard
+
+
+def test_the_store_and_the_data_folder_are_variables(tmp_path: Path) -> None:
+    home, store = tmp_path / "home", tmp_path / "other.sqlite"
+    home.mkdir()
+    sent_with(tmp_path, "", FOVEATE_HOME=str(home))
+    assert (home / "foveate.sqlite").exists()
+    sent_with(tmp_path, "", FOVEATE_STORE=f"sqlite:///{store}")
     assert store.exists()

@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,12 +154,14 @@ async def assembled(
     clock: Callable[[], float] = time.time,
     watch: Watch = UNWATCHED,
     forgets: bool = False,
+    wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     observing: Observing | None = None,
     spool_folder: Path | None = None,
 ) -> AsyncIterator[Gateway]:
     """A gateway that does what `choices` says at each request, until the end of the block.
 
-    The store is the one that is chosen now. One that `forgets` has what is old forgotten now and then.
+    The store is the one that is chosen now. One that `forgets` has what is old forgotten now and then;
+    `wait` passes the time until then.
     `observing` watches it in the place of `watch`, and has its pages. In `spool_folder` bills wait while the
     store is away, and those are found that others of the same store have left there.
 
@@ -173,7 +175,7 @@ async def assembled(
         await open_store(settings.store.url) as store,
         Client(timeout_seconds=_SUMMARY_SECONDS) as client,
         Pool() as pool,
-        forgetting(store, lambda: choices().settings.store.keep_days, clock=clock)
+        forgetting(store, lambda: choices().settings.store.keep_days, clock=clock, wait=wait)
         if forgets
         else nullcontext(),
     ):

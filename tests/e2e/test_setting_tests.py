@@ -1,0 +1,42 @@
+"""Every setting and every variable of the environment has a test that shows its effect."""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.setting_tests import OF_THE_SYSTEM, SETTINGS, VARIABLES
+from tests.golden.contract_file import load
+
+FOLDER = Path(__file__).parent
+# Keys of other files: scripts of the sandbox, and sections for `foveate assemble`.
+OTHER_FILES = ("sandbox script: ", "sections: ")
+
+
+@cache
+def names_in(file: str) -> frozenset[str]:
+    tree = ast.parse((FOLDER / file).read_text(encoding="utf-8"))
+    return frozenset(
+        node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+
+def test_every_setting_has_a_test() -> None:
+    settings = {
+        path
+        for path, said in load()["settings"].items()
+        if not said.startswith("mapping") and not path.startswith(OTHER_FILES)
+    }
+
+    assert settings - SETTINGS.keys() == set(), "name the test of a new setting in setting_tests.py"
+    assert SETTINGS.keys() - settings == set(), "this is no setting any longer"
+
+
+def test_every_variable_of_the_environment_has_a_test() -> None:
+    assert load()["environment variables"].keys() == VARIABLES.keys() | OF_THE_SYSTEM
+
+
+@pytest.mark.parametrize(("file", "name"), sorted({*SETTINGS.values(), *VARIABLES.values()}))
+def test_the_test_of_a_setting_is_there(file: str, name: str) -> None:
+    assert name in names_in(file)
