@@ -39,6 +39,10 @@ _AGENTS = {
     "sections.memory.paths": (_SETTINGS, "test_notes_are_shown_as_their_settings_say"),
     "sections.memory.limit_tokens": (_SETTINGS, "test_notes_are_shown_as_their_settings_say"),
     "sections.memory.format": (_SETTINGS, "test_notes_are_shown_as_their_settings_say"),
+    "sections.memory.follow_symlinks": (
+        _SETTINGS,
+        "test_links_out_of_a_folder_of_notes_are_followed_only_if_that_is_set",
+    ),
     "sections.memory.embeddings.url": (
         _SETTINGS,
         "test_notes_are_compared_by_the_embeddings_endpoint_that_is_set",

@@ -338,6 +338,18 @@ def test_notes_are_shown_as_their_settings_say(gateway: LiveGateway) -> None:
     assert "Salaries" not in hidden
 
 
+def test_links_out_of_a_folder_of_notes_are_followed_only_if_that_is_set(gateway: LiveGateway) -> None:
+    outside = notes(gateway, other="Kept elsewhere.")
+    folder = notes(gateway, bed="Roses.")
+    (folder / "link.org").symlink_to(outside / "other.org")
+
+    _, plain = sections(gateway, f"memory: {{paths: ['{folder}']}}")
+    _, followed = sections(gateway, f"memory: {{paths: ['{folder}'], follow_symlinks: true}}")
+
+    assert "Kept elsewhere." not in plain
+    assert "Kept elsewhere." in followed
+
+
 def test_the_time_is_told_as_its_settings_say(gateway: LiveGateway) -> None:
     soon = datetime.now(UTC) + timedelta(minutes=90)
     folder = notes(gateway, due=f"Water.\n** TODO Prune\nDEADLINE: <{soon:%Y-%m-%d %a %H:%M}>\n")
