@@ -52,6 +52,7 @@ _BOUNDED = {
     "foveate.cache.fields._GRAPHEME": 1_056,
     # Names of models, which are cut.
     "foveate.cache.rules.rules_for": 256,
+    "foveate.cost.price_table._family_schedule": 128,
     "foveate.tokens.rules.template._read": 256,
 }
 
@@ -83,7 +84,7 @@ def _of_caches() -> Iterator[tuple[str, str]]:
 
 def _of_prices() -> Iterator[tuple[str, str]]:
     known = price_facts.facts()
-    facts = chain(known.likes, known.costs_as, known.free, known.multiples)
+    facts = chain(known.models, known.likes, known.costs_as, known.free, known.multiples, known.weekends)
     return ((fact.names, "fullmatch") for fact in facts)
 
 
@@ -111,6 +112,16 @@ _MADE: dict[str, Callable[[], Iterable[tuple[Any, frozenset[str]]]]] = {
     "foveate.cache.rules._host": lambda: (),
     "foveate.cache.rules.rules_for": lambda: _texts(_of_caches()),
     "foveate.cost.price_facts.Fact.holds": lambda: _texts(_of_prices(), re.DOTALL),
+    "foveate.cost.price_facts.facts": lambda: [
+        (price_facts.facts().other_kinds, frozenset(("search",))),
+        (price_facts.facts().variants, frozenset(("findall",))),
+    ],
+    "foveate.cost.price_table._family_schedule": lambda: _texts(
+        (family.names, "search") for family in price_facts.facts().families
+    ),
+    "foveate.cost.price_table.with_cache_prices": lambda: _texts(
+        (fact.names, "search") for fact in price_facts.facts().cache_times
+    ),
     "foveate.fold.rules._phrases": lambda: (),  # those of rules
     "foveate.fold.rules.rules": lambda: _by_field(fold_rules.rules(), "foveate.fold"),
     "foveate.memory.commonmark._Scan._fence": lambda: [

@@ -1,7 +1,7 @@
 """Prices of one's own, over those of the tables: for what one serves oneself, and for discounts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from fnmatch import fnmatchcase
@@ -115,7 +115,7 @@ class OwnPrice:
         if self.discount is None or table is None:
             return None
         left = table.times(EXACT.subtract(Decimal(1), self.discount))
-        return Rates(by_kind=left.by_kind, source=PriceSource.OWN, origin=origin, assumed=left.assumed)
+        return replace(left, source=PriceSource.OWN, origin=origin)
 
     def _by_kind(self) -> dict[Kind | Unit, Rate]:
         assert self.dollars_per_million is not None

@@ -6,7 +6,7 @@ from functools import cache, cached_property, partial
 
 from foveate.cost.own_prices import OwnPrice, check_own_prices, price_in_force
 from foveate.cost.price_names import says_its_price
-from foveate.cost.price_table import Schedule, load, schedule_of
+from foveate.cost.price_table import FamilySchedule, Schedule, load, schedule_of
 from foveate.cost.prices import EXACT, Price, Rates, ceiling_of, dollars_of, price_of, said_price
 from foveate.values import Ttl, Usage
 from foveate.wire.bills import billed_calls
@@ -146,7 +146,9 @@ class PriceBook:
 class _Found:
     """What was found of a model: the prices of one's own that fit it, and the table's once they are needed."""
 
-    def __init__(self, own: tuple[OwnPrice, ...], look_up: Callable[[], Schedule | None]) -> None:
+    def __init__(
+        self, own: tuple[OwnPrice, ...], look_up: Callable[[], Schedule | FamilySchedule | None]
+    ) -> None:
         self._own = own
         self._schedule = cache(look_up)
         self._made: dict[OwnPrice, tuple[Rates | None, Rates | None]] = {}

@@ -4,9 +4,11 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from foveate.cost.prices import Kind
 
@@ -25,6 +27,48 @@ class Fact:
     def holds(self, provider: str, model: str) -> bool:
         """Whether it says something of this model."""
         return provider == self.provider and re.fullmatch(self.names, model, re.DOTALL) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class LongInput:
+    """Above `over_tokens` of input all tokens of a request cost this many times as much."""
+
+    over_tokens: int
+    input_times: Decimal
+    output_times: Decimal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatedModel(Fact):
+    """The prices of a model, in dollars per million tokens; `times` are multiples of `input`."""
+
+    id: str
+    input: Decimal
+    output: Decimal
+    times: Mapping[Kind, Decimal]
+    over: tuple[LongInput, ...] = ()
+    web_searches: Decimal | None = None
+
+    @property
+    def day(self) -> date:
+        """The day on which its source was read."""
+        return date.fromisoformat(self.as_of)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Models that succeed each other; `names` is a pattern that is searched in their plain names."""
+
+    id: str
+    names: str
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTimes:
+    """What reads and writes cost, as multiples of uncached input, where nobody says it of a model."""
+
+    names: str
+    times: Mapping[Kind, Decimal]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,16 +114,33 @@ class Multiple(Fact):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Weekend(Fact):
+    """A model that costs at weekends what it costs on any day at the hour `at` (UTC)."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """All that is known beside the tables.
 
+    `as_of` is the day on which the installed tables were last compared with what providers say. Names that
+    `other_kinds` finds belong to no family: models of images, sound and embeddings. What `variants` finds makes
+    a model more expensive than others of its family.
     `says` are the providers that say what they bill; `providers` has the id of each by all of its names.
     """
 
+    as_of: date
+    models: tuple[DatedModel, ...]
+    families: tuple[Family, ...]
+    other_kinds: re.Pattern[str]
+    variants: re.Pattern[str]
+    cache_times: tuple[CacheTimes, ...]
     likes: tuple[Like, ...]
     costs_as: tuple[CostsAs, ...]
     free: tuple[Free, ...]
     multiples: tuple[Multiple, ...]
+    weekends: tuple[Weekend, ...]
     says: frozenset[str]
     providers: Mapping[str, str]
 
@@ -89,6 +150,12 @@ def facts() -> Facts:
     """What `prices.toml` says."""
     table = tomllib.loads(_FACTS.read_text(encoding="utf-8"))
     return Facts(
+        as_of=date.fromisoformat(table["as_of"]),
+        models=tuple(_dated_model(dict(entry)) for entry in table["model"]),
+        families=tuple(Family(entry["id"], entry["names"]) for entry in table["family"]),
+        other_kinds=re.compile(table["other_kinds"]),
+        variants=re.compile(table["variants"]),
+        cache_times=tuple(CacheTimes(entry["names"], _times(entry["times"])) for entry in table["times"]),
         likes=tuple(Like(**entry) for entry in table["like"]),
         costs_as=tuple(
             CostsAs(**entry | {"kind": Kind(entry["kind"]), "other": Kind(entry.pop("as"))})
@@ -98,6 +165,28 @@ def facts() -> Facts:
         multiples=tuple(
             Multiple(**entry | {"multiple": Decimal(entry["multiple"])}) for entry in table["multiple"]
         ),
+        weekends=tuple(Weekend(**entry) for entry in table["weekend"]),
         says=frozenset(entry["provider"] for entry in table["says"]),
         providers={name: entry["id"] for entry in table["provider"] for name in (entry["id"], *entry["also"])},
     )
+
+
+def _dated_model(entry: dict[str, Any]) -> DatedModel:
+    times = _times(entry.pop("times"))
+    over = tuple(
+        LongInput(tier["over_tokens"], Decimal(tier["input_times"]), Decimal(tier["output_times"]))
+        for tier in entry.pop("over", ())
+    )
+    searches = entry.pop("web_searches", None)
+    return DatedModel(
+        input=Decimal(entry.pop("input")),
+        output=Decimal(entry.pop("output")),
+        times=times,
+        over=over,
+        web_searches=None if searches is None else Decimal(searches),
+        **entry,
+    )
+
+
+def _times(said: Mapping[str, str]) -> Mapping[Kind, Decimal]:
+    return {Kind(kind): Decimal(times) for kind, times in said.items()}

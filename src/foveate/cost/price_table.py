@@ -1,12 +1,14 @@
-"""The prices that genai-prices has, as rates: found by provider and model, and in force at a time.
+"""Prices of models as rates: found by provider and model, and in force at a time.
 
-Only its tables are read, those that were installed with it: nothing is ever fetched. They take most of a second
-to load, so that happens when the first price is asked for.
+They come from the tables of genai-prices that are installed with it, from the dated table over them
+(`prices.toml`), and from the price file that `foveate prices update` has read. Nothing is ever fetched. The
+tables take most of a second to load, so that happens when the first price is asked for.
 """
 
+import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from functools import cache
@@ -15,12 +17,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from foveate.cost.caps import DAY_SECONDS
 from foveate.cost.price_facts import Fact, facts
+from foveate.cost.price_match import reads_on
 from foveate.cost.price_names import provider_id, spellings
-from foveate.cost.prices import EXACT, ZERO, Kind, PriceSource, Rate, Rates, Step
+from foveate.cost.prices import EXACT, ZERO, Kind, PriceSource, Rate, Rates, Step, upper_bound
+from foveate.tokens.names import plain_name
 from foveate.wire.bills import Unit
 
 if TYPE_CHECKING:
-    from genai_prices.types import MatchLogic, ModelInfo, ModelPrice, Provider, TieredPrices
+    from genai_prices.types import ModelInfo, ModelPrice, Provider, TieredPrices
+
+    from foveate.cost.price_update import PriceUpdate
 
 _EPOCH = date(1970, 1, 1)
 _Fact = TypeVar("_Fact", bound=Fact)
@@ -68,16 +74,79 @@ def load() -> None:
     _providers()
 
 
-def schedule_of(provider: str, model: str, *, tier: str = "", region: str = "") -> "Schedule | None":
-    """The prices of a model at a provider over time; None where it has none."""
-    known = _providers()
-    for host, name in spellings(provider_id(provider), model):
-        name = next((fact.like for fact in facts().likes if fact.holds(host, name)), name)
-        found = known[host].find_model(name, all_providers=[*known.values()]) if host in known else None
-        if found and not _reads_on(found, name):
-            terms = _Terms(provider=host, name=name, tier=tier.strip().lower(), region=region.strip().lower())
-            return Schedule(found, terms, is_own=any(found is other for other in known[host].models))
+def schedule_of(
+    provider: str, model: str, *, tier: str = "", region: str = "", update: "PriceUpdate | None" = None
+) -> "Schedule | FamilySchedule | None":
+    """The prices of a model at a provider over time; None where neither it nor its family has any.
+
+    Of all sources that know a model the newest holds: the price file `update` or the dated table. The installed
+    tables hold where the latter has no entry, and a price file that is older than them where they have none.
+    """
+    spelled = list(spellings(provider_id(provider), model))
+    for host, name in spelled:
+        terms = _Terms(provider=host, name=name, tier=tier.strip().lower(), region=region.strip().lower())
+        schedule = _own_schedule(terms, update)
+        if schedule is not None:
+            return schedule
+    for host, name in spelled:
+        terms = _Terms(provider=host, name=name, tier=tier.strip().lower(), region=region.strip().lower())
+        inherited = _family_schedule(terms, update)
+        if inherited is not None:
+            return inherited
     return None
+
+
+def _own_schedule(terms: "_Terms", update: "PriceUpdate | None") -> "Schedule | None":
+    dated = next(iter(terms.of(facts().models)), None)
+    updated = None if update is None else _find_in(update.providers, terms, update.origin)
+    if updated is not None and update is not None and update.day >= (dated.day if dated else facts().as_of):
+        return updated
+    if dated is not None:
+        origin = f"Foveate's table, {dated.as_of}"
+        return Schedule(_dated_models()[dated.id], terms, is_own=True, origin=origin)
+    return _find_in(_providers(), terms, _origin()) or updated
+
+
+def _find_in(known: "Mapping[str, Provider]", terms: "_Terms", origin: str) -> "Schedule | None":
+    """Find a model in tables: by its name, or as one that it costs the same as."""
+    likes = [fact.like for fact in terms.of(facts().likes)]
+    for name in (terms.name, *likes):
+        host = known.get(terms.provider)
+        found = host.find_model(name, all_providers=[*known.values()]) if host is not None else None
+        if host is not None and found is not None and not reads_on(found, name):
+            is_own = any(found is other for other in host.models)
+            return Schedule(found, replace(terms, name=name), is_own=is_own, origin=origin)
+    return None
+
+
+def _family_schedule(terms: "_Terms", update: "PriceUpdate | None") -> "FamilySchedule | None":
+    """The prices of the family of a model, whose members are all that its provider has of it."""
+    known, name = facts(), plain_name(terms.name)
+    family = next((family for family in known.families if re.search(family.names, name)), None)
+    if family is None or known.other_kinds.search(name):
+        return None
+    words = set(known.variants.findall(name))
+    path = terms.name.rpartition("/")[0]  # another maker's name in it may mean another price
+    members = [
+        Schedule(model, terms, is_own=is_own, origin=model.id)
+        for model, is_own in _models_at(terms.provider, update)
+        if model.id.rpartition("/")[0].lower() == path
+        and re.search(family.names, member := plain_name(model.id))
+        and not known.other_kinds.search(member)
+        and words.issuperset(known.variants.findall(member))
+    ]
+    return FamilySchedule(family.id, terms.provider, members) if members else None
+
+
+def _models_at(host: str, update: "PriceUpdate | None") -> "Iterator[tuple[ModelInfo, bool]]":
+    """All models of a provider with known prices, and whether these are its own prices."""
+    for known in (_providers(), {} if update is None else update.providers):
+        found = known.get(host)
+        if found is not None:
+            yield from ((model, True) for model in found.models)
+            for other in found.fallback_model_providers or ():
+                yield from ((model, False) for model in (known[other].models if other in known else ()))
+    yield from ((_dated_models()[fact.id], True) for fact in facts().models if fact.provider == host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,18 +166,17 @@ class _Terms:
 class Schedule:
     """The rates of one model, those that are in force at a time; what was worked out is kept."""
 
-    def __init__(self, model: "ModelInfo", terms: _Terms, *, is_own: bool) -> None:
-        self._model, self._terms, self._is_own = model, terms, is_own
-        self._moments, self._seconds = _changes(model)
+    def __init__(self, model: "ModelInfo", terms: _Terms, *, is_own: bool, origin: str) -> None:
+        self._model, self._terms, self._is_own, self.origin = model, terms, is_own, origin
+        self.changes = _changes(model)
+        self._weekend_hour = next((fact.at for fact in terms.of(facts().weekends)), None)
         self._found: dict[tuple[int, int], Rates | None] = {}
 
     def at(self, at: float) -> Rates | None:
         """The rates in force at a time; None where there are none."""
-        # Between two changes nothing does, so that a place among them is all that has to be known of a time.
-        place = (
-            bisect_right(self._moments, at) if self._moments else 0,
-            bisect_right(self._seconds, at % DAY_SECONDS) if self._seconds else 0,
-        )
+        if self._weekend_hour is not None and _is_weekend(at):
+            at = at - at % DAY_SECONDS + self._weekend_hour * 3600
+        place = self.changes.place(at)
         if place not in self._found:
             self._found[place] = self._rates(datetime.fromtimestamp(at, UTC))
         return self._found[place]
@@ -137,11 +205,11 @@ class Schedule:
         for fact in self._terms.of(facts().multiples):
             if fact.is_of(self._terms.region):
                 multiple = EXACT.multiply(multiple, fact.multiple)
-        # Another provider's price may not be this one's, a price by the hour knows no weekends and no first
-        # day, and a word for a tier that nobody has heard of may mean anything.
+        # Another provider's price may not be this one's, a price by the hour knows no first day, and a word for
+        # a tier that nobody has heard of may mean anything.
         tier = self._terms.tier
-        assumed = not self._is_own or bool(self._seconds) or (tier not in _USUAL and tier not in _TIERS)
-        rates = Rates(by_kind=by_kind, source=PriceSource.TABLE, origin=_origin(), assumed=assumed)
+        assumed = not self._is_own or bool(self.changes.seconds) or (tier not in _USUAL and tier not in _TIERS)
+        rates = Rates(by_kind=by_kind, source=PriceSource.TABLE, origin=self.origin, assumed=assumed)
         return rates if multiple == 1 else rates.times(multiple)
 
     def _at_tier(self, moment: datetime) -> "tuple[ModelPrice, Decimal] | None":
@@ -155,6 +223,54 @@ class Schedule:
         multiples = (fact.multiple for fact in self._terms.of(facts().multiples) if fact.tier == tier)
         multiple = next(multiples, None)
         return None if multiple is None else (self._model.get_prices(moment), multiple)
+
+
+class FamilySchedule:
+    """The most that the members of a family cost, for a model of it that has no price of its own."""
+
+    def __init__(self, family: str, host: str, members: Sequence[Schedule]) -> None:
+        self._family, self._host, self._members = family, host, members
+        self._changes = _Changes(
+            moments=sorted({at for member in members for at in member.changes.moments}),
+            seconds=sorted({at for member in members for at in member.changes.seconds}),
+        )
+        self._found: dict[tuple[int, int, bool], Rates | None] = {}
+
+    def at(self, at: float) -> Rates | None:
+        """The rates in force at a time; None where no member has any."""
+        place = (*self._changes.place(at), _is_weekend(at))
+        if place not in self._found:
+            self._found[place] = self._rates(at)
+        return self._found[place]
+
+    def dearest_region(self) -> str:
+        """Of the regions with a price of their own, the one where every token costs most."""
+        return self._members[0].dearest_region()
+
+    def _rates(self, at: float) -> Rates | None:
+        known = [with_cache_prices(found) for member in self._members if (found := member.at(at)) is not None]
+        priced = [found for found in known if {Kind.UNCACHED, Kind.OUTPUT} <= found.by_kind.keys()]
+        if not priced:
+            return None
+        dearest = max(priced, key=lambda rates: (rates.by_kind[Kind.OUTPUT].dollars, rates.origin))
+        return Rates(
+            by_kind=upper_bound(priced),
+            source=PriceSource.TABLE,
+            origin=f"the most expensive of {self._family} at {self._host} ({dearest.origin})",
+            assumed=True,
+            inherited_from=self._family,
+        )
+
+
+def with_cache_prices(rates: Rates) -> Rates:
+    """The rates of a model whose `origin` is its name, with prices of reads and writes if it has none."""
+    name = plain_name(rates.origin)
+    known = next((fact for fact in facts().cache_times if re.search(fact.names, name)), None)
+    uncached = rates.by_kind.get(Kind.UNCACHED)
+    if known is None or uncached is None:
+        return rates
+    by_kind: dict[Kind | Unit, Rate] = {kind: uncached.times(times) for kind, times in known.times.items()}
+    return replace(rates, by_kind=by_kind | dict(rates.by_kind))
 
 
 def _by_kind(prices: "ModelPrice") -> dict[Kind | Unit, Rate]:
@@ -180,8 +296,22 @@ def _has_variant(model: "ModelInfo", context: Mapping[str, str], moment: datetim
     )
 
 
-def _changes(model: "ModelInfo") -> tuple[list[int], list[float]]:
-    """When prices of a model change, in seconds since 1970, and the seconds of the day at which they do."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Changes:
+    """When prices change, in seconds since 1970, and the seconds of the day at which they do."""
+
+    moments: list[int]
+    seconds: list[float]
+
+    def place(self, at: float) -> tuple[int, int]:
+        """Where a time stands among them: between two changes no price does."""
+        return (
+            bisect_right(self.moments, at) if self.moments else 0,
+            bisect_right(self.seconds, at % DAY_SECONDS) if self.seconds else 0,
+        )
+
+
+def _changes(model: "ModelInfo") -> _Changes:
     prices = model.prices if isinstance(model.prices, list) else []
     from genai_prices.types import StartDateConstraint, TimeOfDateConstraint
 
@@ -193,7 +323,11 @@ def _changes(model: "ModelInfo") -> tuple[list[int], list[float]]:
                 moments.add((constraint.start_date - _EPOCH).days * DAY_SECONDS)
             case TimeOfDateConstraint():
                 seconds.update(map(_second_of_day, (constraint.start_time, constraint.end_time)))
-    return sorted(moments), sorted(seconds)
+    return _Changes(moments=sorted(moments), seconds=sorted(seconds))
+
+
+def _is_weekend(at: float) -> bool:
+    return (int(at // DAY_SECONDS) + 3) % 7 >= 5  # 1 January 1970 was a Thursday
 
 
 def _second_of_day(moment: time) -> float:
@@ -210,47 +344,37 @@ def _providers() -> "Mapping[str, Provider]":
 
 
 @cache
+def _dated_models() -> "Mapping[str, ModelInfo]":
+    """The models of the dated table, in the types of genai-prices."""
+    from genai_prices.types import ClauseEquals, ModelInfo, ModelPrice, Tier, TieredPrices
+
+    def price(dollars: Decimal, tiers: Sequence[tuple[int, Decimal]]) -> Decimal | TieredPrices:
+        steps = [Tier(start=over, price=EXACT.multiply(dollars, times)) for over, times in tiers]
+        return TieredPrices(base=dollars, tiers=steps) if steps else dollars
+
+    found = {}
+    for fact in facts().models:
+        long_input = [(tier.over_tokens, tier.input_times) for tier in fact.over]
+        long_output = [(tier.over_tokens, tier.output_times) for tier in fact.over]
+        prices = {
+            "input_mtok": price(fact.input, long_input),
+            "output_mtok": price(fact.output, long_output),
+            "web_searches_kcount": fact.web_searches,
+        }
+        for name, kind in _CACHE_KINDS.items():
+            prices[name] = price(EXACT.multiply(fact.input, fact.times[kind]), long_input)
+        match = ClauseEquals(equals=fact.id)
+        found[fact.id] = ModelInfo(id=fact.id, match=match, prices=ModelPrice(**prices))
+    return found
+
+
+_CACHE_KINDS = {
+    "cache_read_mtok": Kind.READ,
+    "cache_write_mtok": Kind.WRITTEN_5M,
+    "cache_write_1h_mtok": Kind.WRITTEN_1H,
+}
+
+
+@cache
 def _origin() -> str:
     return f"genai-prices {version('genai-prices')}"
-
-
-def _reads_on(model: "ModelInfo", name: str) -> bool:
-    """Whether a name only begins as the model's does, and goes on to another version: 4-10 is not 4-1."""
-    ends = [end for end in (_end_in(clause, name) for clause in _clauses(model.match)) if end is not None]
-    return bool(ends) and all(_is_within_version(name, end) for end in ends)
-
-
-def _clauses(match: "MatchLogic") -> "Iterator[MatchLogic]":
-    from genai_prices.types import ClauseAnd, ClauseOr
-
-    match match:
-        case ClauseOr():
-            for clause in match.or_:
-                yield from _clauses(clause)
-        case ClauseAnd():
-            for clause in match.and_:
-                yield from _clauses(clause)
-        case _:
-            yield match
-
-
-def _end_in(clause: "MatchLogic", name: str) -> int | None:
-    """Where the part of a name ends that a clause is about; None where it is about none."""
-    from genai_prices.types import ClauseContains, ClauseStartsWith
-
-    if not clause.is_match(name):
-        return None
-    match clause:
-        case ClauseStartsWith():
-            return len(clause.starts_with)
-        case ClauseContains():
-            return name.index(clause.contains.lower()) + len(clause.contains)
-        case _:
-            return len(name)
-
-
-def _is_within_version(name: str, end: int) -> bool:
-    """Whether the digits around a place are a number of two; dates and builds have more."""
-    before = len(name[:end]) - len(name[:end].rstrip("0123456789"))
-    behind = len(name[end:]) - len(name[end:].lstrip("0123456789"))
-    return min(before, behind) > 0 and before + behind == 2

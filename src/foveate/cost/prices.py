@@ -75,12 +75,15 @@ class Rates:
     """What one of each thing costs that a model is billed for; what is not in `by_kind` has no known price.
 
     `origin` names who says so, in the words of `source`. `assumed`: they may not be quite this model's.
+    `inherited_from` is the family whose most expensive member has these prices, for a model without a price of
+    its own; empty for one that has one.
     """
 
     by_kind: Mapping[Kind | Unit, Rate]
     source: PriceSource
     origin: str
     assumed: bool = False
+    inherited_from: str = ""
 
     def times(self, multiple: Decimal) -> "Rates":
         """The same with every token so many times as dear; what is paid by the piece stays."""
@@ -109,7 +112,7 @@ class Price:
 
     Reasoning that has no price of its own is in `output`. `unsplit` is what is only known as a whole: the price
     that a provider says itself. One that is not `sure` is likely: a kind of token was taken at the price of
-    another, or the model at what another provider asks for it.
+    another, or the model at what another provider asks for it. `inherited_from` is as in `Rates`.
     """
 
     uncached: Decimal = ZERO
@@ -123,6 +126,7 @@ class Price:
     source: PriceSource
     origin: str
     sure: bool = True
+    inherited_from: str = ""
 
     @property
     def dollars(self) -> Decimal:
@@ -164,6 +168,7 @@ class Price:
             source=self.source,
             origin=self.origin,
             sure=self.sure and other.sure,
+            inherited_from=self.inherited_from or other.inherited_from,
         )
 
 
@@ -185,7 +190,14 @@ def price_of(rates: Rates, call: BilledCall) -> Price | None:
     if parts is None:
         return None
     kinds, units, sure = parts
-    return Price(**kinds, units=tuple(units.items()), source=rates.source, origin=rates.origin, sure=sure)
+    return Price(
+        **kinds,
+        units=tuple(units.items()),
+        source=rates.source,
+        origin=rates.origin,
+        sure=sure,
+        inherited_from=rates.inherited_from,
+    )
 
 
 def dollars_of(rates: Rates, call: BilledCall) -> Decimal | None:
@@ -314,6 +326,20 @@ def _most_of(rates: Sequence[Rate]) -> Rate:
 
     sizes = sorted({step.over_tokens for rate in rates for step in rate.steps})
     return Rate(most(0), tuple(Step(size, most(size + 1)) for size in sizes))
+
+
+def upper_bound(members: Sequence[Rates]) -> dict[Kind | Unit, Rate]:
+    """For each kind of token the price of the most expensive member, at any size of the input.
+
+    A read without a price of its own costs as much as uncached input.
+    """
+    kinds = {kind for rates in members for kind in rates.by_kind}
+    found = {}
+    for kind in kinds:
+        other = Kind.UNCACHED if kind is Kind.READ else kind
+        given = [rates.by_kind.get(kind, rates.by_kind.get(other)) for rates in members]
+        found[kind] = _most_of([rate for rate in given if rate is not None])
+    return found
 
 
 def said_price(dollars: Decimal, provider: str) -> Price:

@@ -138,7 +138,7 @@ def test_a_discount_is_off_every_token_of_the_tables_price() -> None:
     assert less.source is PriceSource.OWN
     assert less.dollars - less.other_dollars == (full.dollars - full.other_dollars) * Decimal("0.85")
     assert less.other_dollars == full.other_dollars == Decimal("0.02")
-    assert cut.price("claude-unheard-of", USAGE, provider="anthropic", at=AT) is None
+    assert cut.price("claude-unheard-of", USAGE, provider="my-proxy", at=AT) is None
 
 
 def test_a_discount_follows_the_table_through_time() -> None:
