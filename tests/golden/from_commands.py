@@ -31,7 +31,10 @@ EXAMPLES = ROOT / "examples"
 SECTIONS = ("exit codes of runs", "gateway refusals", "json keys", "response headers")
 MODEL = "claude-opus-4-5"
 # Paths of objects whose keys are data: names of settings and models, failed steps.
-MAPS = ("settings", r"(sessions\[\]\.)?(unpriced_calls|models)", "failures")
+MAPS = (
+    *("settings", r"(sessions\[\]\.)?(unpriced_calls|models)", "failures"),
+    *(r"(.*\.)?dollars_per_million", r"price\.service_tiers", "skipped", r"cache\.write_prices"),
+)
 
 
 def contracts() -> dict[str, dict[str, str]]:
@@ -145,6 +148,15 @@ def _run_offline(runs: Runs, folder: Path) -> None:
     runs.run("config check", folder / "wrong.yaml", case="wrong file")
     runs.run("config show", folder / "first.yaml")
     runs.run("config key")
+    runs.run("prices show", "claude-haiku-5-5")
+    runs.run("prices show", "claude-opus-99", case="inherited")
+    price = {"litellm_provider": "openai", "mode": "chat", "output_cost_per_token": 2e-6}
+    long_input = {"input_cost_per_token": 1e-6, "input_cost_per_token_above_200k_tokens": 2e-6}
+    listed = json.dumps(dict.fromkeys(("gpt-99", "gpt-5"), price | long_input) | {"gpt-98": price})
+    (folder / "prices-list.json").write_text(listed, encoding="utf-8")
+    runs.run("prices update", folder / "prices-list.json", "--date", "2026-11-17")
+    runs.run("prices update", folder / "missing", case="missing file")
+    (folder / "prices.json").unlink()
     recorded = (EXAMPLES / "session.jsonl").read_text(encoding="utf-8").splitlines()
     (folder / "short.jsonl").write_text("\n".join(recorded[:12]) + "\n", encoding="utf-8")
     (folder / "broken.jsonl").write_text("\n".join([*recorded, '{"type":']) + "\n", encoding="utf-8")

@@ -18,6 +18,7 @@ from foveate.cost.admission import Outcome as ChargeOutcome
 from foveate.cost.caps import Scope, Unknown
 from foveate.cost.held import Level as CapLevel
 from foveate.cost.ledger import By, Category
+from foveate.cost.price_differences import Change as PriceChange
 from foveate.cost.prices import PriceSource
 from foveate.fold.journal import Outcome as CompactionOutcome
 from foveate.fold.overflow import OnOverflow
@@ -60,6 +61,7 @@ NAMES: dict[str, Iterable[str]] = {
     "memory node level": NodeLevel,
     "overflow policy": OnOverflow,
     "overflow step": OverflowStep,
+    "price change": PriceChange,
     "price source": PriceSource,
     "replay format": RecordingSource,
     "replay missing part": Lacking,

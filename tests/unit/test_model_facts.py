@@ -201,7 +201,7 @@ def test_the_shortest_prefix_that_gemini_caches(model: str, minimum: int) -> Non
     assert (rules.inherited, rules.minimum_tokens) == (False, minimum)
     assert window is not None
     assert window.tokens == 1_048_576
-    assert rates(model, "google")
+    assert Kind.READ in rates(model, "google").by_kind
 
 
 @pytest.mark.parametrize(("model", "read"), [("deepseek-v4-flash", 0.02), ("deepseek-v4-pro", 0.033)])

@@ -122,6 +122,7 @@ _MADE: dict[str, Callable[[], Iterable[tuple[Any, frozenset[str]]]]] = {
     "foveate.cost.price_table.with_cache_prices": lambda: _texts(
         (fact.names, "search") for fact in price_facts.facts().cache_times
     ),
+    "foveate.cost.price_update._is_quick": lambda: (),  # those of a file, of which only quick ones are kept
     "foveate.fold.rules._phrases": lambda: (),  # those of rules
     "foveate.fold.rules.rules": lambda: _by_field(fold_rules.rules(), "foveate.fold"),
     "foveate.memory.commonmark._Scan._fence": lambda: [

@@ -18,6 +18,7 @@ from foveate.cli import (
     doctor,
     explain,
     memory,
+    prices,
     replay,
     sandbox,
     screen,
@@ -75,6 +76,7 @@ app.command("replay")(replay.command)
 app.command("doctor")(doctor.command)
 app.command("demo")(demo.command)
 app.add_typer(cost.app)
+app.add_typer(prices.app)
 app.add_typer(compactions.app)
 app.add_typer(store.app)
 app.command("sandbox")(sandbox.command)

@@ -5,6 +5,7 @@ import stat
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from foveate.cli.doctor_findings import Finding, failed, ok, warning
 from foveate.errors import CannotListen, FoveateError
 
 if TYPE_CHECKING:
+    from foveate.config.price_file import PriceFile
     from foveate.config.settings import Settings
     from foveate.cost.price_book import PriceBook
     from foveate.gateway.routing import Upstream
@@ -30,6 +32,7 @@ _WITHOUT_EVENTS = ("nfs", "cifs", "smb", "fuse", "9p", "vboxsf", "prl_fs")
 _YEAR_SECONDS = 365.25 * 86_400
 _LEAST_NOW = 56.5 * _YEAR_SECONDS  # the middle of 2026
 _SKEW_SECONDS = 60.0
+_OLD_TABLE_DAYS = 60
 
 
 def models_of(
@@ -205,6 +208,23 @@ def _mount_of(folder: Path) -> str:
     return max(inside, default=(0, ""))[1]
 
 
+def price_tables(file: "PriceFile | None", *, now: float) -> list[Finding]:
+    """Whether the newest price table is recent, and the price file in the data folder can be used."""
+    from foveate.cost.price_facts import facts
+
+    update = None if file is None else file.now()
+    newest = max(facts().as_of, facts().as_of if update is None else update.day)
+    age_days = (datetime.fromtimestamp(now, UTC).date() - newest).days
+    advice = "bring a newer one: foveate prices update FILE (docs/cost.md), or upgrade Foveate"
+    found: list[Finding] = []
+    if file is not None and file.problem is not None:
+        again = "read it again: foveate prices update FILE"
+        found.append(warning("prices", f"the price file is not used: {file.problem}", again))
+    if age_days > _OLD_TABLE_DAYS:
+        found.append(warning("prices", f"the newest price table is of {newest}, {age_days} days old", advice))
+    return found
+
+
 def prices(book: "PriceBook", models: Mapping[str, str], *, now: float) -> list[Finding]:
     """Whether calls of these models can be priced."""
     found: list[Finding] = []
@@ -215,6 +235,10 @@ def prices(book: "PriceBook", models: Mapping[str, str], *, now: float) -> list[
             found.append(
                 warning("prices", f"nobody knows its price at {provider or 'its provider'}", advice, model)
             )
+        elif rates.inherited_from:
+            said = f"it has no price of its own: charged as {rates.origin}, marked inherited"
+            advice = "bring a newer price file (foveate prices update FILE), or write it under cost.prices"
+            found.append(warning("prices", said, advice, model))
         else:
             found.append(ok("prices", f"known at {provider or 'its provider'}", model))
     if not models:

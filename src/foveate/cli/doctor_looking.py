@@ -54,7 +54,7 @@ async def looked(config: Path | None, *, asks: bool) -> list[Finding]:
         ("vocabularies", _beside(threads, lambda: here.vocabularies(list(models), is_counted=is_counted))),
         ("embedder", _beside(threads, here.embedder)),
         ("watchers", _beside(threads, lambda: here.watchers(settings))),
-        ("prices", _beside(threads, lambda: here.prices(choices.cost.prices, models, now=now))),
+        ("prices", _beside(threads, lambda: _prices(choices, models, now=now))),
         ("local model", _beside(threads, here.local_model)),
         ("port", lambda: _port(settings, threads)),
     ]
@@ -74,6 +74,13 @@ async def looked(config: Path | None, *, asks: bool) -> list[Finding]:
     ]
     # What others say of an address says the address, and that may hold a password.
     return [replace(one, said=redacted(one.said), advice=redacted(one.advice)) for one in every]
+
+
+def _prices(choices: Choices, models: Mapping[str, str], *, now: float) -> list[Finding]:
+    return [
+        *here.price_tables(choices.price_file, now=now),
+        *here.prices(choices.cost.prices, models, now=now),
+    ]
 
 
 def _choices(path: Path | None, environment: Mapping[str, str]) -> tuple[Choices, list[Finding]]:

@@ -1,5 +1,6 @@
 """Breaks of the cache in what is kept: the last one of a session, or that of one request."""
 
+import os
 from collections.abc import Sequence
 from decimal import Decimal
 from itertools import pairwise
@@ -97,8 +98,10 @@ def _explained(previous: "KeptRequest", current: "KeptRequest", price_per_token:
 
 def _price(request: "KeptRequest") -> Decimal | None:
     """What an uncached input token costs, where that is known."""
+    from foveate.config.price_file import price_file
     from foveate.cost.price_book import PriceBook
 
+    book = PriceBook(updates=price_file(os.environ).now)
     usage = Usage(cache=CacheUsage(uncached=_PRICED_TOKENS))
-    found = PriceBook().price(request.model, usage, provider=request.provider, at=request.at)
+    found = book.price(request.model, usage, provider=request.provider, at=request.at)
     return None if found is None or found.dollars is None else found.dollars / _PRICED_TOKENS

@@ -22,7 +22,7 @@ LOOK_EVERY_SECONDS = 0.05
 # What a file says that says nothing.
 _ALL_BY_DEFAULT = b"# all by default\n"
 # What tells one state of a file from another; None for one that is not there.
-_Stamp = tuple[int, int, int] | None
+Stamp = tuple[int, int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +117,10 @@ class LiveSettings(Generic[Made]):
         now = self._fixed(made)
         return {name: before for name, before in self._at_start.items() if now[name] != before}
 
-    def _look(self) -> _Stamp:
+    def _look(self) -> Stamp:
         """How the file at the last of the places is; those behind the first that has one are forgotten."""
         for number, place in enumerate(self._places, 1):
-            stamp = _stamp(place)
+            stamp = stamp_of(place)
             if stamp is not None:
                 self._places = self._places[:number]
                 return stamp
@@ -152,7 +152,8 @@ class LiveSettings(Generic[Made]):
         return made
 
 
-def _stamp(path: str) -> _Stamp:
+def stamp_of(path: str) -> Stamp:
+    """What tells this state of a file from others."""
     try:
         found = os.stat(path)  # noqa: PTH116 - on the way of every request
     except OSError:

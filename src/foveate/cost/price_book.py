@@ -7,6 +7,7 @@ from functools import cache, cached_property, partial
 from foveate.cost.own_prices import OwnPrice, check_own_prices, price_in_force
 from foveate.cost.price_names import says_its_price
 from foveate.cost.price_table import FamilySchedule, Schedule, load, schedule_of
+from foveate.cost.price_update import PriceUpdate
 from foveate.cost.prices import EXACT, Price, Rates, ceiling_of, dollars_of, price_of, said_price
 from foveate.values import Ttl, Usage
 from foveate.wire.bills import billed_calls
@@ -19,17 +20,21 @@ class PriceBook:
     """The price of a call after it was made, and the most that it can be before.
 
     Prices of one's own go over those of the tables; of several that fit a model, the first does. What was found
-    once is kept, whoever asks next and from whichever thread.
+    once is kept, whoever asks next and from whichever thread, until there is another price file.
     """
 
-    def __init__(self, own: Sequence[OwnPrice] = ()) -> None:
-        """Takes prices of one's own.
+    def __init__(
+        self, own: Sequence[OwnPrice] = (), *, updates: Callable[[], PriceUpdate | None] = lambda: None
+    ) -> None:
+        """Take prices of one's own, and the price file that holds at the time it is asked for.
 
         Raises:
             BadOption: two of them are for the same models from the same day on.
         """
         check_own_prices(own)
         self._own = tuple(own)
+        self._updates = updates
+        self._update: PriceUpdate | None = None
         self._found: dict[tuple[str, str, str, str], _Found] = {}
 
     def price(
@@ -117,6 +122,7 @@ class PriceBook:
     def warm(self) -> None:
         """Loads the tables now, which takes most of a second, and not when the first price is asked for."""
         load()
+        self._updates()
 
     def _said(self, model: str, usage: Usage, provider: str, at: float) -> Decimal | None:
         """What the provider says that a call cost, where that holds."""
@@ -130,6 +136,9 @@ class PriceBook:
         return None if found is None else found.at(at)
 
     def _find(self, model: str, provider: str, tier: str, region: str) -> "_Found | None":
+        update = self._updates()
+        if update is not self._update:
+            self._update, self._found = update, {}
         key = provider, tier, region, model
         found = self._found.get(key)
         if found is None:
@@ -138,7 +147,7 @@ class PriceBook:
             if len(self._found) >= _MOST_FOUND:
                 self._found = {}
             own = tuple(price for price in self._own if price.fits(model, provider))
-            found = _Found(own, partial(schedule_of, provider, model, tier=tier, region=region))
+            found = _Found(own, partial(schedule_of, provider, model, tier=tier, region=region, update=update))
             self._found[key] = found
         return found
 

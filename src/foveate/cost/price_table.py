@@ -99,6 +99,8 @@ def schedule_of(
 def _own_schedule(terms: "_Terms", update: "PriceUpdate | None") -> "Schedule | None":
     dated = next(iter(terms.of(facts().models)), None)
     updated = None if update is None else _find_in(update.providers, terms, update.origin)
+    if updated is not None:
+        updated.derives_cache_prices = True
     if updated is not None and update is not None and update.day >= (dated.day if dated else facts().as_of):
         return updated
     if dated is not None:
@@ -112,8 +114,12 @@ def _find_in(known: "Mapping[str, Provider]", terms: "_Terms", origin: str) -> "
     likes = [fact.like for fact in terms.of(facts().likes)]
     for name in (terms.name, *likes):
         host = known.get(terms.provider)
-        found = host.find_model(name, all_providers=[*known.values()]) if host is not None else None
-        if host is not None and found is not None and not reads_on(found, name):
+        if host is None:
+            continue
+        found = host.find_model(name, all_providers=[*known.values()])
+        if found is None or reads_on(found, name):
+            found = next((model for model in host.models if model.id.lower() == name), None)
+        if found is not None:
             is_own = any(found is other for other in host.models)
             return Schedule(found, replace(terms, name=name), is_own=is_own, origin=origin)
     return None
@@ -169,6 +175,7 @@ class Schedule:
     def __init__(self, model: "ModelInfo", terms: _Terms, *, is_own: bool, origin: str) -> None:
         self._model, self._terms, self._is_own, self.origin = model, terms, is_own, origin
         self.changes = _changes(model)
+        self.derives_cache_prices = False
         self._weekend_hour = next((fact.at for fact in terms.of(facts().weekends)), None)
         self._found: dict[tuple[int, int], Rates | None] = {}
 
@@ -210,6 +217,8 @@ class Schedule:
         tier = self._terms.tier
         assumed = not self._is_own or bool(self.changes.seconds) or (tier not in _USUAL and tier not in _TIERS)
         rates = Rates(by_kind=by_kind, source=PriceSource.TABLE, origin=self.origin, assumed=assumed)
+        if self.derives_cache_prices:
+            rates = with_cache_prices(rates, self._model.id)
         return rates if multiple == 1 else rates.times(multiple)
 
     def _at_tier(self, moment: datetime) -> "tuple[ModelPrice, Decimal] | None":
@@ -248,7 +257,11 @@ class FamilySchedule:
         return self._members[0].dearest_region()
 
     def _rates(self, at: float) -> Rates | None:
-        known = [with_cache_prices(found) for member in self._members if (found := member.at(at)) is not None]
+        known = [
+            with_cache_prices(found, found.origin)
+            for member in self._members
+            if (found := member.at(at)) is not None
+        ]
         priced = [found for found in known if {Kind.UNCACHED, Kind.OUTPUT} <= found.by_kind.keys()]
         if not priced:
             return None
@@ -262,9 +275,9 @@ class FamilySchedule:
         )
 
 
-def with_cache_prices(rates: Rates) -> Rates:
-    """The rates of a model whose `origin` is its name, with prices of reads and writes if it has none."""
-    name = plain_name(rates.origin)
+def with_cache_prices(rates: Rates, model: str) -> Rates:
+    """The rates of a model, with prices of reads and writes if it has none."""
+    name = plain_name(model)
     known = next((fact for fact in facts().cache_times if re.search(fact.names, name)), None)
     uncached = rates.by_kind.get(Kind.UNCACHED)
     if known is None or uncached is None:

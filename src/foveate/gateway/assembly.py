@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from foveate.cache.beta_header import VARIABLE as BETA_VARIABLE
 from foveate.config.loading import Configuration
+from foveate.config.price_file import PriceFile
 from foveate.config.settings import Settings
 from foveate.config.settings import Timeouts as Waits
 from foveate.cost.admission import AdmissionOptions
@@ -69,10 +70,13 @@ class Choices:
     gateway: GatewayOptions
     agents: Callable[[str], AgentOptions]
     cost: MoneyOptions
+    price_file: PriceFile | None = None
 
 
-def choices_of(found: Configuration, environment: Mapping[str, str]) -> Choices:
-    """What a configuration decides.
+def choices_of(
+    found: Configuration, environment: Mapping[str, str], price_file: PriceFile | None = None
+) -> Choices:
+    """What a configuration decides. Prices of `price_file` hold as it is when they are asked for.
 
     Raises:
         BadOption: something in it does not fit together; `path` leads to it.
@@ -85,10 +89,15 @@ def choices_of(found: Configuration, environment: Mapping[str, str]) -> Choices:
         agents=options_by_agent(found.settings, environment),
         cost=MoneyOptions(
             caps=found.cost.caps,
-            prices=PriceBook(found.cost.prices),
+            prices=PriceBook(found.cost.prices, updates=_no_update if price_file is None else price_file.now),
             min_output_tokens=found.cost.min_output_tokens,
         ),
+        price_file=price_file,
     )
+
+
+def _no_update() -> None:
+    return None
 
 
 def admission_options(waits: Waits) -> AdmissionOptions:

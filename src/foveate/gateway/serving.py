@@ -18,6 +18,7 @@ import foveate
 from foveate.config.live import LiveSettings
 from foveate.config.loading import Configuration
 from foveate.config.overriding import LOCAL, Flags, overridden
+from foveate.config.price_file import price_file
 from foveate.config.settings import Server
 from foveate.gateway import logs, metrics_folder
 from foveate.gateway.asks import Receive, Scope, Send
@@ -58,11 +59,12 @@ def live_choices(
     Raises:
         FoveateError: it cannot be used.
     """
+    prices = price_file(environment)
 
     def made(found: Configuration) -> Choices:
         if found.settings.server.tls is not None and flags.certificate is None:
             tls_context(found.settings.server.tls)
-        return choices_of(overridden(found, environment, flags), environment)
+        return choices_of(overridden(found, environment, flags), environment, prices)
 
     return LiveSettings(path, made, usual=usual, held=held, tells=tells, fixed=fixed_at_start, clock=clock)
 
@@ -153,9 +155,14 @@ async def _served(
             host_names=lambda: observing.chosen.settings.server.host_names,
             traffic=observing.traffic,
         )
-        server = _Server(
-            app, observing.begin, grace_seconds=settings.grace_seconds, context=context, ready=ready
-        )
+        prices = choices.now().made.price_file
+
+        async def begin() -> None:
+            observing.begin()
+            if prices is not None:
+                await prices.refresh()
+
+        server = _Server(app, begin, grace_seconds=settings.grace_seconds, context=context, ready=ready)
         observing.ends_when(lambda: server.should_exit)
         renewed = nullcontext() if context is None or settings.tls is None else renewing(context, settings.tls)
         with server.ended_by_signals(lifeline) as ended_by:
@@ -171,7 +178,7 @@ class _Server(uvicorn.Server):
     def __init__(
         self,
         app: Callable[[Scope, Receive, Send], Awaitable[None]],
-        begins: Callable[[], None],
+        begins: Callable[[], Awaitable[None]],
         *,
         grace_seconds: float,
         context: ssl.SSLContext | None,
@@ -180,7 +187,7 @@ class _Server(uvicorn.Server):
         """`begins` is called at the beginning of each request."""
 
         async def until_broken_off(scope: Scope, receive: Receive, send: Send) -> None:
-            begins()
+            await begins()
             try:
                 await app(scope, receive, send)
             except asyncio.CancelledError:

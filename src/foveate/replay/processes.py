@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
+from foveate.config.price_file import price_file
 from foveate.cost.price_book import PriceBook
 from foveate.errors import FoveateError
 from foveate.replay.outcomes import Replayed
@@ -161,7 +162,7 @@ def _end_with_interrupts() -> None:
 
 @cache
 def _book() -> PriceBook:
-    return PriceBook()
+    return PriceBook(updates=price_file(os.environ).now)
 
 
 def _replayed(session: Session, options: ReplayOptions, known: frozenset[str]) -> Done:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from foveate.cli.doctor_here import (
     gateway_seen,
     models_of,
     port_is_free,
+    price_tables,
     prices,
     vocabularies,
     watchers,
@@ -21,14 +23,18 @@ from foveate.cli.doctor_here import (
 from foveate.cli.doctor_upstreams import _abilities, _spoke, _unreached, wanted
 from foveate.cli.screen import Look
 from foveate.config.loading import settings_from
+from foveate.config.price_file import PriceFile, write_price_file
 from foveate.config.settings import Settings
 from foveate.cost.price_book import PriceBook
+from foveate.cost.price_facts import facts
+from foveate.cost.price_update import read_price_file
 from foveate.errors import CannotListen
 from foveate.gateway.configured import gateway_options
 from foveate.gateway.routing import KNOWN_UPSTREAMS
 from foveate.upstream.sockets import listening
 
 NOW = 1_794_744_000.0
+DAY = 86_400.0
 FOUND = [ok("store", "there"), warning("port", "taken", "take another"), failed("config", "prot", "port?", "x")]
 
 
@@ -253,3 +259,43 @@ def test_a_port_is_free_taken_or_impossible() -> None:
     assert port_is_free("127.0.0.1", 0)
     with pytest.raises(CannotListen):
         port_is_free("203.0.113.7", 8090)
+
+
+def test_a_model_that_is_priced_by_its_family_is_warned_about() -> None:
+    (found,) = prices(PriceBook(), {"claude-opus-9": "anthropic"}, now=NOW)
+
+    assert found.level is Level.WARNING
+    assert "no price of its own" in found.said
+    assert "foveate prices update" in found.advice
+
+
+def test_price_tables_older_than_60_days_are_warned_about(tmp_path: Path) -> None:
+    read_on = datetime.combine(facts().as_of, time(12), UTC).timestamp()
+    file = PriceFile(tmp_path / "prices.json")
+
+    assert price_tables(file, now=read_on + 60 * DAY) == []
+    (found,) = price_tables(file, now=read_on + 61 * DAY)
+    assert found.level is Level.WARNING
+    assert "61 days old" in found.said
+
+
+def test_a_newer_price_file_makes_the_tables_recent(tmp_path: Path) -> None:
+    file = PriceFile(tmp_path / "prices.json")
+    day = facts().as_of + timedelta(days=40)
+    data = b'{"gpt-9": {"litellm_provider": "openai", "mode": "chat", "input_cost_per_token": 1e-6,'
+    data += b' "output_cost_per_token": 2e-6}}'
+    write_price_file(file, read_price_file(data, day=day, source="x"))
+    read_on = datetime.combine(facts().as_of, time(12), UTC).timestamp()
+
+    assert price_tables(PriceFile(file.path), now=read_on + 100 * DAY) == []
+    assert price_tables(PriceFile(file.path), now=read_on + 101 * DAY)
+
+
+def test_a_price_file_that_cannot_be_used_is_warned_about(tmp_path: Path) -> None:
+    path = tmp_path / "prices.json"
+    path.write_text("{")
+
+    (found,) = price_tables(PriceFile(path), now=datetime.combine(facts().as_of, time(12), UTC).timestamp())
+
+    assert found.level is Level.WARNING
+    assert "is not JSON" in found.said

@@ -117,7 +117,8 @@ def test_a_price_and_a_discount_on_it_say_that_they_are_inherited() -> None:
 
     assert whole is not None
     assert half is not None
-    assert (whole.dollars, whole.inherited_from, whole.sure) == (15, "claude-opus", False)
+    assert whole.dollars == 15
+    assert (whole.inherited_from, whole.sure) == ("claude-opus", False)
     assert (half.dollars, half.inherited_from) == (Decimal("7.5"), "claude-opus")
 
 
@@ -164,8 +165,18 @@ def test_no_member_of_a_family_costs_more_than_what_is_inherited(
 
 
 def test_every_family_has_members_somewhere() -> None:
-    hosts = ("anthropic", "openai", "google", "deepseek", "x-ai", "mistral", "moonshotai", "zai", "minimax")
-    hosts += ("openrouter", "aws", "cohere")
+    makers_own = (
+        "anthropic",
+        "openai",
+        "google",
+        "deepseek",
+        "x-ai",
+        "mistral",
+        "moonshotai",
+        "zai",
+        "minimax",
+    )
+    hosts = (*makers_own, "openrouter", "aws", "cohere")
     names = {
         "claude-opus": "claude-opus-9",
         "gpt-pro": "gpt-9-pro",

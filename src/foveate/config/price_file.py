@@ -1,0 +1,83 @@
+"""The price file that `foveate prices update` keeps in the data folder, and its prices as they are now."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from foveate.config.files import read_bytes, replace_file, shown
+from foveate.config.live import Stamp, stamp_of
+from foveate.cost.price_update import MAX_FILE_BYTES, PriceUpdate, kept_update
+from foveate.cost.price_update_json import to_json
+from foveate.errors import UnreadableInput, UnwritableFile
+from foveate.memory.paths import data_folder
+
+_LOG = logging.getLogger(__name__)
+
+_NAME = "prices.json"
+
+
+class PriceFile:
+    """A price file that is read when a price is first asked for, and by `refresh` again once it has changed.
+
+    A file that cannot be used changes nothing; `problem` says what is wrong with it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problem: UnreadableInput | None = None
+        self._update: PriceUpdate | None = None
+        self._stamp: Stamp = None
+        self._is_read = False
+        self._reading: asyncio.Task[None] | None = None
+
+    def now(self) -> PriceUpdate | None:
+        """The prices of the file; None if there is none."""
+        if not self._is_read:
+            self._read(stamp_of(str(self.path)))
+        return self._update
+
+    async def refresh(self) -> None:
+        """Have a file that was changed read, off the event loop; wait for it if another request does."""
+        stamp = stamp_of(str(self.path))
+        if self._is_read and stamp != self._stamp and self._reading is None:
+            self._reading = asyncio.create_task(asyncio.to_thread(self._read, stamp))
+        if self._reading is not None:
+            reading = self._reading
+            await asyncio.shield(reading)
+            if self._reading is reading:
+                self._reading = None
+
+    def _read(self, stamp: Stamp) -> None:
+        was_read, self._is_read, self._stamp = self._is_read, True, stamp
+        if stamp is None:
+            self._update, self.problem = None, None
+            return
+        try:
+            data = read_bytes(self.path, limit_bytes=MAX_FILE_BYTES)
+            self._update, self.problem = kept_update(data, source=shown(self.path)), None
+        except UnreadableInput as error:
+            self.problem = error
+            _LOG.error("the price file is not used, keeping the previous prices: %s", error)
+            return
+        if was_read:
+            _LOG.info("%s has changed: prices of %s from now on", self.path, self._update.origin)
+
+
+def price_file(environment: Mapping[str, str]) -> PriceFile:
+    """The price file in the data folder, whether or not there is one."""
+    return PriceFile(data_folder(environment, sys.platform) / _NAME)
+
+
+def write_price_file(file: PriceFile, update: PriceUpdate) -> None:
+    """Have the prices of `update` in the file, all of them or those that it had before.
+
+    Raises:
+        UnwritableFile: it cannot be written.
+    """
+    try:
+        file.path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnwritableFile(shown(file.path), error.strerror or "its folder cannot be made") from None
+    replace_file(file.path, to_json(update))
