@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 import msgspec
 
-from foveate.gateway.asks import KEY_PREFIX, Receive, Scope, Send
+from foveate.gateway.asks import GATEWAY_KEY, KEY_PREFIX, Receive, Scope, Send
 from foveate.gateway.keys import Keys
 from foveate.gateway.pages import OPEN, Page
 
@@ -29,9 +29,10 @@ def is_loopback(host: str) -> bool:
 
 def shown_key(headers: Mapping[bytes, bytes]) -> str | None:
     """The key that a request shows: as clients do, or as the password that a browser asks for."""
-    said = headers.get(b"x-api-key", b"").decode("latin-1")
-    if said:
-        return said
+    for name in (GATEWAY_KEY.encode(), b"x-api-key"):
+        said = headers.get(name, b"").decode("latin-1").strip()
+        if said:
+            return said
     scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
     match scheme.lower():
         case "bearer":

@@ -23,11 +23,14 @@ SESSION = "x-foveate-session"
 _BETAS = "anthropic-beta"
 KIND = "x-foveate-kind"
 REQUEST_ID = "x-foveate-request-id"
+GATEWAY_KEY = "x-foveate-key"
+"""Names a key of the gateway beside the client's own credentials, such as those of a subscription."""
 
 KEY_PREFIX = "fov-"
 USUAL_AGENT = "default"
 
 # One among other words, with a scheme before it or in a list, but not within a longer word.
+_KEY_HEADERS = KEYS | {GATEWAY_KEY.encode()}
 _KEY = re.compile(rf"(?<![\w-]){KEY_PREFIX}[^\s,;\"']*")
 # As keys are made. Other words may begin like one, where none is expected.
 _WHOLE_KEY = re.compile(rf"(?<![\w-]){KEY_PREFIX}[\w-]{{40,}}")
@@ -53,7 +56,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """Who asks for what. `raw_headers` are as they came, names in small letters; so are those of `headers`.
 
     `path` is readable, `raw_path` as it goes out: `%2F` in a name is no slash to the provider. `key` is the key
-    of the gateway that the client shows; None for one that shows its provider's own, or none.
+    of the gateway that the client shows; None for one that shows its provider's own, or none. One that
+    `keeps_credentials` names it in a header of its own, and has credentials that go on to the provider.
     """
 
     id: str
@@ -65,6 +69,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str]
     raw_headers: list[tuple[bytes, bytes]]
     key: str | None = None
+    keeps_credentials: bool = False
 
     def __repr__(self) -> str:
         """What is asked for, without any key."""
@@ -89,6 +94,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 def ask_of(scope: Scope) -> Ask:
     """What an ASGI scope says."""
     raw = list(scope["headers"])
+    in_place = key_in(raw)
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
     if len(headers) < len(raw) and _BETAS in headers:  # RFC 9110, 5.3: several lines are one list
         headers[_BETAS] = b",".join([value for name, value in raw if name == b"anthropic-beta"]).decode(
@@ -106,7 +112,10 @@ def ask_of(scope: Scope) -> Ask:
         door=door_of(method, path, headers),
         headers=headers,
         raw_headers=raw,
-        key=key_in(raw),
+        key=headers.get(GATEWAY_KEY, "").strip() or in_place,
+        keeps_credentials=bool(headers.get(GATEWAY_KEY, "").strip())
+        and in_place is None
+        and any(name in KEYS for name, _ in raw),
     )
 
 
@@ -135,5 +144,5 @@ def _password(said: str) -> str:
 def has_misplaced_key(path: str, query: str, headers: Headers) -> bool:
     """Whether a key of the gateway stands in an address or in a header that is none for keys."""
     texts = [unquote(path), unquote_plus(query)]
-    texts += [value.decode("latin-1") for name, value in headers if name not in KEYS]
+    texts += [value.decode("latin-1") for name, value in headers if name not in _KEY_HEADERS]
     return any(KEY_PREFIX in text and _WHOLE_KEY.search(text) for text in texts)

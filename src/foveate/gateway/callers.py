@@ -8,9 +8,10 @@ from blake3 import blake3
 
 from foveate.errors import KeyRefused
 from foveate.gateway.agent_names import name_agent
-from foveate.gateway.asks import AGENT, USUAL_AGENT, Ask, has_misplaced_key
+from foveate.gateway.asks import AGENT, GATEWAY_KEY, USUAL_AGENT, Ask, has_misplaced_key
+from foveate.gateway.credentials import replaces_credentials
 from foveate.gateway.doors import Family
-from foveate.gateway.headers import GOOGLE_QUERY, KEYS
+from foveate.gateway.headers import GOOGLE_QUERY, KEYS, signed_names
 from foveate.gateway.keys import Keys
 from foveate.gateway.routing import Upstream
 from foveate.gateway.telling import text_of
@@ -36,6 +37,11 @@ def agent_of(ask: Ask, keys: Keys, user_agents: Sequence[tuple[str, str]] = ()) 
         raise KeyRefused(
             "a key of the gateway stands in the address of this request or in a header that is none for keys,"
             " where logs keep it. Nothing was sent: send it as `authorization: Bearer` or `x-api-key`"
+        )
+    if GATEWAY_KEY.encode() in signed_names(ask.raw_headers):
+        raise KeyRefused(
+            f"a signature of AWS covers `{GATEWAY_KEY}`, which never reaches a provider: add the header after"
+            " signing, or have the gateway sign (`sign: aws`)"
         )
     if ask.key is not None:
         own = keys.agent(ask.key)
@@ -81,6 +87,10 @@ def name_scope(ask: Ask) -> str:
 def _lasting_keys(ask: Ask) -> list[bytes]:
     """Return the keys of a request, without short-lived ones."""
     keys = [value for name, value in ask.raw_headers if name in KEYS]
+    names = KEYS | {GATEWAY_KEY.encode()}
+    keys = [value for name, value in ask.raw_headers if name in names and not _SHORT_LIVED.search(value)]
+    if any(value.startswith(_AWS) for value in keys):
+        keys = [found[1] for value in keys if (found := _AWS_KEY_ID.search(value))]
     if ask.door.family in _GOOGLE:
         keys += [text.encode() for name, text in parse_qsl(ask.query) if name in GOOGLE_QUERY]
     if any(value.startswith(_AWS) for value in keys):
@@ -107,8 +117,7 @@ def check_payer(ask: Ask, upstream: Upstream, *, is_open: bool) -> None:
 
 def sent_query(ask: Ask, upstream: Upstream) -> str:
     """The query as it goes out: without the key in it, if another takes its place."""
-    is_replaced = ask.key is not None or upstream.replaces_keys
-    if not ask.query or not is_replaced or upstream.family not in _GOOGLE:
+    if not ask.query or not replaces_credentials(ask, upstream) or upstream.family not in _GOOGLE:
         return ask.query
     kept = [pair for pair in ask.query.split("&") if unquote_plus(pair.partition("=")[0]) not in GOOGLE_QUERY]
     return "&".join(kept)
@@ -119,7 +128,7 @@ def key_headers(ask: Ask, upstream: Upstream) -> list[tuple[bytes, bytes]] | Non
 
     A key of the gateway never does.
     """
-    if ask.key is None and not upstream.replaces_keys:
+    if not replaces_credentials(ask, upstream):
         return None
     if upstream.key is None:
         return []

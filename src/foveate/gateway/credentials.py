@@ -92,6 +92,11 @@ def official_provider(upstream: Upstream) -> str | None:
     return next((name for end, name in _HOSTS.items() if host == end or host.endswith(f".{end}")), None)
 
 
+def replaces_credentials(ask: Ask, upstream: Upstream) -> bool:
+    """Tell whether the gateway's credentials, or none, take the place of those that a client brings."""
+    return upstream.replaces_keys or (ask.key is not None and not ask.keeps_credentials)
+
+
 def check_credentials(ask: Ask, upstream: Upstream) -> None:
     """Check that an upstream may see what a request shows, and that it speaks the API of its path.
 
@@ -101,7 +106,7 @@ def check_credentials(ask: Ask, upstream: Upstream) -> None:
     target = official_provider(upstream)
     if target is None:
         return
-    for what, owners in _shown(ask, is_replaced=ask.key is not None or upstream.replaces_keys):
+    for what, owners in _shown(ask, is_replaced=replaces_credentials(ask, upstream)):
         if target not in owners:
             raise KeyRefused(
                 f"this request shows {what}, and would go to {upstream.name}, which should not see it. Nothing"

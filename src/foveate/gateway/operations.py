@@ -6,6 +6,7 @@ from urllib.parse import unquote
 
 from foveate.errors import BadPath, MethodRefused, OperationRefused
 from foveate.gateway.asks import Ask
+from foveate.gateway.credentials import replaces_credentials
 from foveate.gateway.doors import Asks
 from foveate.gateway.routing import Upstream
 
@@ -41,8 +42,7 @@ def check_operation(ask: Ask, upstream: Upstream) -> None:
     Raises:
         OperationRefused: `allow` of the upstream does not name it.
     """
-    uses_own_credentials = ask.key is not None or upstream.replaces_keys
-    if uses_own_credentials and not is_allowed(ask, upstream.allow):
+    if replaces_credentials(ask, upstream) and not is_allowed(ask, upstream.allow):
         raise OperationRefused(f"{ask.method} {ask.path[:100]}", upstream.name)
 
 

@@ -131,3 +131,65 @@ def test_a_key_in_the_query_tells_callers_of_gemini_apart() -> None:
 
     assert caller_of(gemini(b"key=a&alt=sse")) == caller_of(gemini(b"key=a"))
     assert caller_of(gemini(b"key=a")) != caller_of(gemini(b"key=b"))
+
+
+OAUTH = (b"authorization", b"Bearer sk-ant-oat01-theirs")
+NAMED = (b"x-foveate-key", KEY.encode())
+
+
+def test_a_key_beside_own_credentials_names_the_agent_and_leaves_them() -> None:
+    ask = asked(OAUTH, NAMED, (b"x-custom", b"1"))
+
+    assert agent_of(ask, KEYS) == "ana"
+    assert key_headers(ask, THEIRS) is None
+    sent = sent_on(ask.raw_headers, reads_answer=False, key=key_headers(ask, THEIRS), set_={})
+    assert sent == [OAUTH, (b"x-custom", b"1")]
+    check_payer(ask, PAID, is_open=True)
+
+
+def test_a_key_beside_own_credentials_does_not_go_over_what_the_operator_says() -> None:
+    ask = asked(OAUTH, NAMED)
+
+    assert key_headers(ask, PAID) == [(b"authorization", b"Bearer sk-ours")]
+
+
+def test_a_key_in_its_own_header_without_credentials_is_as_good_as_in_their_place() -> None:
+    ask = asked(NAMED)
+
+    assert agent_of(ask, KEYS) == "ana"
+    assert key_headers(ask, replace(THEIRS, key="sk-ours")) == [(b"authorization", b"Bearer sk-ours")]
+    both = asked(NAMED, (b"authorization", f"Bearer {KEY}".encode()))
+    assert key_headers(both, THEIRS) == []
+
+
+@pytest.mark.parametrize("said", [b"fov-nonsense", b"sk-ant-oat01-x", b"x"])
+def test_a_key_that_is_none_of_the_gateways_is_refused(said: bytes) -> None:
+    with pytest.raises(KeyRefused) as refused:
+        agent_of(asked(OAUTH, (b"x-foveate-key", said)), KEYS)
+
+    assert said.decode() not in str(refused.value)
+
+
+def test_an_empty_key_header_says_nothing() -> None:
+    ask = asked(OAUTH, (b"x-foveate-key", b" "))
+
+    assert (ask.key, ask.keeps_credentials) == (None, False)
+    assert agent_of(ask, KEYS) == "default"
+
+
+def test_a_key_that_a_signature_covers_is_refused() -> None:
+    signed = (
+        b"AWS4-HMAC-SHA256 Credential=AKIA/1/r/s/aws4_request, SignedHeaders=host;x-foveate-key, Signature=0"
+    )
+
+    with pytest.raises(KeyRefused, match="signature"):
+        agent_of(asked((b"authorization", signed), NAMED), KEYS)
+
+
+def test_callers_with_short_lived_tokens_are_told_apart_by_their_keys() -> None:
+    other = (b"x-foveate-key", new_key().encode())
+
+    assert caller_of(asked(OAUTH, NAMED)) == caller_of(
+        asked((b"authorization", b"Bearer sk-ant-oat01-new"), NAMED)
+    )
+    assert caller_of(asked(OAUTH, NAMED)) != caller_of(asked(OAUTH, other))
