@@ -143,6 +143,7 @@ CALLS = st.builds(
     model=st.sampled_from(["gpt-5.6", "ünïcode 模型"]),
     category=st.sampled_from(Category),
     at=st.floats(0, 4 * DAY),
+    is_subscription=st.booleans(),
 )
 ENTRIES = st.builds(
     Entry,
@@ -167,6 +168,7 @@ ENTRIES = st.builds(
         ),
     ),
     is_partial=st.booleans(),
+    is_inherited=st.booleans(),
 )
 
 
@@ -207,6 +209,10 @@ def by_hand(group: tuple[str, ...], entries: Sequence[Entry]) -> Sum:
         compared_calls=sum(one.savings.without is not None for one in entries),
         would_not_fit_calls=len(not_fitting),
         would_not_fit_dollars=added([one.dollars for one in not_fitting]) or Decimal(0),
+        inherited_calls=sum(one.is_inherited for one in entries),
+        inherited_dollars=added([one.dollars for one in entries if one.is_inherited]) or Decimal(0),
+        subscription_calls=sum(one.call.is_subscription for one in entries),
+        subscription_dollars=added([one.dollars for one in entries if one.call.is_subscription]) or Decimal(0),
     )
 
 

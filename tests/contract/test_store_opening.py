@@ -19,12 +19,14 @@ import foveate.store.migrating
 from foveate.cost.caps import accounts_of
 from foveate.cost.ledger import Over
 from foveate.errors import BadOption, StoreTooNew, StoreUnavailable
+from foveate.session.rate_limits import SeenLimit
 from foveate.session.totals import Per, SessionTotals, Totals
 from foveate.session.turns import Answer, Answers, Move
 from foveate.store import Forgotten, Store, default_url, open_store, store_name
 from foveate.store.migrating import VERSION_TABLE, VERSIONS
 from foveate.store.schema import tables
 from foveate.values import Comparison, Savings
+from foveate.wire.rate_limits import RateLimit
 from tests.billed import CALL, ENTRY, RESERVATION, settle_one, standing
 from tests.databases import PostgresServer
 from tests.kept import AGENT, FAILED, FOLD, FOLDED, LESSONS, REQUEST, REUSE, TRACE, USE, hashes, session, turns
@@ -77,6 +79,12 @@ BEGUN = structs.replace(
     folder="/home/ana/garden",
     opening="Plant the beans",
 )
+LIMIT = SeenLimit(
+    agent=AGENT,
+    provider="anthropic",
+    limit=RateLimit(name="5h", used=0.42, resets_at=9_000.5, status="allowed"),
+    at=430.0,
+)
 ANSWER = Answer(mark=b"\x00 mark", session_id="begun", tip=BEGUN.tip, at=420.0)
 
 
@@ -98,6 +106,7 @@ async def fill(store: Store) -> None:
     await store.lessons.keep(LESSONS, now=400.0)
     await store.reuse.save(REUSE, now=410.0)
     await store.turns.keep([Move(session=BEGUN), Answers(rows=[ANSWER])])
+    await store.rate_limits.keep([LIMIT])
 
 
 async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
@@ -133,6 +142,7 @@ async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
     assert await store.reuse.load(since=0.0, limit=9) == (REUSE if version >= "0010" else {})
     assert await store.turns.session("begun") == (BEGUN if version >= "0012" else None)
     assert await store.turns.answered([ANSWER.mark]) == ([(ANSWER, BEGUN)] if version >= "0012" else [])
+    assert await store.rate_limits.seen(since=0.0) == ([LIMIT] if version >= "0013" else [])
 
 
 async def check_added_up(store: Store, *, is_traced: bool, is_compared: bool) -> None:
@@ -237,6 +247,7 @@ MIGRATIONS = {
     "v0010_which_prefixes_are_asked_for_again.py": "7fdadcd6f6a431a6",
     "v0011_what_calls_cost_without_foveate.py": "e04e2023b74877de",
     "v0012_who_sends_a_session.py": "2cd6ee8a2468a765",
+    "v0013_subscriptions.py": "8032fcd62f2498e3",
 }
 
 

@@ -53,7 +53,13 @@ def told(
     at = NOON + hour * HOUR + number  # no two at the same time
     id_ = f"r{number}"
     entry = Entry(
-        call=with_changes(call(id_, agent=agent, session_id=session_id, at=at), model=model, category=category),
+        call=with_changes(
+            call(id_, agent=agent, session_id=session_id, at=at),
+            model=model,
+            category=category,
+            is_subscription=size % 4 == 1,
+        ),
+        is_inherited=size % 5 == 1,
         usage=Usage(
             cache=CacheUsage(uncached=size, read=2 * size, written_5m=3, written_1h=4), output_tokens=5
         ),
@@ -159,6 +165,10 @@ def added_up(entries: Iterable[Entry], traced: Iterable[Traced]) -> Totals:
         would_not_fit_dollars=dollars(
             entry.dollars for entry in bills if entry.savings.comparison is Comparison.WOULD_NOT_FIT
         ),
+        inherited=sum(entry.is_inherited for entry in bills),
+        inherited_dollars=dollars(entry.dollars for entry in bills if entry.is_inherited),
+        subscription=sum(entry.call.is_subscription for entry in bills),
+        subscription_dollars=dollars(entry.dollars for entry in bills if entry.call.is_subscription),
     )
 
 
@@ -278,7 +288,8 @@ def fill_before_totals(url: str, some: Iterable[Told]) -> None:
     with closing(connection):
         rows: Rows = SQLiteRows(connection) if url.startswith("sqlite") else PostgresRows(connection)
         columns = [name.strip() for name in LEDGER.split(",")]
-        kept = [at for at, name in enumerate(columns) if name not in SAVINGS_COLUMNS.split(", ")]
+        later = (*SAVINGS_COLUMNS.split(", "), "is_inherited", "is_subscription")
+        kept = [at for at, name in enumerate(columns) if name not in later]
         names = ", ".join(columns[at] for at in kept)
         add_entries = f"INSERT INTO ledger_v1 (day, {names}) VALUES {{}}"
         whole = [row_of(entry) for entry, *_ in told if entry]

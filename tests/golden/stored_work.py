@@ -11,10 +11,12 @@ from foveate.cost.caps import accounts_of
 from foveate.cost.ledger import Category
 from foveate.cost.savings import unchanged
 from foveate.fold.journal import Outcome
+from foveate.session.rate_limits import SeenLimit
 from foveate.session.traces import TracedEdit
 from foveate.session.turns import Move
 from foveate.store import open_store
 from foveate.values import Savings
+from foveate.wire.rate_limits import RateLimit
 from tests.billed import CALL, ENTRY, settle_one
 from tests.kept import FAILED, FOLD, FOLDED, REQUEST, TRACE, session, turns
 
@@ -56,6 +58,10 @@ async def fill(url: str, bodies: tuple[Path, Path]) -> None:
             folded = FOLDED if fold.outcome is Outcome.OK else ()
             await store.journal.record(replace(fold, compacted_at=now), folded, lease=None)
         await store.traces.keep(traces)
+        limits = (RateLimit(name="5h", used=0.4, resets_at=now + 60, status="allowed"), RateLimit(name="7d"))
+        await store.rate_limits.keep(
+            [SeenLimit(agent=CALL.agent, provider=CALL.provider, limit=limit, at=now) for limit in limits]
+        )
         for entry in entries:
             await settle_one(store.ledger, entry, accounts=accounts_of(entry.call))
         for number, body in enumerate(bodies, 1):

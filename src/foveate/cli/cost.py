@@ -1,7 +1,7 @@
 """`foveate cost`: what calls cost and what was saved, how caps stand, and every call as CSV."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from foveate.cli.cost_asked import Asked, SessionFamily
     from foveate.cost.ledger import By
     from foveate.cost.report import Report
+    from foveate.session.rate_limits import SeenLimit
     from foveate.store import Store
 
 _BY = "model,category"
@@ -68,26 +69,34 @@ def report(
     with telling(as_json=json):
         if json and csv:
             raise BadOption("--json and --csv cannot both be")
+        from time import time
+
         from foveate.cli.cost_asked import by_of
         from foveate.cost.report import report_of
 
-        told_by = by_of(by)
+        told_by, now = by_of(by), time()
         asked = _asked(agent, session, since, until)
         try:
-            found, families = in_store(store, lambda opened: _reported(opened, told_by, asked), "adding up")
+            found, families, limits = in_store(
+                store, lambda opened: _reported(opened, told_by, asked, now), "adding up"
+            )
         except NothingKept as error:
             note_nothing(error)
-            found, families = report_of([], told_by), {}
+            found, families, limits = report_of([], told_by), {}, []
         if json:
-            from foveate.cli.cost_lines import report_object
+            from foveate.cli.cost_lines import limit_object, report_object
 
-            screen.print_object(report_object(found, families) | {"since": asked.since, "until": asked.until})
+            screen.print_object(
+                report_object(found, families)
+                | {"rate_limits": [limit_object(one, now) for one in limits]}
+                | {"since": asked.since, "until": asked.until}
+            )
         elif csv:
             from foveate.cli.cost_csv import report_csv
 
             screen.print_raw(report_csv(found))
         else:
-            _print_report(found, families)
+            _print_report(found, families, limits, now)
 
 
 @app.command("caps")
@@ -188,24 +197,32 @@ def _asked(agent: str | None, session: str | None, since: str | None, until: str
 
 
 async def _reported(
-    store: "Store", by: "tuple[By, ...]", asked: "Asked"
-) -> "tuple[Report, Mapping[str, SessionFamily]]":
+    store: "Store", by: "tuple[By, ...]", asked: "Asked", now: float
+) -> "tuple[Report, Mapping[str, SessionFamily], Sequence[SeenLimit]]":
     from foveate.cli.cost_asked import session_families, session_named
     from foveate.cost.report import asked_of, report_of
+    from foveate.session.rate_limits import RECENT_SECONDS
 
     session_id = await session_named(store.ledger, asked)
     sums = await store.ledger.sums(
         asked_of(by), since=asked.since, until=asked.until, agent=asked.agent, session_id=session_id
     )
     report = report_of(sums, by)
-    return report, await session_families(store, report, session_id)
+    limits = await store.rate_limits.seen(since=now - RECENT_SECONDS)
+    mine = [one for one in limits if asked.agent in (None, one.agent)]
+    return report, await session_families(store, report, session_id), mine
 
 
-def _print_report(found: "Report", families: "Mapping[str, SessionFamily]") -> None:
-    from foveate.cli.cost_lines import ReportWriting, family_lines
+def _print_report(
+    found: "Report",
+    families: "Mapping[str, SessionFamily]",
+    limits: "Sequence[SeenLimit]",
+    now: float,
+) -> None:
+    from foveate.cli.cost_lines import ReportWriting, family_lines, limit_lines, marked_lines
 
     screen.print_lines(ReportWriting(screen.look(sys.stdout), families).lines(found))
-    for line in family_lines(families):
+    for line in (*family_lines(families), *marked_lines(found.total), *limit_lines(limits, now)):
         screen.print_note(line)
     if not found.rows:
         screen.print_note("no call is of this kind")

@@ -47,7 +47,7 @@ CALL_COLUMNS = (
     "estimated_dollars",
     "comparison",
     *_SAVINGS_COLUMNS,
-    "is_partial",
+    *("is_partial", "is_inherited", "is_subscription"),
 )
 SUM_COLUMNS = (
     "calls",
@@ -68,6 +68,7 @@ SUM_COLUMNS = (
     "would_not_fit_dollars",
     "compaction_dollars",
     "unknown_compactions",
+    *("inherited_calls", "inherited_dollars", "subscription_calls", "subscription_dollars"),
 )
 
 # With what a formula begins, also where blanks that some programs take away stand before it.
@@ -137,7 +138,7 @@ def _call(entry: Entry) -> tuple[Cell, ...]:
         entry.estimated_dollars,
         entry.savings.comparison.value,
         *_saved(entry.savings),
-        entry.is_partial,
+        *(entry.is_partial, entry.is_inherited, call.is_subscription),
     )
 
 
@@ -162,6 +163,7 @@ def _sum(row: Row) -> tuple[Cell, ...]:
         row.would_not_fit_dollars,
         row.compaction_dollars,
         row.unknown_compactions,
+        *(row.inherited_calls, row.inherited_dollars, row.subscription_calls, row.subscription_dollars),
     )
 
 

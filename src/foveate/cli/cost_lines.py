@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from decimal import Decimal
 
 from rich.cells import cell_len, set_cell_size
@@ -14,6 +15,7 @@ from foveate.cost.held import Held, Level, Use, about, nearness
 from foveate.cost.ledger import By
 from foveate.cost.money import in_words
 from foveate.cost.report import Report, Row
+from foveate.session.rate_limits import SeenLimit
 
 _GAP = "  "
 _INDENT = "  "
@@ -30,6 +32,8 @@ _NUMBERS = (
     "written",
     "output",
     "cost",
+    "inherited",
+    "list price",
     "at most",
     "without Foveate",
     "saved",
@@ -69,6 +73,44 @@ def family_lines(families: Mapping[str, SessionFamily]) -> Iterator[str]:
             cost = in_words(more.dollars) + (f", and {more.unpriced:,} calls unpriced" if more.unpriced else "")
             count = f"{more.sessions:,} session{'s' * (more.sessions != 1)}"
             yield f"{ids[id_]} started {count}, not in its row: {cost}"
+
+
+def marked_lines(row: Row) -> Iterator[str]:
+    """Say which of the dollars are not what somebody is billed."""
+    if row.inherited_calls:
+        calls = _calls(row.inherited_calls)
+        yield (
+            f"of it {in_words(row.inherited_dollars)} inherited: {calls} to models without a price of their"
+            " own, at the most expensive of their family"
+        )
+    if row.subscription_calls:
+        dollars, calls = in_words(row.subscription_dollars), _calls(row.subscription_calls)
+        yield f"of it {dollars} list-price equivalents: {calls} that a subscription pays for"
+
+
+def limit_object(seen: SeenLimit, now: float) -> dict[str, object]:
+    """A limit of a subscription as JSON can say it."""
+    return {
+        "agent": seen.agent,
+        "provider": seen.provider,
+        "limit": seen.limit.name,
+        "used": seen.used_at(now),
+        "resets_at": seen.limit.resets_at,
+        "status": seen.limit.status,
+        "at": seen.at,
+    }
+
+
+def limit_lines(limits: Sequence[SeenLimit], now: float) -> Iterator[str]:
+    """Say how much of each subscription is used, and when its limits are reset."""
+    for seen in limits:
+        used, resets_at = seen.used_at(now), seen.limit.resets_at
+        share = "an unknown part" if used is None else f"{used:.0%}"
+        until = ""
+        if resets_at is not None and resets_at > now:
+            until = f", reset {datetime.fromtimestamp(resets_at, UTC):%Y-%m-%d %H:%M} UTC"
+        whose = f"subscription of {seen.agent} at {seen.provider}"
+        yield f"{whose}: {share} of its {seen.limit.name} limit used{until}"
 
 
 def _row_object(row: Row) -> dict[str, object]:
@@ -195,6 +237,7 @@ class ReportWriting(_Writing):
         )
         at_most = "" if row.estimated_dollars is None else f" (at most {in_words(row.estimated_dollars)})"
         yield f"{_INDENT}{_cost(row)}{at_most}"
+        yield from (f"{_INDENT}{said}" for said in marked_lines(row))
         compared = _compared(row)
         told = [
             ""
@@ -217,6 +260,8 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.written_5m + row.written_1h:,}",
         f"{row.output_tokens:,}",
         _cost(row),
+        in_words(row.inherited_dollars) if row.inherited_calls else "",
+        in_words(row.subscription_dollars) if row.subscription_calls else "",
         "" if row.estimated_dollars is None else in_words(row.estimated_dollars),
         *_compared(row),
     )

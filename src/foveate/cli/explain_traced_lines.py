@@ -349,7 +349,9 @@ def _billed(bill: Bill | None) -> str:
     tokens = (
         f"{cache.uncached:,} uncached, {cache.read:,} read, {written:,} written, {bill.output_tokens:,} out"
     )
-    told = [f"billed {_dollars(bill.dollars)}: {tokens}"]
+    marks = " (inherited: at most, by the model's family)" * bill.is_inherited
+    marks += " (list-price equivalent: a subscription pays)" * bill.is_subscription
+    told = [f"billed {_dollars(bill.dollars)}{marks}: {tokens}"]
     savings = bill.savings
     if savings.comparison is Comparison.WOULD_NOT_FIT:
         told.append("without Foveate the session would not fit the model's window any more")

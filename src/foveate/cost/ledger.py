@@ -24,6 +24,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """A call that is about to be made, or was: by whom, to which model, and when. No two have the same `id`.
 
     `region` is where the model is served, if that is known before the bill. It is not stored.
+    `is_subscription`: it is made with the credentials of a subscription, so that its dollars are what it would
+    cost at list prices, and nobody is billed for them.
     """
 
     id: str
@@ -34,6 +36,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     category: Category
     at: float
     region: str = ""
+    is_subscription: bool = False
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +44,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     `dollars` is None where the price is not known. Then `charge` is what its accounts are charged all the same:
     what was reserved for it, or so many dollars, which may be none. It is not kept with the row. `is_partial`:
-    it broke off before its bill was whole. Dollars are kept to the picodollar.
+    it broke off before its bill was whole. `is_inherited`: its model has no price of its own, and its dollars
+    are an upper bound by its family. Dollars are kept to the picodollar.
     """
 
     call: Call
@@ -52,6 +56,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     savings: Savings = Savings()
     is_partial: bool = False
     charge: Decimal | None = None
+    is_inherited: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +107,8 @@ class Sum:
 
     `dollars` are those of calls with a known price, and `unknown_calls` says how many have none. `savings` are
     those of `compared_calls`. Without Foveate `would_not_fit_calls` would not have fitted into the window.
+    `inherited_dollars` are at prices of families, and `subscription_dollars` are list-price equivalents of
+    calls that subscriptions pay for; both are part of `dollars`.
     """
 
     group: tuple[str, ...]
@@ -120,6 +127,10 @@ class Sum:
     compared_calls: int = 0
     would_not_fit_calls: int = 0
     would_not_fit_dollars: Decimal = Decimal(0)
+    inherited_calls: int = 0
+    inherited_dollars: Decimal = Decimal(0)
+    subscription_calls: int = 0
+    subscription_dollars: Decimal = Decimal(0)
 
 
 class Spool(Protocol):

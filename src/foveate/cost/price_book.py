@@ -81,6 +81,16 @@ class PriceBook:
             whole = dollars if whole is None else EXACT.add(whole, dollars)
         return whole
 
+    def is_inherited(self, model: str, usage: Usage, *, provider: str, at: float) -> bool:
+        """Tell whether a part of that price is an upper bound by a model's family."""
+        if self._said(model, usage, provider, at) is not None:
+            return False
+        rates = (
+            self._rates(call.model or model, provider, call.usage.tier, call.region, at)
+            for call in billed_calls(usage)
+        )
+        return any(found is not None and found.inherited_from for found in rates)
+
     def rates(self, model: str, *, provider: str, at: float, tier: str = "") -> Rates | None:
         """What one of each thing costs in such calls at that time; None where nobody knows."""
         return self._rates(model, provider, tier, "", at)

@@ -18,6 +18,8 @@ class Row:
     `unknown_calls` have no known price. `compared_calls` are those that were simulated without Foveate, were
     charged `compared_dollars`, and have the savings in `saved`: `saved.without` is what they would have cost.
     `compaction_dollars` is what calls for summaries cost, of which `unknown_compactions` have no known price.
+    Of `dollars`, `inherited_dollars` are at the price of a model's family, and `subscription_dollars` are
+    list-price equivalents of calls that a subscription pays for.
     """
 
     group: tuple[str, ...] = ()
@@ -39,6 +41,10 @@ class Row:
     would_not_fit_dollars: Decimal = ZERO
     compaction_dollars: Decimal = ZERO
     unknown_compactions: int = 0
+    inherited_calls: int = 0
+    inherited_dollars: Decimal = ZERO
+    subscription_calls: int = 0
+    subscription_dollars: Decimal = ZERO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +104,10 @@ def _row(one: Sum, *, group: tuple[str, ...], category: str) -> Row:
         would_not_fit_dollars=one.would_not_fit_dollars,
         compaction_dollars=spent or ZERO,
         unknown_compactions=one.unknown_calls if is_compaction else 0,
+        inherited_calls=one.inherited_calls,
+        inherited_dollars=one.inherited_dollars,
+        subscription_calls=one.subscription_calls,
+        subscription_dollars=one.subscription_dollars,
     )
 
 
@@ -122,6 +132,10 @@ def _added(one: Row, other: Row) -> Row:
         would_not_fit_dollars=EXACT.add(one.would_not_fit_dollars, other.would_not_fit_dollars),
         compaction_dollars=EXACT.add(one.compaction_dollars, other.compaction_dollars),
         unknown_compactions=one.unknown_compactions + other.unknown_compactions,
+        inherited_calls=one.inherited_calls + other.inherited_calls,
+        inherited_dollars=EXACT.add(one.inherited_dollars, other.inherited_dollars),
+        subscription_calls=one.subscription_calls + other.subscription_calls,
+        subscription_dollars=EXACT.add(one.subscription_dollars, other.subscription_dollars),
     )
 
 

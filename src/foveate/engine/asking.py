@@ -113,6 +113,7 @@ class Asking:
             model=model,
             category=Category.COUNTING,
             at=self._clock(),
+            is_subscription=incoming.is_subscription,
         )
         entry = Entry(
             call=call, usage=Usage(cache=CacheUsage()), dollars=Decimal(0), savings=unchanged(Decimal(0))

@@ -31,6 +31,7 @@ from foveate.engine.previewing import (
     free,
     no_fold,
 )
+from foveate.engine.rate_limits import KeepRateLimits
 from foveate.engine.remembered import Remembered
 from foveate.engine.session_answers import RememberAnswer
 from foveate.engine.settling import DoubtThoughts, RememberRefusal, RememberThoughts
@@ -75,6 +76,7 @@ def build_engine(
     lessons: KeepLessons | None = None,
     prefix_logs: PrefixLogs | None = None,
     save_reuse: SaveReuse | None = None,
+    rate_limits: KeepRateLimits | None = None,
     has_others: bool = False,
     keeps_text: Callable[[], bool] = lambda: False,
 ) -> Engine:
@@ -142,7 +144,11 @@ def build_engine(
             DoubtThoughts(journal),
         ),
         settle=(
-            *(each for each in (breaks, keeping, tracing, lessons, save_reuse) if each is not None),
+            *(
+                each
+                for each in (breaks, keeping, tracing, lessons, save_reuse, rate_limits)
+                if each is not None
+            ),
             folds,
         ),
         behind=behind,

@@ -37,7 +37,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     a byte of it may be changed. `betas` is the header `anthropic-beta`, as it came. `find_endpoint` tells where
     a summary of its session can be asked for, with the client's own key. `told` is what its headers say that
     injected sections depend on. `limits` are those of what it may hold. `keeps_answer`: its answer can be had
-    whole at its end.
+    whole at its end. `is_subscription`: its credentials are those of a subscription.
     """
 
     id: str
@@ -60,6 +60,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     told: Told = NOTHING_TOLD
     limits: RequestLimits = RequestLimits()
     keeps_answer: bool = False
+    is_subscription: bool = False
 
     def __repr__(self) -> str:
         """Whose it is, without what it says and its key."""

@@ -98,6 +98,7 @@ class Embeddings:
             model=asked.model,
             category=Category.MAIN,
             at=now,
+            is_subscription=incoming.is_subscription,
         )
         options = self.options()
         ceiling = options.prices.ceiling(

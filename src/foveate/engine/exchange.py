@@ -20,6 +20,7 @@ from foveate.session.counting import beside
 from foveate.values import CacheUsage, SetParameter, SimulatedState, Usage
 from foveate.wire.answer_parts import AnswerParts
 from foveate.wire.large_json import LARGE_BYTES
+from foveate.wire.rate_limits import RateLimit, rate_limits_in
 
 _LOG = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class Exchange:
         self.is_broken = False
         self.is_unsent = False
         self.entry: Entry | None = None  # what is booked
+        self.rate_limits: tuple[RateLimit, ...] = ()  # of the subscription that pays for it
         self.simulated: Mapping[SimulatedState, CacheUsage] = {}  # its input in each state
         self._admitted = admitted
         self._is_unknown = False
@@ -135,9 +137,22 @@ class Exchange:
         """The provider was not reached."""
         self.is_unsent = True
 
-    def begun(self, status: int, *, streams: bool, is_framed: bool = False) -> None:
+    @property
+    def is_subscription(self) -> bool:
+        """Whether a subscription pays for it, by its credentials or by what the provider says of limits."""
+        return self.incoming.is_subscription or bool(self.rate_limits)
+
+    def begun(
+        self,
+        status: int,
+        *,
+        streams: bool,
+        is_framed: bool = False,
+        headers: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
         """The head of the answer that the client gets has come; `is_framed`: it is in the frames of AWS."""
         self.begun_at = self._clock()
+        self.rate_limits = rate_limits_in(headers, now=self.begun_at)
         self.status = status
         self._answer = AnswerReader(
             self.incoming.spoken,

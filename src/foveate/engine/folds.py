@@ -191,6 +191,7 @@ class Folds:
             category=Category.COMPACTION,
             at=self._clock(),
             region=work.incoming.region,
+            is_subscription=work.incoming.is_subscription,
         )
 
     def _price(self, work: Work, model: str, usage: Usage) -> Decimal | None:

@@ -21,6 +21,7 @@ from foveate.errors import FoveateError
 from foveate.fold.folding import Folded
 from foveate.fold.journal import Outcome
 from foveate.values import Comparison
+from foveate.wire.rate_limits import RateLimit
 
 _COMPACTION = "compaction"
 _EXACT = {True: "true", False: "false"}
@@ -149,6 +150,7 @@ class Metrics:
         self._seen_agents: set[str] = set()
         self._polls: list[Callable[[], None]] = []
         self._grown: dict[tuple[str, str], float] = {}
+        self._limits: dict[tuple[str, str, str], RateLimit] = {}
         self._added = self._board.spread(series.ADDED_SECONDS)
         self.troubles = Troubles()
         self.open_requests = self._board.tally(series.OPEN_REQUESTS)
@@ -210,6 +212,10 @@ class Metrics:
             self._board.tally(series.UNPRICED, *kind.shown, call.category.value).value += 1
         else:
             kind.cost(call.category.value).value += float(entry.dollars)
+            if call.is_subscription:
+                self._board.tally(series.SUBSCRIPTION_COST, *kind.shown).value += float(entry.dollars)
+            if entry.is_inherited:
+                self._board.tally(series.INHERITED_COST, *kind.shown).value += float(entry.dollars)
         self._compared(kind, entry)
 
     def _compared(self, kind: _Calls, entry: Entry) -> None:
@@ -241,6 +247,10 @@ class Metrics:
             self._board.tally(series.FOLDS, *labels).value += work.cut_results
         if not exchange.status:
             return
+        for limit in exchange.rate_limits:
+            key = self._agents.of(incoming.agent), incoming.provider, limit.name
+            if key in self._limits or len(self._limits) < MOST_SETS:
+                self._limits[key] = limit
         first, whole = self._waited(incoming.provider)
         first.observe(max(0.0, exchange.begun_at - exchange.sent_at))
         whole.observe(max(0.0, exchange.ended_at - exchange.came_at))
@@ -298,6 +308,12 @@ class Metrics:
         """All numbers as they are now, those too that change by themselves, as a sliding hour does."""
         for poll in self._polls:
             poll()
+        for labels, limit in self._limits.items():
+            is_reset = limit.resets_at is not None and limit.resets_at <= self._clock()
+            if limit.used is not None:
+                self._board.tally(series.RATE_LIMIT_USED, *labels).value = 0 if is_reset else limit.used
+            if limit.resets_at is not None:
+                self._board.tally(series.RATE_LIMIT_RESET, *labels).value = limit.resets_at
         ratios = self._hits.ratios(at=self._clock())
         for agent in self._seen_agents | set(ratios):
             found = ratios.get(agent)

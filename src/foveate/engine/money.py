@@ -76,6 +76,7 @@ class HoldCaps:
             category=Category.MAIN,
             at=work.now,
             region=incoming.region,
+            is_subscription=incoming.is_subscription,
         )
         held = [cap for cap in options.caps if cap.holds(call)]
         size_bytes = len(work.request.body)
@@ -198,14 +199,19 @@ class Book:
         prices = self._options().prices
         price = pricing(prices, work.call)
         usage = exchange.usage or Usage(cache=CacheUsage())
+        call = work.call
+        if exchange.is_subscription and not call.is_subscription:
+            call = work.call = replace(call, is_subscription=True)
         exchange.entry = Entry(
-            call=work.call,
+            call=call,
             usage=usage,
             dollars=price(usage) if has_bill else None,
             estimated_input_tokens=work.count.tokens if work.count is not None else None,
             estimated_dollars=work.ceiling,
             is_partial=not exchange.is_whole,
             charge=None if has_bill else _charge(exchange, work, price, prices),
+            is_inherited=has_bill
+            and prices.is_inherited(call.model, usage, provider=call.provider, at=call.at),
         )
         self._admission.jot(exchange.entry)
 

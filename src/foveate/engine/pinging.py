@@ -175,6 +175,7 @@ class Pings:
             model=warm.model,
             category=Category.PING,
             at=self._clock(),
+            is_subscription=warm.is_subscription,
         )
         options = self._cost()
         most = AtMost(

@@ -150,6 +150,29 @@ LAPSED = _counter(
     "Reservations that ran out while their calls went on: something stalled.",
 )
 
+SUBSCRIPTION_COST = _counter(
+    "foveate_subscription_dollars_total",
+    "The part of the cost that is a list-price equivalent: calls that a subscription pays for.",
+    *_CALL,
+)
+INHERITED_COST = _counter(
+    "foveate_inherited_dollars_total",
+    "The part of the cost that is an upper bound, for models without a price of their own.",
+    *_CALL,
+)
+RATE_LIMIT_USED = _gauge(
+    "foveate_rate_limit_used_ratio",
+    "The share of a subscription's limit that is used, as its provider last said; 0 once it was reset.",
+    *("agent", "provider", "limit"),
+    across=Across.MOST,
+)
+RATE_LIMIT_RESET = _gauge(
+    "foveate_rate_limit_reset_timestamp_seconds",
+    "When a subscription's limit is reset, in seconds since 1970.",
+    *("agent", "provider", "limit"),
+    across=Across.MOST,
+)
+
 REQUESTS = _counter("foveate_requests_total", "Requests, by the status that clients got.", *_CALL, "status")
 REFUSALS = _counter(
     "foveate_refusals_total", "Requests that the gateway itself answered with an error.", "agent", "code"
@@ -208,6 +231,10 @@ SERIES = (
     BILLS_WAITING,
     BILLS_LOST,
     LAPSED,
+    SUBSCRIPTION_COST,
+    INHERITED_COST,
+    RATE_LIMIT_USED,
+    RATE_LIMIT_RESET,
     REQUESTS,
     REFUSALS,
     EDITS,

@@ -104,7 +104,8 @@ class PaidClient(Client):
 
     async def _booked(self, admitted: Admitted, usage: Usage | None) -> None:
         call = admitted.call
-        price = pricing(self._payment.options().prices, call)
+        prices = self._payment.options().prices
+        price = pricing(prices, call)
         dollars = price(usage) if usage is not None else None
         entry = Entry(
             call=call,
@@ -113,6 +114,8 @@ class PaidClient(Client):
             estimated_dollars=admitted.ceiling,
             savings=self._payment.compare(call, dollars),
             is_partial=usage is None,
+            is_inherited=usage is not None
+            and prices.is_inherited(call.model, usage, provider=call.provider, at=call.at),
         )
         self._payment.admission.jot(entry)
         await self._payment.admission.settle(entry)

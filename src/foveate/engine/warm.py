@@ -59,6 +59,7 @@ class Warm:
     input_tokens: int
     last_at: float
     sent: int = 0
+    is_subscription: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -93,6 +94,7 @@ def warm_of(exchange: Exchange) -> Warm | None:
         answer_tokens=usage.output_tokens,
         input_tokens=max(work.count.upper, usage.cache.input_tokens),
         last_at=exchange.sent_at,
+        is_subscription=exchange.is_subscription,
     )
 
 

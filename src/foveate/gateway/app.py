@@ -33,7 +33,7 @@ from foveate.gateway.callers import agent_of, caller_of, check_payer, key_header
 from foveate.gateway.client import Client
 from foveate.gateway.cloud_endpoints import azure_endpoint, google_endpoint
 from foveate.gateway.counting import NoCounts, own_count
-from foveate.gateway.credentials import check_credentials
+from foveate.gateway.credentials import check_credentials, is_subscription
 from foveate.gateway.cycle import CYCLE, Served
 from foveate.gateway.doors import SIGNED, Asks, Door, Family, plain_path
 from foveate.gateway.encodings import encodings_of, read_beside, without_encodings
@@ -450,7 +450,7 @@ async def _passed_on(
     kind = answer.header(b"content-type") or b""
     is_framed = kind.startswith(_FRAMES)
     streams = kind.startswith(_STREAM) or is_framed or (door.streams and 200 <= answer.status < 300)
-    exchange.begun(answer.status, streams=streams, is_framed=is_framed)
+    exchange.begun(answer.status, streams=streams, is_framed=is_framed, headers=answer.headers)
     await client.begin(answer, is_changed=exchange.changes_answer)
     streams = exchange.streams
     held = exchange.passed(said) if said else b""
@@ -507,6 +507,7 @@ def _incoming(
         else lambda: _endpoint(ask, routed.upstream, spoken, name),
         limits=limits,
         keeps_answer=keeps_answer,
+        is_subscription=is_subscription(ask, routed.upstream),
     )
 
 

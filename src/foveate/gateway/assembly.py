@@ -35,6 +35,7 @@ from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.pinging import Pings
 from foveate.engine.prefix_logs import SaveReuse, load_prefix_logs
+from foveate.engine.rate_limits import KeepRateLimits
 from foveate.engine.remembered import Remembered
 from foveate.engine.tracing import KeepTraces
 from foveate.engine.watch import UNWATCHED, Watch
@@ -233,6 +234,7 @@ async def assembled(
         lessons = KeepLessons(store.lessons, calibrations, clock=clock)
         prefix_logs = await load_prefix_logs(store.reuse)
         save_reuse = SaveReuse(store.reuse, prefix_logs, clock=clock)
+        rate_limits = KeepRateLimits(store.rate_limits, clock=clock)
         breaks = Breaks(lambda: choices().cost, watch=watch, told=tracing.broke)
         keeping = KeepRequests(store.requests, lambda: choices().settings.keep_requests, clock=clock)
         engine = build_engine(
@@ -255,6 +257,7 @@ async def assembled(
             lessons=lessons,
             prefix_logs=prefix_logs,
             save_reuse=save_reuse,
+            rate_limits=rate_limits,
             has_others=settings.server.workers != 1 or is_server(settings.store.url),
             keeps_text=lambda: choices().settings.keep_requests.enabled,
             inject=Inject(
@@ -312,6 +315,7 @@ async def assembled(
             await tracing.close()
             await lessons.close()
             await save_reuse.close()
+            await rate_limits.close()
             await pings.close()
             await asking.close()
             warming.cancel()

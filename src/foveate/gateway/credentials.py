@@ -97,6 +97,17 @@ def replaces_credentials(ask: Ask, upstream: Upstream) -> bool:
     return upstream.replaces_keys or (ask.key is not None and not ask.keeps_credentials)
 
 
+def is_subscription(ask: Ask, upstream: Upstream) -> bool:
+    """Tell whether a client's own credentials go out and are those of a subscription.
+
+    Claude subscriptions sign in with OAuth tokens (`sk-ant-oat…`), Codex with a token of ChatGPT beside the id
+    of its account.
+    """
+    said = ask.headers.get("authorization", "")
+    is_known = "sk-ant-oat" in said or ("chatgpt-account-id" in ask.headers and bool(said))
+    return is_known and not replaces_credentials(ask, upstream)
+
+
 def check_credentials(ask: Ask, upstream: Upstream) -> None:
     """Check that an upstream may see what a request shows, and that it speaks the API of its path.
 

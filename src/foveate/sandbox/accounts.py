@@ -24,15 +24,17 @@ def owner_of(key: str) -> bytes:
 
 
 class Account:
-    """One key's cache."""
+    """One key's cache, and how many answers it had."""
 
     def __init__(self) -> None:
         self._cache = Cache()
+        self.answers = 0
 
     def bill(self, prompt: CachedPrompt, rules: Rules, *, at: float, answers_at: float) -> CacheUsage:
         """What the cache does for a prompt, which is in it afterwards."""
         served = self._cache.serve(prompt, rules, at=at, answers_at=answers_at)
         self._cache = served.cache
+        self.answers += 1
         return served.usage
 
 

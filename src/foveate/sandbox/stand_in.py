@@ -45,6 +45,7 @@ from foveate.sandbox.message_threads import MessageThreads, ThreadUse
 from foveate.sandbox.models import model_of
 from foveate.sandbox.rendering import Sheet
 from foveate.sandbox.scripts import HEADER, Script, Step, asked_step
+from foveate.sandbox.subscriptions import subscription_headers
 from foveate.tokens import counter_for
 from foveate.values import Format, Request, Usage
 from foveate.wire import refusals
@@ -281,6 +282,8 @@ class Sandbox:
         told = answer(wish, step, lambda text: counter.text(text).tokens)
         rendered = self._rendered(taken, told, delay_seconds=step.delay_seconds if step else 0)
         headers = self._headers(spoken, self._new_id("req_01"))
+        answers = self._accounts.of(taken.owner).answers
+        headers |= subscription_headers(ask, spoken, requests=answers, now=self._clock())
         if not wish.streams:
             reply = Reply(status=200, headers=headers, pieces=(rendered.body(),))
             return _faulty(self._with_thread(reply, taken, rendered), step, spoken)

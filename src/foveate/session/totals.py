@@ -38,7 +38,8 @@ class Totals:
     Foveate took before all of them; so many had cache `breaks`, which lost tokens and dollars. Of `calls` that
     were billed, those of folds and pings too, so many are `unpriced`, and so many `compared`: `without` is what
     those would have cost without Foveate. Calls that `would_not_fit` without it are not among them.
-    `planned_rewrites` of histories by Foveate are no breaks.
+    `planned_rewrites` of histories by Foveate are no breaks. `inherited` calls are priced by their family, and
+    `subscription` calls at list prices, which nobody is billed.
     """
 
     requests: int = 0
@@ -63,6 +64,10 @@ class Totals:
     simulation_error: Decimal = Decimal(0)
     would_not_fit: int = 0
     would_not_fit_dollars: Decimal = Decimal(0)
+    inherited: int = 0
+    inherited_dollars: Decimal = Decimal(0)
+    subscription: int = 0
+    subscription_dollars: Decimal = Decimal(0)
 
     @property
     def hit_ratio(self) -> float | None:

@@ -76,12 +76,17 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """What a request was charged, and how that compares with its cost without Foveate."""
+    """What a request was charged, and how that compares with its cost without Foveate.
+
+    `is_inherited`: at the price of its model's family. `is_subscription`: a list-price equivalent.
+    """
 
     cache: CacheUsage
     output_tokens: int
     dollars: Decimal | None = None
     savings: Savings = field(default_factory=Savings)
+    is_inherited: bool = False
+    is_subscription: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,12 +26,16 @@ BILLED = (
     *("picodollars", "compared", "without_picodollars", "saved_by_compaction", "saved_by_context"),
     *("saved_by_breakpoints", "saved_by_keep_alive", "simulation_error"),
     *("would_not_fit", "would_not_fit_picodollars"),
+    *("inherited", "inherited_picodollars", "subscription", "subscription_picodollars"),
 )
 """What bills are added up to."""
 EARLIER = ("saved_by_cache", "saved_by_folds", "saved_by_cuts")
 """Savings as earlier versions computed them. Nothing is added to them any more."""
 SUMS = (*ASKED, *BILLED)
-COUNTS = ("requests", "failed", "breaks", "planned_rewrites", "calls", "unpriced", "compared", "would_not_fit")
+COUNTS = (
+    *("requests", "failed", "breaks", "planned_rewrites", "calls", "unpriced", "compared", "would_not_fit"),
+    *("inherited", "subscription"),
+)
 """Those of them that only ever grow by one, and never beyond what can be added."""
 AMOUNTS = tuple(name for name in SUMS if name not in COUNTS)
 
@@ -187,7 +191,10 @@ def _billed(
     by_breakpoints: int | None,
     by_keep_alive: int | None,
     simulation_error: int | None,
-    *_rest: object,
+    _is_partial: int,
+    _usage: bytes,
+    is_inherited: int,
+    is_subscription: int,
 ) -> Addition:
     tokens = (uncached, read, written_5m, written_1h, output_tokens)
     saved = (by_compaction, by_context, by_breakpoints, by_keep_alive, simulation_error)
@@ -195,6 +202,7 @@ def _billed(
     money = (
         *(spent or 0, int(without is not None), without or 0, *(amount or 0 for amount in saved)),
         *((0, 0) if fits else (1, spent or 0)),
+        *(is_inherited, (spent or 0) * is_inherited, is_subscription, (spent or 0) * is_subscription),
     )
     # A fold or a ping may be another model's than the session's.
     model_at = at if category == Category.MAIN else 0.0

@@ -30,6 +30,7 @@ TABLES = (
     "session_totals_v1",
     "lessons_v1",
     "prefix_reuse_v1",
+    "rate_limits_v1",
 )
 """Those of `schema.py`, for whoever must not wait for the libraries that it is written with."""
 

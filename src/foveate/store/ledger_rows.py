@@ -20,7 +20,7 @@ SAVINGS_COLUMNS = (
 COLUMNS = f"""
 call_id, at, agent, session_id, provider, model, category, uncached, read, written_5m, written_1h,
 output_tokens, reasoning_tokens, picodollars, said_dollars, tier, estimated_input_tokens,
-estimated_picodollars, {SAVINGS_COLUMNS}, is_partial, usage
+estimated_picodollars, {SAVINGS_COLUMNS}, is_partial, usage, is_inherited, is_subscription
 """
 SPENT_AT = 1 + [name.strip() for name in COLUMNS.split(",")].index("picodollars")
 """Where a row has what its call cost: the day stands before the columns."""
@@ -37,7 +37,10 @@ _WOULD_NOT_FIT = f"comparison = '{Comparison.WOULD_NOT_FIT}'"
 _LOW = 10**9
 _ALL_SUMS = ", ".join(
     f"sum({column} / {_LOW}), sum({column} - {column} / {_LOW} * {_LOW})"
-    for column in (*_TOKENS, *_MONEY, f"(CASE WHEN {_WOULD_NOT_FIT} THEN picodollars END)")
+    for column in (
+        *(*_TOKENS, *_MONEY, f"(CASE WHEN {_WOULD_NOT_FIT} THEN picodollars END)"),
+        *("(picodollars * is_inherited)", "(picodollars * is_subscription)"),
+    )
 )
 # PostgreSQL's indexes take 2,700 bytes.
 _LONGEST_NAME = 500
@@ -75,7 +78,7 @@ def summing(by: Sequence[By], where: str) -> str:
     groups = [_COLUMN_OF[one] for one in by]
     counted = (
         *("count(*)", "count(picodollars)", "sum(is_partial)", "count(without_picodollars)"),
-        f"sum(CASE WHEN {_WOULD_NOT_FIT} THEN 1 ELSE 0 END)",
+        *(f"sum(CASE WHEN {_WOULD_NOT_FIT} THEN 1 ELSE 0 END)", "sum(is_inherited)", "sum(is_subscription)"),
     )
     grouped = f"GROUP BY {', '.join(groups)}" if groups else ""
     return f"SELECT {', '.join((*groups, *counted))}, {_ALL_SUMS} FROM ledger_v1 {where} {grouped}"
@@ -88,6 +91,8 @@ def sum_of(
     partial: int | None,
     compared: int,
     would_not_fit: int | None,
+    inherited: int | None,
+    subscription: int | None,
     *halves: Any,
 ) -> Sum:
     """A group's sum, by what the statement above says of it."""
@@ -96,7 +101,7 @@ def sum_of(
         for high, low in zip(halves[::2], halves[1::2], strict=True)
     ]
     tokens = dict(zip(_TOKENS, (number or 0 for number in added), strict=False))
-    spent, estimated, *saved, not_fitting = added[len(_TOKENS) :]
+    spent, estimated, *saved, not_fitting, inherited_spent, subscription_spent = added[len(_TOKENS) :]
     return Sum(
         group=group,
         calls=calls,
@@ -108,6 +113,10 @@ def sum_of(
         compared_calls=compared,
         would_not_fit_calls=int(would_not_fit or 0),
         would_not_fit_dollars=dollars(not_fitting or 0),
+        inherited_calls=int(inherited or 0),
+        inherited_dollars=dollars(inherited_spent or 0),
+        subscription_calls=int(subscription or 0),
+        subscription_dollars=dollars(subscription_spent or 0),
         **tokens,
     )
 
@@ -150,6 +159,8 @@ def row_of(entry: Entry) -> tuple[Any, ...]:
         *[_expected(one) for one in saved],
         int(entry.is_partial),
         usage.raw,
+        int(entry.is_inherited),
+        int(call.is_subscription),
     )
 
 
@@ -181,6 +192,8 @@ def entry_of(
     simulation_error: int | None,
     is_partial: int,
     raw: bytes,
+    is_inherited: int,
+    is_subscription: int,
 ) -> Entry:
     saved = without, by_compaction, by_context, by_breakpoints, by_keep_alive, simulation_error
     return Entry(
@@ -192,6 +205,7 @@ def entry_of(
             model=model,
             category=Category(category),
             at=at,
+            is_subscription=bool(is_subscription),
         ),
         usage=Usage(
             cache=CacheUsage(uncached=uncached, read=read, written_5m=written_5m, written_1h=written_1h),
@@ -206,6 +220,7 @@ def entry_of(
         estimated_dollars=_known(estimated),
         savings=savings_of(comparison, *saved),
         is_partial=bool(is_partial),
+        is_inherited=bool(is_inherited),
     )
 
 

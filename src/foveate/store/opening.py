@@ -20,6 +20,7 @@ from foveate.store.ledger import KeptLedger
 from foveate.store.lessons import KeptLessons
 from foveate.store.postgres import PostgresDatabase
 from foveate.store.postgres_urls import server_parts
+from foveate.store.rate_limits import KeptRateLimits
 from foveate.store.requests import KeptRequests
 from foveate.store.retention import Forgotten, forget
 from foveate.store.reuse import KeptReuse
@@ -60,6 +61,7 @@ class Store:
         self.traces = KeptTraces(database)
         self.lessons = KeptLessons(database)
         self.reuse = KeptReuse(database)
+        self.rate_limits = KeptRateLimits(database)
         self._aside = Aside(database)
         self.glances = Glances(self._aside)
         self.families = Families(self._aside)

@@ -109,6 +109,7 @@ WHERE undone_at < ? AND (summary <> ? OR carried <> '[]') AND id NOT IN (SELECT 
 _FORGET_REQUESTS = "DELETE FROM requests_v1 WHERE at < ?"
 _FORGET_LESSONS = "DELETE FROM lessons_v1 WHERE at < ?"
 _FORGET_REUSE = "DELETE FROM prefix_reuse_v1 WHERE at < ?"
+_FORGET_RATE_LIMITS = "DELETE FROM rate_limits_v1 WHERE at < ?"
 # What was done to requests as long ago, and beyond so many; a few at a time, since there is one for each.
 MOST_TRACES = 500_000
 _TRACES_AT_ONCE = 1_000
@@ -190,6 +191,7 @@ def _forget_undone(rows: Rows, *, before: float) -> None:
     rows.change(_FORGET_REQUESTS, (before,))
     rows.change(_FORGET_LESSONS, (before,))
     rows.change(_FORGET_REUSE, (before,))
+    rows.change(_FORGET_RATE_LIMITS, (before,))
     rows.change(_FORGET_UNDONE, (before, before))
     rows.change(_BLANK_UNDONE, (before, b"", before, b""))
 

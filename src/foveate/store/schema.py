@@ -163,6 +163,8 @@ ledger = Table(
     Column("simulation_error", BigInteger),
     Column("is_partial", BigInteger, nullable=False),
     Column("usage", LargeBinary, nullable=False),
+    Column("is_inherited", BigInteger, nullable=False, server_default="0"),
+    Column("is_subscription", BigInteger, nullable=False, server_default="0"),
     Index("ledger_v1_time", "at", "call_id"),
     Index("ledger_v1_session", "session_id", "at"),
 )
@@ -283,4 +285,17 @@ prefix_reuse = Table(
     Column("learnt", LargeBinary, nullable=False),
     Column("at", Double, nullable=False),
     Index("prefix_reuse_v1_time", "at"),
+)
+
+rate_limits = Table(
+    "rate_limits_v1",
+    tables,
+    Column("agent", Text, primary_key=True),
+    Column("provider", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("used", Double),
+    Column("resets_at", Double),
+    Column("status", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("rate_limits_v1_time", "at"),
 )

@@ -265,6 +265,8 @@ def _totals(
     unpriced: int,
     compared: int,
     would_not_fit: int,
+    inherited: int,
+    subscription: int,
     added_microseconds: int,
     lost_tokens: int,
     lost: int,
@@ -282,6 +284,8 @@ def _totals(
     by_keep_alive: int,
     simulation_error: int,
     not_fitting: int,
+    inherited_spent: int,
+    subscription_spent: int,
 ) -> Totals:
     return Totals(
         requests=requests,
@@ -306,4 +310,8 @@ def _totals(
         simulation_error=dollars(simulation_error),
         would_not_fit=would_not_fit,
         would_not_fit_dollars=dollars(not_fitting),
+        inherited=inherited,
+        inherited_dollars=dollars(inherited_spent),
+        subscription=subscription,
+        subscription_dollars=dollars(subscription_spent),
     )

@@ -28,7 +28,10 @@ _ADD = f"INSERT INTO traces_v1 ({COLUMNS}) VALUES {{}} ON CONFLICT (id) DO NOTHI
 _BREAK = """
 UPDATE traces_v1 SET broke = ? WHERE id = ? AND broke IS NULL RETURNING at, agent, session_id, model
 """
-_BILLED = f"uncached, read, written_5m, written_1h, output_tokens, picodollars, {SAVINGS_COLUMNS}"
+_BILLED = (
+    "uncached, read, written_5m, written_1h, output_tokens, picodollars, is_inherited, is_subscription, "
+    + SAVINGS_COLUMNS
+)
 _COLUMNS = ", ".join(
     [f"traces_v1.{column}" for column in COLUMNS.split(", ")]
     + [f"ledger_v1.{column}" for column in _BILLED.split(", ")]
@@ -287,6 +290,8 @@ def _bill(
     written_1h: int | None = None,
     output_tokens: int | None = None,
     spent: int | None = None,
+    is_inherited: int | None = None,
+    is_subscription: int | None = None,
     comparison: Any = None,
     *saved: int | None,
 ) -> Bill | None:
@@ -299,4 +304,6 @@ def _bill(
         output_tokens=output_tokens or 0,
         dollars=None if spent is None else dollars(spent),
         savings=Savings() if comparison is None else savings_of(comparison, *saved),
+        is_inherited=bool(is_inherited),
+        is_subscription=bool(is_subscription),
     )

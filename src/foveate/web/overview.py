@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from foveate.cost.ledger import Category
 from foveate.engine import series
 from foveate.engine.board import Sample
+from foveate.session.rate_limits import RECENT_SECONDS
 from foveate.session.totals import Per
 from foveate.store import Store
 from foveate.web import latency, overview_charts
@@ -70,10 +71,11 @@ async def look(inside: Inside, asked: Asked) -> Shown:
         refused = _refused(inside.samples(), agent)
         given = {"is_empty": True, "troubles": wrong, "refused": refused, "exports": exports(asked.address)}
         return Shown(template=TEMPLATE, title=_TITLE, given=given)
-    found, breaks, caps = await asyncio.gather(
+    found, breaks, caps, limits = await asyncio.gather(
         _spent(store, span, agent),
         store.latest_breaks(limit=_BREAKS, since=span.since, agent=agent),
         cap_rows(store, inside.configured().caps, now=now),
+        store.rate_limits.seen(since=now - RECENT_SECONDS),
     )
     samples = inside.samples()
     whole = all_of(found.over_time.values())
@@ -103,6 +105,7 @@ async def look(inside: Inside, asked: Asked) -> Shown:
             "categories": _CATEGORIES,
             "breaks": breaks,
             "caps": caps,
+            "limits": [one for one in limits if agent in (None, one.agent)][:_MOST_ROWS],
             "refused": _refused(samples, agent),
             "added": latency.added(samples),
             "steps": latency.steps(samples),

@@ -11,10 +11,10 @@ from foveate.session.totals import Totals
 
 _ZERO = Decimal(0)
 _NO_HITS = HitRatio(0, 0)
-_COUNTS = ("planned_rewrites", "rewritten_tokens", "compared", "would_not_fit")
+_COUNTS = ("planned_rewrites", "rewritten_tokens", "compared", "would_not_fit", "inherited", "subscription")
 _AMOUNTS = (
     *("without", "saved_by_compaction", "saved_by_context", "saved_by_breakpoints", "saved_by_keep_alive"),
-    *("simulation_error", "would_not_fit_dollars"),
+    *("simulation_error", "would_not_fit_dollars", "inherited_dollars", "subscription_dollars"),
 )
 
 Rows = Sequence[tuple[tuple[str, ...], Totals]]
@@ -25,8 +25,9 @@ class Spent:
     """Requests and calls, added up.
 
     `dollars` is what those of a known price cost, and `unpriced` come on top. `compared` calls would have cost
-    `without` without Foveate. The hit ratio is that of requests, as the metrics have it: summaries and pings
-    are not in it.
+    `without` without Foveate. Of `dollars`, some are `inherited` (an upper bound by a model's family), and some
+    are list-price equivalents of calls that a `subscription` pays for. The hit ratio is that of requests, as
+    the metrics have it: summaries and pings are not in it.
     """
 
     requests: int = 0
@@ -51,6 +52,10 @@ class Spent:
     simulation_error: Decimal = _ZERO
     would_not_fit: int = 0
     would_not_fit_dollars: Decimal = _ZERO
+    inherited: int = 0
+    inherited_dollars: Decimal = _ZERO
+    subscription: int = 0
+    subscription_dollars: Decimal = _ZERO
 
     @property
     def is_nothing(self) -> bool:

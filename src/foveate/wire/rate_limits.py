@@ -1,0 +1,96 @@
+"""How much of a subscription is used, as providers say it in the headers of a response.
+
+Anthropic (Claude subscriptions): `anthropic-ratelimit-unified-{5h,7d,…}-{utilization,reset,status}`, a share
+from 0 to 1 and seconds since 1970. OpenAI (Codex with ChatGPT): `x-codex-{primary,secondary}-{used-percent,
+window-minutes,reset-at,reset-after-seconds}`. As their clients read them, November 2026.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from datetime import datetime
+
+import msgspec
+
+_UNIFIED = re.compile(rb"anthropic-ratelimit-unified-([0-9a-z_]{1,20})-(utilization|reset|status)")
+_CODEX = re.compile(rb"x-codex-(primary|secondary)-(used-percent|window-minutes|reset-at|reset-after-seconds)")
+_PREFIXES = (b"anthropic-ratelimit-unified-", b"x-codex-")
+_MAX_LIMITS = 8
+_MAX_VALUE_CHARS = 40
+_MAX_USED = 100.0
+# Nobody's limit is reset later than that; milliseconds would be.
+_MAX_TIME = 4e9
+_MINUTES = ((7 * 24 * 60, "w"), (24 * 60, "d"), (60, "h"))
+_STATUS = re.compile(r"[a-z_]{1,30}")
+
+
+class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """One limit of a subscription: its name (`5h`, `7d`), the share that is used, and when it is reset."""
+
+    name: str
+    used: float | None = None
+    resets_at: float | None = None
+    status: str = ""
+
+
+def rate_limits_in(headers: Iterable[tuple[bytes, bytes]], *, now: float) -> tuple[RateLimit, ...]:
+    """The limits that a response tells of, none if the call is billed; what cannot be right is left out."""
+    said: dict[str, dict[str, str]] = {}
+    for name, value in headers:
+        lowered = name.lower()
+        if not lowered.startswith(_PREFIXES):
+            continue
+        found = _UNIFIED.fullmatch(lowered) or _CODEX.fullmatch(lowered)
+        if found is not None and len(value) <= _MAX_VALUE_CHARS:
+            fields = said.setdefault(found[1].decode(), {})
+            fields.setdefault(found[2].decode(), value.decode("latin-1").strip())
+    limits = (_limit(name, fields, now) for name, fields in list(said.items())[:_MAX_LIMITS])
+    return tuple(limit for limit in limits if limit is not None)
+
+
+def _limit(name: str, fields: dict[str, str], now: float) -> RateLimit | None:
+    used = _number(fields.get("utilization"), _MAX_USED)
+    percent = _number(fields.get("used-percent"), 100 * _MAX_USED)
+    if percent is not None:
+        used = percent / 100
+    resets_at = _time(fields.get("reset") or fields.get("reset-at"))
+    after = _number(fields.get("reset-after-seconds"), _MAX_TIME)
+    if resets_at is None and after is not None:
+        resets_at = now + after
+    if used is None and resets_at is None:
+        return None
+    minutes = _number(fields.get("window-minutes"), 1e6)
+    status = fields.get("status", "")
+    return RateLimit(
+        name=name if minutes is None else _window(minutes) or name,
+        used=used,
+        resets_at=resets_at,
+        status=status if _STATUS.fullmatch(status) else "",
+    )
+
+
+def _number(said: str | None, most: float) -> float | None:
+    try:
+        found = float(said) if said else math.nan
+    except ValueError:
+        return None
+    return found if 0 <= found <= most else None
+
+
+def _time(said: str | None) -> float | None:
+    number = _number(said, _MAX_TIME)
+    if number is not None or not said:
+        return number
+    try:
+        found = datetime.fromisoformat(said)
+    except ValueError:
+        return None
+    return found.timestamp() if found.tzinfo is not None else None
+
+
+def _window(minutes: float) -> str:
+    """A length of time in the largest unit that it is a whole number of: 300 minutes are 5h, a week is 7d."""
+    for size, unit in _MINUTES:
+        if minutes >= size and minutes % size == 0:
+            return f"{round(minutes * 7 / size)}d" if unit == "w" else f"{round(minutes / size)}{unit}"
+    return f"{round(minutes)}m" if minutes >= 1 else ""

@@ -1,0 +1,227 @@
+"""Clients that sign in with a subscription: their gateway key, their limits and their dollars."""
+
+import http.client
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from foveate.gateway.keys import hash_of, new_key
+from tests.browsers import looking
+from tests.e2e.command import spawn
+from tests.sandboxes import KEY, RunningSandbox, running_sandbox
+from tests.served import Served, configure, serving
+
+pytestmark = pytest.mark.process
+
+OAUTH = "sk-ant-oat01-of-a-test"
+GATEWAY_KEY = new_key()
+AGENTS = f"agents: [{{id: ana, keys: ['{hash_of(GATEWAY_KEY)}']}}]\n"
+SUBSCRIPTION = {"authorization": f"Bearer {OAUTH}", "x-foveate-key": GATEWAY_KEY}
+
+
+@contextmanager
+def gateway(folder: Path, more: str = AGENTS) -> Iterator[tuple[Served, RunningSandbox]]:
+    with running_sandbox() as sandbox:
+        sandbox.clock.now = time.time()
+        configure(folder / "foveate.yaml", sandbox.url, more)
+        with serving(folder) as served:
+            yield served, sandbox
+
+
+def ask(url: str, path: str, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    fixed = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
+    try:
+        connection.request("POST", path, json.dumps(body), fixed | headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def message(url: str, headers: dict[str, str], *, model: str = "claude-opus-5-5", stream: bool = False) -> int:
+    body = {"model": model, "max_tokens": 50, "messages": [{"role": "user", "content": "Hi"}], "stream": stream}
+    return ask(url, "/v1/messages", body, headers)[0]
+
+
+def cost(folder: Path, *arguments: str) -> dict[str, Any]:
+    done = spawn("cost", *arguments, "--json", env={"FOVEATE_HOME": str(folder)})
+    assert done.code == 0, done.err
+    found: dict[str, Any] = json.loads(done.out)
+    return found
+
+
+def waited(found: Callable[[], dict[str, Any]], is_there: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    deadline = time.monotonic() + 30
+    while not is_there(known := found()):
+        assert time.monotonic() < deadline, known
+        time.sleep(0.1)
+    return known
+
+
+def metrics(url: str) -> str:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+def test_a_gateway_key_goes_beside_a_subscription_and_no_further(tmp_path: Path) -> None:
+    with gateway(tmp_path) as (served, sandbox):
+        assert message(served.url, SUBSCRIPTION) == 200
+        assert message(served.url, SUBSCRIPTION | {"x-foveate-key": "fov-nobodys"}) == 401
+        found = waited(lambda: cost(tmp_path, "--by", "agent"), lambda known: bool(known["rows"]))
+        served.process.terminate()
+        log = served.ended()[1]
+
+    (heard,) = sandbox.heard
+    assert heard.headers["authorization"] == f"Bearer {OAUTH}"
+    assert not [name for name in heard.headers if name.startswith("x-foveate-")]
+    assert [row["agent"] for row in found["rows"]] == ["ana"]
+    assert GATEWAY_KEY not in log
+    assert OAUTH not in log
+    kept = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+    assert GATEWAY_KEY.encode() not in kept
+    assert OAUTH.encode() not in kept
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_dollars_of_a_subscription_are_list_price_equivalents(tmp_path: Path, stream: bool) -> None:
+    with gateway(tmp_path) as (served, _):
+        assert message(served.url, SUBSCRIPTION, stream=stream) == 200
+        assert message(served.url, {"x-api-key": KEY}, stream=stream) == 200
+        found = waited(lambda: cost(tmp_path, "--by", "agent"), lambda known: known["total"]["calls"] == 2)
+        told = spawn("cost", env={"FOVEATE_HOME": str(tmp_path)})
+        shown = metrics(served.url)
+
+    rows = {row["agent"]: row for row in found["rows"]}
+    mine, others = rows["ana"], rows["default"]
+    assert (mine["subscription_calls"], others["subscription_calls"]) == (1, 0)
+    assert Decimal(mine["subscription_dollars"]) == Decimal(mine["dollars"]) > 0
+    assert Decimal(others["subscription_dollars"]) == 0
+    assert found["total"]["subscription_dollars"] == mine["subscription_dollars"]
+    assert "list-price equivalents: 1 call that a subscription pays for" in told.err
+    assert (
+        'foveate_subscription_dollars_total{agent="ana",model="claude-opus-5-5",provider="anthropic"}' in shown
+    )
+    assert 'foveate_subscription_dollars_total{agent="default"' not in shown
+
+
+def test_limits_of_a_subscription_are_shown(tmp_path: Path) -> None:
+    with gateway(tmp_path) as (served, _):
+        for _ in range(3):
+            assert message(served.url, SUBSCRIPTION) == 200
+        found = waited(
+            lambda: cost(tmp_path),
+            lambda known: [limit["used"] for limit in known["rate_limits"]] == [0.03, 0.003],
+        )
+        told = spawn("cost", env={"FOVEATE_HOME": str(tmp_path)})
+        shown = metrics(served.url)
+
+    five_hours, week = found["rate_limits"]
+    assert (five_hours["agent"], five_hours["provider"], five_hours["limit"]) == ("ana", "anthropic", "5h")
+    assert (week["limit"], week["status"]) == ("7d", "allowed")
+    assert five_hours["resets_at"] > time.time()
+    assert "subscription of ana at anthropic: 3% of its 5h limit used, reset 20" in told.err
+    labels = 'agent="ana",limit="5h",provider="anthropic"'
+    assert f"foveate_rate_limit_used_ratio{{{labels}}} 0.03" in shown
+    assert f"foveate_rate_limit_reset_timestamp_seconds{{{labels}}} " in shown
+    assert cost(tmp_path, "--agent", "nobody")["rate_limits"] == []
+
+
+def test_a_subscription_to_chatgpt_is_recognised(tmp_path: Path) -> None:
+    headers = {
+        "authorization": "Bearer eyJhbGciOi.x.y",
+        "chatgpt-account-id": "a1",
+        "x-foveate-key": GATEWAY_KEY,
+    }
+    body = {"model": "gpt-6-sol", "input": "Hi", "max_output_tokens": 50}
+    with gateway(tmp_path) as (served, _):
+        assert ask(served.url, "/v1/responses", body, headers)[0] == 200
+        found = waited(
+            lambda: cost(tmp_path), lambda known: bool(known["rate_limits"]) and known["total"]["calls"] == 1
+        )
+
+    assert found["total"]["subscription_calls"] == 1
+    assert [(limit["limit"], limit["used"]) for limit in found["rate_limits"]] == [("5h", 0.01), ("7d", 0.001)]
+
+
+def test_a_plain_key_has_no_limits(tmp_path: Path) -> None:
+    with gateway(tmp_path) as (served, _):
+        assert message(served.url, {"x-api-key": KEY}) == 200
+        found = waited(lambda: cost(tmp_path), lambda known: known["total"]["calls"] == 1)
+        shown = metrics(served.url)
+
+    assert found["rate_limits"] == []
+    assert "foveate_rate_limit_used_ratio{" not in shown
+
+
+def test_list_price_equivalents_count_against_caps(tmp_path: Path) -> None:
+    cap = "cost: {caps: [{scope: day, agent: ana, dollars: 0.0001}]}\n"
+    with gateway(tmp_path, AGENTS + cap) as (served, sandbox):
+        assert message(served.url, SUBSCRIPTION) == 402
+
+    assert not sandbox.heard
+
+
+def test_charges_at_the_price_of_a_family_are_marked(tmp_path: Path) -> None:
+    with gateway(tmp_path) as (served, _):
+        assert message(served.url, {"x-api-key": KEY}, model="claude-opus-9") == 200
+        assert message(served.url, {"x-api-key": KEY}) == 200
+        found = waited(lambda: cost(tmp_path, "--by", "model"), lambda known: known["total"]["calls"] == 2)
+        told = spawn("cost", env={"FOVEATE_HOME": str(tmp_path)})
+        exported = spawn("cost", "export", env={"FOVEATE_HOME": str(tmp_path)}).out.splitlines()
+        sessions = json.loads(spawn("explain", "--json", env={"FOVEATE_HOME": str(tmp_path)}).out)
+        shown = metrics(served.url)
+
+    rows = {row["model"]: row for row in found["rows"]}
+    assert rows["claude-opus-9"]["inherited_calls"] == 1
+    assert rows["claude-opus-9"]["inherited_dollars"] == rows["claude-opus-9"]["dollars"]
+    assert rows["claude-opus-5-5"]["inherited_calls"] == 0
+    assert "inherited: 1 call to models without a price of their own" in told.err
+    marks = {line.split(",")[5]: line.split(",")[-2:] for line in exported[1:]}
+    assert marks == {"claude-opus-9": ["true", "false"], "claude-opus-5-5": ["false", "false"]}
+    assert exported[0].endswith("is_inherited,is_subscription")
+    assert 'foveate_inherited_dollars_total{agent="default",model="claude-opus-9"' in shown
+    assert len(sessions["sessions"]) >= 1
+
+
+def test_the_page_shows_limits_and_marks_dollars(browser: Browser, tmp_path: Path) -> None:
+    with gateway(tmp_path) as (served, _):
+        assert message(served.url, SUBSCRIPTION) == 200
+        assert message(served.url, {"x-api-key": KEY}, model="claude-opus-9") == 200
+        waited(
+            lambda: cost(tmp_path), lambda known: known["total"]["calls"] == 2 and bool(known["rate_limits"])
+        )
+        with looking(browser, served.url) as page:
+            page.goto("/")
+            part = page.locator("[data-part=subscriptions]")
+            row = part.locator("tbody > tr").first
+            expect(row).to_contain_text("ana")
+            expect(row).to_contain_text("5h")
+            expect(row).to_contain_text("1%")
+            expect(part).to_contain_text("list-price equivalents")
+            agents = page.locator("[data-part=agents]")
+            expect(agents.locator("tr", has_text="ana")).to_contain_text("list price")
+            expect(page.locator("[data-part=models] tr", has_text="claude-opus-9")).to_contain_text("inherited")
+            page.goto("/-/sessions")
+            expect(page.locator("tbody tr", has_text="claude-opus-9")).to_contain_text("inherited")
+            page.locator("tbody tr", has_text="claude-opus-5-5").locator("a").first.click()
+            expect(page.locator(".tiles")).to_contain_text("list price")
+
+
+def test_without_subscriptions_the_page_has_no_such_part(browser: Browser, tmp_path: Path) -> None:
+    with gateway(tmp_path) as (served, _):
+        assert message(served.url, {"x-api-key": KEY}) == 200
+        waited(lambda: cost(tmp_path), lambda known: known["total"]["calls"] == 1)
+        with looking(browser, served.url) as page:
+            page.goto("/")
+            expect(page.locator("[data-part=agents]")).to_be_visible()
+            expect(page.locator("[data-part=subscriptions]")).to_have_count(0)
