@@ -67,7 +67,7 @@ def read(body: bytes, fields: Fields) -> Request:
         system=(),
         tools=items(fields.get("tools")) + items(fields.get("functions")),
         messages=messages(fields),
-        tool_choice=choice(value(fields.get("tool_choice"))),
+        tool_choice=choice(value(fields.get("tool_choice") or fields.get("function_call"))),
         thinking=_thinking(fields),
         schema=schema(record(fields.get("response_format"))),
         unexplained=tuple(name for name in _SERVER_SIDE_FIELDS if is_said(fields.get(name))),

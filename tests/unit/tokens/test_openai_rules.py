@@ -108,7 +108,7 @@ def test_a_name_is_counted() -> None:
     plain = counted({"model": "gpt-4o", "messages": [said("user", "Hi")]}).total.tokens
     named = counted({"model": "gpt-4o", "messages": [said("user", "Hi", name="ana")]}).total.tokens
 
-    assert named == plain + 2
+    assert named == plain + 1
 
 
 def test_an_image_is_counted_by_its_tiles() -> None:
@@ -255,3 +255,54 @@ def test_recorded_bills_are_met(shared_data: Path) -> None:
         assert len(rows) > 50
         assert sum(total.tokens == billed for billed, total in rows) >= share * len(rows)
         assert sum(total.upper >= billed for billed, total in rows) >= 0.95 * len(rows)
+
+
+def with_schema(schema: dict[str, Any], *, name: str = "Answer", **fields: Any) -> int:
+    answer_format = {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}
+    body = {"model": "gpt-4o", "messages": [said("user", "Hi")], "response_format": answer_format, **fields}
+    return counted(body).total.tokens
+
+
+def test_constraints_in_an_answer_schema_are_not_shown() -> None:
+    score = {"title": "Score", "type": "number"}
+    bounded = {**score, "minimum": 0.0, "maximum": 1.0, "default": 0.5}
+
+    assert with_schema({"properties": {"score": score}}) == with_schema({"properties": {"score": bounded}})
+
+
+def test_the_name_of_an_answer_schema_counts_twice_unless_there_are_tools() -> None:
+    tools = {"tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]}
+    one_token, two_tokens = "Answer", "ScoreOutput"
+
+    alone = with_schema({}, name=two_tokens) - with_schema({}, name=one_token)
+    beside_tools = with_schema({}, name=two_tokens, **tools) - with_schema({}, name=one_token, **tools)
+
+    assert (alone, beside_tools) == (2, 1)
+
+
+def test_an_answer_schema_is_shown_in_ascii() -> None:
+    plain = with_schema({"description": "a - b"})
+
+    assert with_schema({"description": "a — b"}) > plain
+
+
+def test_a_forced_function_is_named_after_the_messages() -> None:
+    tool = {"type": "function", "function": {"name": "ScoreOutput", "parameters": {"type": "object"}}}
+    body = {"model": "gpt-4o", "messages": [said("user", "Hi")], "tools": [tool]}
+    forced = {**body, "tool_choice": {"type": "function", "function": {"name": "ScoreOutput"}}}
+
+    assert counted(forced).total.tokens == counted(body).total.tokens + 9
+
+
+def test_the_legacy_fields_for_functions_count_like_tools() -> None:
+    function = {"name": "ScoreOutput", "parameters": {"type": "object"}}
+    body = {"model": "gpt-4o", "messages": [said("user", "Hi")]}
+    choice = {"name": "ScoreOutput"}
+    tools = {
+        "tools": [{"type": "function", "function": function}],
+        "tool_choice": {"type": "function", "function": choice},
+    }
+
+    legacy = counted({**body, "functions": [function], "function_call": choice})
+
+    assert legacy.total.tokens == counted({**body, **tools}).total.tokens

@@ -1,5 +1,6 @@
 """How OpenAI renders chat completions and Responses requests."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,6 @@ from foveate.tokens.rules.joined import joined
 from foveate.tokens.rules.opaque import unknown
 from foveate.tokens.rules.openai_models import (
     BEDROCK_TOOLS_TOKENS,
-    HARMONY_CHAT_PREAMBLE_TOKENS,
     Generation,
     generation_of,
 )
@@ -42,6 +42,17 @@ _SEALED_BASE_CHARS, _SEALED_TOKENS_PER_CHAR, _SEALED_LEAST_TOKENS = 960, 0.183, 
 _TOOLS_MARGIN, _TOOLS_MARGIN_TOKENS = 0.02, 2
 # What a model of the next generation may add around messages, tools and texts.
 _UNKNOWN_SPREAD, _UNKNOWN_TOKENS, _UNKNOWN_TOOLS_TOKENS = 0.05, 10, 100
+# Keywords of an answer's schema that are not shown: `default`, `minimum`, `maximum` and `maxItems` by
+# recordings (November 2026), the others because they constrain values in the same way.
+_HIDDEN_KEYWORDS = frozenset(
+    (
+        "additionalProperties", "required", "default", "minimum", "maximum", "exclusiveMinimum",
+        "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "uniqueItems", "minLength", "maxLength",
+        "pattern", "format",
+    )
+)  # fmt: skip
+_NAMED_SCHEMAS = ("properties", "$defs", "definitions")
+_VALUES = ("enum", "const")
 # A PDF is shown as each page's text and a picture of it (developers.openai.com/docs/guides/pdf-files, November
 # 2026). Neither size is documented: a page of prose, and A4 at about 124 dots an inch. No recording had one.
 _PAGE_TEXT_TOKENS, _PAGE_PIXELS = 500, (1024, 1448)
@@ -74,9 +85,12 @@ class OpenAIRules:
         if request.schema is None:
             return frame
         around, certain = self._around_schema(request, first)
+        texts: tuple[str, ...] = (_schema_text(request.schema),)
+        if request.format is Format.CHAT and self._generation.schema_name and not request.tools:
+            texts += (request.schema.name,)
         return replace(
             frame,
-            texts=(_schema_text(request.schema),),
+            texts=texts,
             fixed_tokens=frame.fixed_tokens + around,
             margin_tokens=margin + (0 if certain else 8),
             certain=certain,
@@ -96,13 +110,15 @@ class OpenAIRules:
             fixed = generation.responses_tools + (BEDROCK_TOOLS_TOKENS if self._on_bedrock else 0)
             forced = self._forced(request)
             if forced and generation.forced is not None:
-                texts, fixed = (*texts, forced), fixed + generation.forced
+                texts, fixed = (*texts, f"functions.{forced}"), fixed + generation.forced
         elif generation.channels:
-            fixed = generation.chat_tools + HARMONY_CHAT_PREAMBLE_TOKENS
+            fixed = generation.chat_tools
         else:
             fixed = generation.chat_tools
             if _is_system(first):  # tools are appended to the system message instead of being one
                 fixed += _blank_line_tokens(first) - generation.message
+            if generation.forced is not None and (name := _chosen_name(request)):
+                texts, fixed = (*texts, f"functions.{name}"), fixed + generation.forced
         margin = _TOOLS_MARGIN_TOKENS + (0 if self.known else _UNKNOWN_TOOLS_TOKENS)
         return Rendering(texts=texts, fixed_tokens=fixed, margin_tokens=margin, certain=False)
 
@@ -112,7 +128,7 @@ class OpenAIRules:
             return Rendering(certain=False, unexplained=(f"server tool {tool.kind}",))
         layout = self._generation.layout
         before = layout.between if position else layout.before_first
-        text = before + function_type(tool)
+        text = before + function_type(tool, titles=self._generation.titles)
         return Rendering(texts=(text,), margin_tokens=_TOOLS_MARGIN * len(text) / 4, certain=False)
 
     def message(self, message: Message) -> Rendering:
@@ -135,10 +151,11 @@ class OpenAIRules:
             return Rendering(texts=texts, fixed_tokens=around, opens_turn=role == "user", certain=certain)
         if inner and all(isinstance(part, Thinking) for part in inner):
             return _thought(inner)
+        generation = self._generation
         text = "".join(part.text for part in inner if isinstance(part, Text))
         words = Rendering(
             texts=(text, name) if name else (text,),
-            fixed_tokens=around + (1 if name else 0),
+            fixed_tokens=around + (generation.name_tokens if name else 0),
             opens_turn=role == "user",
             certain=certain and not name,
         )
@@ -193,7 +210,8 @@ class OpenAIRules:
                 f'{{"recipient_name":"functions.{call.name}","parameters":{_compact(call.arguments)}}}'
                 for call in calls
             )
-            fixed = generation.message + 6 + 3 * len(calls)
+            # The results of such a call are one message as well, a list of strings.
+            fixed = generation.message + 16 - 2 * len(calls)
             return Rendering(
                 texts=(f'{{"tool_uses":[{uses}]}}',),
                 fixed_tokens=fixed,
@@ -221,7 +239,7 @@ class OpenAIRules:
         if request.tools:
             return 1, False
         if _is_system(first):
-            return 4 + _blank_line_tokens(first), not generation.channels
+            return (2 if generation.schema_name else 4) + _blank_line_tokens(first), not generation.channels
         return generation.schema_alone, not generation.channels
 
     def _forced(self, request: Request) -> str:
@@ -233,6 +251,11 @@ class OpenAIRules:
         if len(request.tools) > 1:
             return ""
         return str(record(request.tools[0]).get("name", ""))
+
+
+def _chosen_name(request: Request) -> str:
+    """The function that `tool_choice` names; empty if it leaves a choice."""
+    return "" if request.tool_choice in ("", "auto", "none", "required") else request.tool_choice
 
 
 def _unwrapped(parts: tuple[Part, ...]) -> tuple[tuple[Part, ...], bool]:
@@ -272,10 +295,8 @@ def _schema_text(schema: Schema) -> str:
     found = value(schema.schema)
     if not isinstance(found, dict):  # Bedrock takes the schema as a string, which can hold anything
         return head + (found if isinstance(found, str) else _json(found))
-    described = schema.description or str(found.get("description") or "")
-    if described and not schema.description:
-        found = {name: inner for name, inner in found.items() if name != "description"}
-    return head + (f"// {described}\n" if described else "") + _json(_shown(found))
+    described = f"// {schema.description}\n" if schema.description else ""
+    return head + described + _ascii_json(_shown(found))
 
 
 def _shown(schema: Any) -> Any:
@@ -284,13 +305,14 @@ def _shown(schema: Any) -> Any:
         return [_shown(entry) for entry in schema]
     if not isinstance(schema, dict):
         return schema
-    named = ("properties", "$defs", "definitions")
     return {
         name: {key: _shown(one) for key, one in inner.items()}
-        if name in named and isinstance(inner, dict)
+        if name in _NAMED_SCHEMAS and isinstance(inner, dict)
+        else inner
+        if name in _VALUES
         else _shown(inner)
         for name, inner in schema.items()
-        if name not in ("additionalProperties", "required")
+        if name not in _HIDDEN_KEYWORDS
     }
 
 
@@ -301,6 +323,10 @@ def _compact(arguments: str) -> str:
         return _json(value(arguments.encode()))
     except (MalformedRequest, UnicodeError):
         return arguments
+
+
+def _ascii_json(found: object) -> str:
+    return json.dumps(found, separators=(",", ":"))
 
 
 def _json(found: object) -> str:

@@ -33,6 +33,7 @@ class Generation:
     layout: Layout
     reply: int
     message: int = 4
+    name_tokens: int = 0  # beside the name itself; 1 by OpenAI's cookbook for cl100k, 0 by recordings for o200k
     assistant: int = 0  # `<|channel|>final` before an assistant's text
     channels: bool = False  # harmony: every call is a message of its own, tools are never merged
     chat_tools: int
@@ -40,9 +41,11 @@ class Generation:
     chat_call: int
     responses_call: int
     stored_call: int  # a call that carries the id of a stored item
-    forced: int | None  # Responses, when only one function can be called
+    forced: int | None  # when only one function can be called
     schema_alone: int  # chat: the answer's schema with neither system message nor tools
     schema_responses: int
+    schema_name: bool = False  # chat: the name of the answer's schema opens the reply
+    titles: bool = True  # the titles of a tool's parameters are shown
     keeps_reasoning: bool = False
     known: bool = True
 
@@ -59,8 +62,6 @@ _NAMESPACE = Layout(
     between=";\n\n",
     closing=";",
 )
-# Chat requests to harmony models are billed a preamble about tools as well.
-HARMONY_CHAT_PREAMBLE_TOKENS = 78
 BEDROCK_TOOLS_TOKENS = 6
 
 _GPT_4O = Generation(
@@ -74,8 +75,9 @@ _GPT_4O = Generation(
     chat_call=5,
     responses_call=3,
     stored_call=3,
-    forced=7,
-    schema_alone=8,
+    forced=6,
+    schema_alone=6,
+    schema_name=True,
     schema_responses=1,
 )
 _GPT_5 = Generation(
@@ -86,7 +88,7 @@ _GPT_5 = Generation(
     reply=2,
     assistant=2,
     channels=True,
-    chat_tools=4,
+    chat_tools=82,  # with a preamble about tools
     responses_tools=0,
     chat_call=11,
     responses_call=9,
@@ -109,9 +111,13 @@ _CL100K = "cl100k_base"
 _GENERATIONS: tuple[tuple[str, Generation], ...] = (
     (
         r"gpt-3\.?5|davinci|babbage|text-embedding-(3|ada)",
-        replace(_GPT_4O, name="gpt-3.5", vocabulary=_CL100K),
+        replace(_GPT_4O, name="gpt-3.5", vocabulary=_CL100K, name_tokens=1),
     ),
-    (r"gpt-4(-|$)(?!o)", replace(_GPT_4O, name="gpt-4", vocabulary=_CL100K)),
+    (
+        r"gpt-4(-32k)?(-0[36]\d\d|$)",
+        replace(_GPT_4O, name="gpt-4-0613", vocabulary=_CL100K, name_tokens=1, titles=False),
+    ),
+    (r"gpt-4(-|$)(?!o)", replace(_GPT_4O, name="gpt-4", vocabulary=_CL100K, name_tokens=1)),
     (r"gpt-4o-mini", replace(_GPT_4O, name="gpt-4o-mini", images=Tiles(2833, 5667))),
     (r"(chatgpt|gpt)-4o", _GPT_4O),
     (r"gpt-4\.1-mini", replace(_GPT_4O, name="gpt-4.1-mini", images=Patches(1536, 1.62))),
@@ -120,7 +126,10 @@ _GENERATIONS: tuple[tuple[str, Generation], ...] = (
     (r"gpt-4\.5", replace(_GPT_4O, name="gpt-4.5", images=Tiles(75, 150))),
     (r"o1-(mini|preview)", replace(_GPT_5, name="o1-mini", message=8, assistant=0, known=False)),
     (r"o4-mini", replace(_GPT_5, name="o4-mini", assistant=0, images=Patches(1536, 1.72))),
-    (r"o[134](-|$)|computer-use", replace(_GPT_5, name="o-series", assistant=0, images=Tiles(75, 150))),
+    (
+        r"o[134](-|$)|computer-use",
+        replace(_GPT_5, name="o-series", assistant=0, chat_tools=1, chat_call=5, images=Tiles(75, 150)),
+    ),
     (r"gpt-5-mini", replace(_GPT_5, name="gpt-5-mini", images=Patches(1536, 1.62))),
     (r"gpt-5-nano", replace(_GPT_5, name="gpt-5-nano", images=Patches(1536, 2.46))),
     (r"(gpt-5|chatgpt-5)(-|$|\.[0-3](?!\d))", _GPT_5),

@@ -17,13 +17,27 @@ _PLAIN = {
 }
 
 
-def function_type(tool: Tool) -> str:
+def function_type(tool: Tool, *, titles: bool = True) -> str:
     """A tool as `type name = (_: {…}) => any`, with its description as comment and no semicolon."""
     schema = record(tool.parameters)
+    if not titles:
+        schema = as_record(_without_titles(schema))
     head = _comment(tool.description)
     if not schema.get("properties"):
         return f"{head}type {tool.name} = () => any"
     return f"{head}type {tool.name} = (_: {_comments(schema)}{_object(schema, References(schema), 0)}) => any"
+
+
+def _without_titles(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_titles(entry) for entry in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: _without_titles(inner)
+        for name, inner in schema.items()
+        if name != "title" or not isinstance(inner, str)
+    }
 
 
 def _type(schema: Any, references: References, depth: int) -> str:
@@ -40,7 +54,9 @@ def _type(schema: Any, references: References, depth: int) -> str:
     kind = found.get("type")
     if isinstance(kind, list):
         kinds = dict.fromkeys(map(str, kind))  # a kind that stands there twice would double what is in it
-        return " | ".join(_named(one, found, references, depth + 1) for one in kinds)
+        comments = _comments(found) if len(kinds) > 1 else ""
+        comments = comments and "\n" + comments
+        return " | ".join(comments + _named(one, found, references, depth + 1) for one in kinds)
     if kind not in ("array", "object") and "properties" in found:
         kind = "object"
     return _named(str(kind), found, references, depth)
@@ -57,7 +73,10 @@ def _named(kind: str, schema: dict[str, Any], references: References, depth: int
 def _array(schema: dict[str, Any], references: References, depth: int) -> str:
     if not as_record(schema.get("items")):
         return "any[]"
-    inner = _type(schema["items"], references, depth + 1)
+    items = references.resolved(schema["items"])
+    inner = _comments(items) + _type(items, references, depth + 1)
+    if "\n" in inner:
+        return f"Array<\n{inner}\n>"
     return f"({inner})[]" if " | " in inner and not inner.startswith("{") else f"{inner}[]"
 
 
@@ -71,7 +90,8 @@ def _object(schema: dict[str, Any], references: References, depth: int) -> str:
     for name, given in properties.items():
         found = references.resolved(given)
         optional = "" if name in required else "?"
-        rows.append((_comments(found), f"{name}{optional}: {_type(found, references, depth)}", _default(found)))
+        typed = f"{_key(name)}{optional}: {_type(found, references, depth)}"
+        rows.append((_comments(found), typed, _default(found)))
     if any(comments or default or "\n" in row for comments, row, default in rows):
         return "{\n" + "".join(f"{comments}{row},{default}\n" for comments, row, default in rows) + "}"
     return "{ " + ", ".join(row for _, row, _ in rows) + " }"
@@ -85,14 +105,20 @@ def _default(schema: dict[str, Any]) -> str:
     return f" // default: {default if bare else _json(default)}"
 
 
+def _key(name: str) -> str:
+    return name if name.isidentifier() else _json(name)  # as in TypeScript
+
+
 def _comments(schema: dict[str, Any]) -> str:
-    return "".join(_comment(schema.get(name)) for name in ("title", "description"))
+    """Title and description, with an empty comment line between them if there are both."""
+    title, description = _comment(schema.get("title")), _comment(schema.get("description"))
+    return f"{title}//\n{description}" if title and description else title + description
 
 
 def _comment(text: object) -> str:
     if not isinstance(text, str) or not text.strip():
         return ""
-    return "// " + "\n".join(line.strip() for line in text.strip().split("\n")) + "\n"
+    return "".join(f"// {line.strip()}".rstrip() + "\n" for line in text.strip().split("\n"))
 
 
 def _json(found: object) -> str:
