@@ -1,23 +1,26 @@
 """Offline counts of recorded requests beside what was billed for them, and beside litellm's.
 
 An error is the distance from the bill as a share of it. Rows are left out by a rule on the request, never on
-the bill: what we name as unexplained by it, and calls that do not hand a model messages to read.
+the bill: what we name as unexplained by it, and calls that do not hand a model messages to read. `held_out_*`
+figures judge the calls of each source by evidence from the other sources, so they say more about requests that
+nobody has seen than the others, whose rules and evidence come from the same recordings.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks import recorded
+from benchmarks import count_evidence, recorded
 from benchmarks.harness import Cell, Report
 from benchmarks.recorded import Call
 from foveate import wire
 from foveate.errors import MalformedRequest
 from foveate.tokens import RequestCount, counter_for, with_model
 from foveate.tokens.families import is_claude
-from foveate.values import Request
+from foveate.values import Request, TokenCount
 
+_Judged = tuple[count_evidence.Counted, TokenCount]
 _PROVIDERS = ("openai-chat", "openai-responses", "anthropic", "google", "bedrock")
 _ENDPOINTS = "counting endpoints"
 
@@ -29,12 +32,22 @@ class Row:
     group: str
     is_claude: bool
     has_tools: bool
+    has_schema: bool
     billed: int
     ours: RequestCount
     litellm: int | None
 
 
 FIGURES = (
+    "held_out_called_exact_share",
+    "held_out_called_exact_right_share",
+    "held_out_upper_covers",
+    "held_out_upper_over_billed_median",
+    "held_out_<group>_rows",
+    "held_out_<group>_called_exact_share",
+    "held_out_<group>_called_exact_right_share",
+    "held_out_<group>_upper_covers",
+    "held_out_<group>_upper_over_billed_median",
     "rows_counted",
     "rows_left_out",
     "called_exact_share",
@@ -42,6 +55,7 @@ FIGURES = (
     "<group>_exact_share",
     "<group>_median_error",
     "<group>_p95_error",
+    "<group>_upper_given_share",
     "<group>_upper_covers",
     "<group>_upper_over_billed_median",
 )
@@ -51,7 +65,8 @@ def run(data: Path | None) -> Report:
     """Errors by provider and by whether there are tools."""
     from benchmarks import litellm_peer
 
-    calls = recorded.pairs(data) + recorded.counted(data)
+    pairs = recorded.pairs(data)
+    calls = pairs + recorded.counted(data)
     left_out: dict[str, list[float | None]] = {}
     rows: list[Row] = []
     for call in calls:
@@ -64,6 +79,7 @@ def run(data: Path | None) -> Report:
                     group=call.provider if call.provider in (*_PROVIDERS, _ENDPOINTS) else "other hosts",
                     is_claude=is_claude(request.model),
                     has_tools=bool(request.tools),
+                    has_schema=request.schema is not None,
                     billed=call.billed,
                     ours=count,
                     litellm=litellm_peer.count(call, request),
@@ -71,7 +87,42 @@ def run(data: Path | None) -> Report:
             )
     groups = _groups([row for row in rows if row.group != _ENDPOINTS])
     groups[_ENDPOINTS] = [row for row in rows if row.group == _ENDPOINTS]
-    return _report({name: group for name, group in groups.items() if group}, rows, left_out)
+    report = _report({name: group for name, group in groups.items() if group}, rows, left_out)
+    return replace(report, figures=_held_out(pairs) | dict(report.figures))
+
+
+def _held_out(calls: Sequence[Call]) -> dict[str, float]:
+    """Figures of calls judged by evidence from other sources than their own."""
+    counted = [one for call in calls if (one := count_evidence.count(call)) and not one.raw.unexplained]
+    judged = list(count_evidence.judge_held_out(counted))
+    if not judged:
+        return {}
+    figures = {f"held_out_{name}": value for name, value in _judged_figures(judged).items()}
+    for group, found in _held_out_groups(judged).items():
+        key = f"held_out_{group.replace('-', '_').replace(' ', '_')}"
+        figures[f"{key}_rows"] = len(found)
+        figures |= {f"{key}_{name}": value for name, value in _judged_figures(found).items()}
+    return {name: round(value, 4) for name, value in figures.items()}
+
+
+def _held_out_groups(judged: Sequence[_Judged]) -> dict[str, list[_Judged]]:
+    groups: dict[str, list[_Judged]] = defaultdict(list)
+    for counted, count in judged:
+        provider = counted.call.provider if counted.call.provider in _PROVIDERS else "other hosts"
+        has_schema = counted.request.schema is not None
+        kind = "tools" if counted.request.tools else "structured" if has_schema else "plain"
+        for name in ("all", provider, f"{provider} {kind}"):
+            groups[name].append((counted, count))
+    return {name: groups[name] for name in sorted(groups)}
+
+
+def _judged_figures(judged: Sequence[_Judged]) -> dict[str, float]:
+    called = [counted for counted, count in judged if count.exact]
+    found = {"called_exact_share": len(called) / len(judged)}
+    if called:
+        found["called_exact_right_share"] = sum(counted.is_right for counted in called) / len(called)
+    uppers = [(count.upper, counted.used_tokens) for counted, count in judged]
+    return found | _upper_figures(uppers)
 
 
 def _counted(call: Call) -> tuple[Request, RequestCount] | tuple[None, None]:
@@ -107,7 +158,11 @@ def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
     groups: dict[str, list[Row]] = {}
     for name, found in sources.items():
         groups[name] = found
-        groups[f"{name} plain"] = [row for row in found if not row.has_tools]
+        plain = [row for row in found if not row.has_tools]
+        if name == "openai-chat":
+            groups[f"{name} structured"] = [row for row in plain if row.has_schema]
+            plain = [row for row in plain if not row.has_schema]
+        groups[f"{name} plain"] = plain
         groups[f"{name} tools"] = [row for row in found if row.has_tools]
     return groups
 
@@ -170,8 +225,14 @@ def _figures(pairs: Sequence[tuple[int, int]]) -> dict[str, float]:
 
 
 def _upper(rows: Sequence[Row]) -> dict[str, float]:
-    """How often the bill stays under our bound, and how far above it the bound is."""
-    bounds = [(row.ours.total.upper, row.billed) for row in rows]
+    """How often there is a bound, how often the bill stays under it, and how far above the bill it is."""
+    bounds = [(row.ours.upper, row.billed) for row in rows if row.ours.upper is not None]
+    return {"upper_given_share": len(bounds) / len(rows), **_upper_figures(bounds)}
+
+
+def _upper_figures(bounds: Sequence[tuple[int, int]]) -> dict[str, float]:
+    if not bounds:
+        return {}
     return {
         "upper_covers": sum(upper >= billed for upper, billed in bounds) / len(bounds),
         "upper_over_billed_median": _quantile([upper / billed for upper, billed in bounds], 0.5),

@@ -44,7 +44,8 @@ from benchmarks.recorded_steps import Increment, increments
 from foveate import wire
 from foveate.tokens import claude, token_classes
 from foveate.tokens.claude import ClaudeRuler, Constants, Fitted, class_counts, family_of
-from foveate.tokens.counter import RequestCount, RequestCounter
+from foveate.tokens.counter import RequestCounter
+from foveate.tokens.request_count import RequestCount
 from foveate.tokens.rules.claude import ClaudeRules
 from foveate.tokens.rules.claude_models import claude_model
 from foveate.tokens.vocabulary import bundled

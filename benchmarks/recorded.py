@@ -47,10 +47,11 @@ _BILLED = (
 class Call:
     """One recorded call.
 
-    `asks_to_read`: it hands a model messages to read, and not, say, texts to embed. `format` is None where the
-    route leaves it open, `billed` where the provider did not say.
+    `source` is the repository that recorded it. `asks_to_read`: it hands a model messages to read, and not,
+    say, texts to embed. `format` is None if the route leaves it open, `billed` if the provider did not say.
     """
 
+    source: str
     provider: str
     host: str
     route: str
@@ -68,9 +69,11 @@ def pairs(data: Path | None) -> list[Call]:
         BadData: there is no such file, or it does not hold recorded calls.
     """
     where = data or DATA
+    files = _pairs_in(where) if where.is_dir() else [where]
     return [
         _call(row, provider=str(row["provider"]), usage=row["usage"])
-        for row in _rows(_pairs_in(where) if where.is_dir() else where, needs=("uri", "provider", "usage"))
+        for file in files
+        for row in _rows(file, needs=("uri", "provider", "usage"))
     ]
 
 
@@ -117,10 +120,9 @@ def _lines(path: Path) -> list[bytes]:
         raise BadData(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _pairs_in(folder: Path) -> Path:
-    """The file of pairs in a folder, which may have a name of its own."""
-    others = sorted(folder.glob("*pairs*.jsonl*"))
-    return folder / PAIRS if (folder / PAIRS).exists() or not others else others[0]
+def _pairs_in(folder: Path) -> list[Path]:
+    """The files of pairs in a folder, whatever their names are."""
+    return sorted(folder.glob("*pairs*.jsonl*")) or [folder / PAIRS]
 
 
 def _call(row: Mapping[str, Any], *, provider: str, usage: object) -> Call:
@@ -130,6 +132,7 @@ def _call(row: Mapping[str, Any], *, provider: str, usage: object) -> Call:
     body, spoken = _unwrapped(row["request"], route[1] if route else None)
     model = row.get("model") or (unquote(named[1]) if named else "") or body.get("model") or ""
     return Call(
+        source=str(row.get("repo") or ""),
         provider=provider,
         host=uri.hostname or "",
         route=_kind(uri.path),

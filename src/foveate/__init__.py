@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from foveate.budget.ladders import LadderLike
     from foveate.memory.memory import Memory
     from foveate.memory.view import View
-    from foveate.tokens.counter import PartCount, RequestCount, RequestCounter
+    from foveate.tokens.counter import RequestCounter
     from foveate.tokens.gauge import TextCounter
+    from foveate.tokens.request_count import PartCount, RequestCount
     from foveate.values import TokenCount
 
 __all__ = [
@@ -151,9 +152,9 @@ _HOMES = {
     "Cut": "budget.prompt",
     "Item": "budget.sections",
     "Memory": "memory.memory",
-    "PartCount": "tokens.counter",
+    "PartCount": "tokens.request_count",
     "Prompt": "budget.prompt",
-    "RequestCount": "tokens.counter",
+    "RequestCount": "tokens.request_count",
     "Section": "budget.sections",
     "SectionReport": "budget.prompt",
     "SectionRule": "budget.budgets",

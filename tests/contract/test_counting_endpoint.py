@@ -11,8 +11,8 @@ from anthropic import Anthropic
 from foveate import wire
 from foveate.tokens import Backend, CounterOptions, Counting
 from foveate.tokens.anthropic import AnthropicCounter
-from foveate.tokens.counter import RequestCount
 from foveate.tokens.endpoints import Dialect
+from foveate.tokens.request_count import RequestCount
 from foveate.tokens.tokenize import TokenizeCounter
 from foveate.upstream import Client
 from foveate.values import Format

@@ -20,7 +20,7 @@ from foveate.cache.rows import Ends, Pieces
 from foveate.cache.rules import Rules
 from foveate.tokens import RequestCounter
 from foveate.tokens.caches import register
-from foveate.tokens.counter import Opening
+from foveate.tokens.opening import Opening
 from foveate.tokens.tally import Tally
 from foveate.values import Area, Request, Ttl
 from foveate.wire.around import around_of, parameters_of

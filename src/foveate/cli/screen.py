@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 from foveate.errors import BudgetExceeded, FoveateError, UnreadableInput, UnwritableOutput
 
 if TYPE_CHECKING:
-    from foveate.tokens.counter import PartCount, RequestCount
+    from foveate.tokens.request_count import PartCount, RequestCount
 
 # After so long, a person is told that something is going on.
 LONG_SECONDS = 1.0
@@ -50,6 +50,7 @@ def look(stream: TextIO | None) -> Look:
 def print_json(counted: "RequestCount") -> None:
     """A count as one JSON object."""
     shown = asdict(counted)
+    shown["total"]["upper"] = counted.upper
     if not shown["unexplained"]:
         del shown["unexplained"]
     print_object(shown)
@@ -260,8 +261,10 @@ def number(tokens: int, exact: bool) -> str:
 def _trust(counted: "RequestCount") -> str:
     total = counted.total
     trust = "exact" if total.exact else "estimated"
-    if total.upper != total.tokens:
-        trust += f", at most {total.upper:,}"
+    if counted.upper is None:
+        trust += ", no upper bound"
+    elif counted.upper != total.tokens:
+        trust += f", at most {counted.upper:,}"
     lines = [f"{plain(counted.model)}, {counted.backend}: {trust}"]
     if counted.unexplained:
         lines.append("cannot be seen from here, and comes on top: " + plain(", ".join(counted.unexplained)))

@@ -11,6 +11,7 @@ from foveate import wire
 from foveate.budget.answers import longest_answer_of
 from foveate.cost.price_book import PriceBook
 from foveate.fold.overflow import lower_end
+from foveate.tokens.request_count import BOUNDED
 from foveate.tokens.rules.claude_models import CLIENT_TOOL_TOKENS
 from foveate.values import Format, Request, TokenCount, Ttl
 from foveate.wire.around import around_of
@@ -27,9 +28,7 @@ _RUN_HERE = ("function", "custom", "local_shell", "apply_patch", "namespace", *C
 _UNSAID_USES = 10
 # So long a definition can be that the provider has for a tool of its own which the client runs.
 _OWN_TOOL_TOKENS = 2_000
-# What cannot be seen, and yet is within its count: pictures have a largest size, and sealed thoughts are as
-# long as their seal. A guardrail is no input of the model's.
-_WITHIN = {"image (url)": 0, "image (file)": 0, "sealed reasoning": 0, "guardrailConfig": 0}
+_WITHIN = dict.fromkeys(BOUNDED, 0)
 # So long an answer can be where the window is that of the prompt alone, or is not known (November 2026: GPT-5).
 _LONG_ANSWER_TOKENS = 128_000
 _MOST_DIGITS = 18

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from foveate.tokens.caches import drop_caches
     from foveate.tokens.calibration import Calibration
     from foveate.tokens.conversation import Conversation
-    from foveate.tokens.counter import PartCount, RequestCount, RequestCounter
+    from foveate.tokens.counter import RequestCounter
     from foveate.tokens.families import counter_for
     from foveate.tokens.options import Backend, CounterOptions
+    from foveate.tokens.request_count import PartCount, RequestCount
 
 __all__ = [
     "Backend",
@@ -38,8 +39,8 @@ _HOMES = {
     "Conversation": "conversation",
     "CounterOptions": "options",
     "Counting": "backends",
-    "PartCount": "counter",
-    "RequestCount": "counter",
+    "PartCount": "request_count",
+    "RequestCount": "request_count",
     "RequestCounter": "counter",
     "count_body": "bodies",
     "counter_for": "families",

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from foveate import wire
-from foveate.tokens.counter import PartCount, RequestCount
 from foveate.tokens.courtesy import courtesy
 from foveate.tokens.families import counter_for
+from foveate.tokens.request_count import PartCount, RequestCount
 from foveate.values import NOTHING, Format, Request
 from foveate.wire.body import to_bytes
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from foveate.tokens.caches import register
-from foveate.tokens.counter import RequestCount, RequestCounter
+from foveate.tokens.counter import RequestCounter
 from foveate.tokens.endpoints import EndpointCounter, Endpoints, Question, Unsupported
 from foveate.tokens.memo import DEFAULT_CAPACITY, Memo, digest
+from foveate.tokens.request_count import RequestCount
 from foveate.values import Request, TokenCount
 
 Result = TypeVar("Result")

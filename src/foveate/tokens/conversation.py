@@ -6,8 +6,9 @@ from typing import Any
 from foveate import wire
 from foveate.errors import MalformedRequest
 from foveate.tokens.bodies import with_model
-from foveate.tokens.counter import Opening, RequestCounter
+from foveate.tokens.counter import RequestCounter
 from foveate.tokens.families import counter_for
+from foveate.tokens.opening import Opening
 from foveate.tokens.tally import EMPTY, Tally
 from foveate.values import Message, Request, TokenCount
 from foveate.wire.body import TOO_DEEP, to_bytes
@@ -83,4 +84,4 @@ class _Counted:
             return self._counter.opening(self._request, first, last, tally.loads)
         frame = self._counter.frame(self._request, first, last)
         known = self._opening
-        return known if frame is known.frame else Opening.of(known.system, known.tools, frame)
+        return known if frame is known.frame else Opening.of(known.system, known.tools, frame, known.features)

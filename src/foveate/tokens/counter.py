@@ -7,20 +7,22 @@ from there, and only what follows is read, rendered and tokenised.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-import msgspec
 from msgspec.structs import replace
 
 from foveate import wire
 from foveate.errors import MalformedRequest
 from foveate.tokens.caches import register
 from foveate.tokens.courtesy import courtesy
+from foveate.tokens.evidence import Judge, RawCount, Subject, evidence
+from foveate.tokens.features import message_features, request_features, tool_features
 from foveate.tokens.gauge import Gauge
 from foveate.tokens.memo import DEFAULT_CAPACITY, Memo, digest
+from foveate.tokens.opening import Opening, is_certain
 from foveate.tokens.remembering import Remembering
 from foveate.tokens.rendering import Measured, Rendering, Rules, Yardstick, measure, text_count
+from foveate.tokens.request_count import PartCount, RequestCount
 from foveate.tokens.tally import EMPTY, Tally
 from foveate.values import NOTHING, Format, Message, Request, TokenCount
 from foveate.wire.around import around_of
@@ -40,61 +42,11 @@ _MESSAGES_AT_ONCE = 64
 _TRANSLATED_SPREAD, _TRANSLATED_TOKENS = 0.05, 10
 
 
-@dataclass(frozen=True, slots=True)
-class PartCount:
-    """One row of a request's breakdown."""
-
-    name: str
-    tokens: int
-    exact: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestCount:
-    """A counted request: what it comes to, what each part takes, and what could not be seen.
-
-    `unexplained` names what the provider will add that the request does not show, such as the results of a
-    server-side tool; with anything there, the bill can be higher than `total.upper`.
-    """
-
-    model: str
-    backend: str
-    total: TokenCount
-    parts: tuple[PartCount, ...] = ()
-    unexplained: tuple[str, ...] = ()
-
-
-class Opening(msgspec.Struct, frozen=True):
-    """Everything of a request but its messages, and what that comes to."""
-
-    system: Measured
-    tools: Measured
-    frame: Measured
-    tokens: float
-    upper: float
-    certain: bool
-    unexplained: tuple[str, ...]
-
-    @classmethod
-    def of(cls, system: Measured, tools: Measured, frame: Measured) -> "Opening":
-        """These three together."""
-        parts = (system, tools, frame)
-        return cls(
-            system,
-            tools,
-            frame,
-            sum(part.tokens + part.image_tokens for part in parts),
-            sum(part.upper + part.image_upper for part in parts),
-            all(_is_certain(part) for part in parts),
-            tuple(dict.fromkeys(name for part in parts for name in part.unexplained)),
-        )
-
-
 class _Memory:
     """What was counted before. A new one in its place drops it all; who is counting goes on with the old."""
 
     def __init__(self, capacity: int) -> None:
-        self.parts: Memo[Measured] = Memo(capacity)
+        self.parts: Memo[tuple[Measured, frozenset[str]]] = Memo(capacity)
         self.tail: Memo[Measured] = Memo(capacity)
         self.heads: Memo[Tally] = Memo(_KEPT_HEADS)
         self.last_frame = Rendering(), Measured()
@@ -111,12 +63,15 @@ class RequestCounter:
         ruler: Yardstick,
         rules: Rules,
         capacity: int = DEFAULT_CAPACITY,
+        judge: Judge | None = None,
     ) -> None:
+        """`judge` says what its counts are worth; by default the evidence that ships with Foveate."""
         self.model = model
         self.backend = backend
         self._ruler = Remembering(ruler, capacity)
         self._plain_ruler = ruler
         self._rules = rules
+        self._judge = judge
         self._capacity = capacity
         self._memory = _Memory(capacity)
         self.gauge = Gauge(ruler)
@@ -173,7 +128,7 @@ class RequestCounter:
             model=self.model,
             backend=self.backend,
             total=total,
-            parts=self._breakdown(opening, head, tally, total.tokens) if in_parts else (),
+            parts=self._breakdown(opening, head, tally, total) if in_parts else (),
             unexplained=_joined(opening, together),
         )
 
@@ -202,7 +157,8 @@ class RequestCounter:
         around = [self._rules.system(request), self._rules.toolbox(request, first, loads)]
         system, toolbox = measure(around, self._ruler)
         frame = self.frame(request, first, last)
-        return Opening.of(system, self._tools(request, toolbox), frame)
+        tools, features = self._tools(request, toolbox)
+        return Opening.of(system, tools, frame, request_features(request) | features)
 
     def frame(self, request: Request, first: Message | None, last: Message | None) -> Measured:
         """The part of the opening that the last message can change."""
@@ -229,7 +185,8 @@ class RequestCounter:
         for start in range(0, len(messages), _MESSAGES_AT_ONCE):
             renderings = [self._rules.message(m) for m in messages[start : start + _MESSAGES_AT_ONCE]]
             # A turn is new, so there is nothing to be remembered of it for long.
-            found += measure(renderings, self._ruler.latest)
+            features = [message_features(m) for m in messages[start : start + _MESSAGES_AT_ONCE]]
+            found += measure(renderings, self._ruler.latest, features)
         return found
 
     def add(self, tally: Tally, measured: Iterable[Measured]) -> Tally:
@@ -240,12 +197,34 @@ class RequestCounter:
 
     def total(self, request: Request, opening: Opening, tally: Tally) -> TokenCount:
         """Opening and messages together."""
+        return (self._judge or evidence()).judge(self._raw(request, opening, tally))
+
+    def raw_count(self, request: Request) -> RawCount:
+        """The count of a request before it is judged, for those who make the evidence."""
+        trail = wire.trail(request)
+        tally = self.tally(request, trail)
+        together = tally.behind(self.head(request, trail)) if trail.head else tally
+        return self._raw(request, self.around(request, trail, together.loads), together)
+
+    def _raw(self, request: Request, opening: Opening, tally: Tally) -> RawCount:
         total = opening.tokens + tally.tokens + tally.image_tokens + tally.thought_tokens
         upper = opening.upper + tally.upper + tally.image_upper + tally.thought_upper
         certain = tally.certain and not tally.unexplained and tally.thought_upper == tally.thought_tokens
         if request.format not in self._rules.speaks:
             upper += _TRANSLATED_SPREAD * total
-        return _rounded(total, upper, exact=self._ruler.exact and certain and opening.certain)
+        return RawCount(
+            tokens=total,
+            upper=upper,
+            certain=self._ruler.exact and certain and opening.certain,
+            subject=self._subject(request.format),
+            features=opening.features,
+            message_features=tally.features,
+            unexplained=_joined(opening, tally),
+        )
+
+    def _subject(self, spoken: Format) -> Subject:
+        rules = self._rules
+        return Subject(rules.vendor, str(spoken), rules.family, rules.generation)
 
     def _ends(self, request: Request) -> tuple[Message | None, Message | None]:
         if not request.messages:
@@ -253,26 +232,28 @@ class RequestCounter:
         first, last = (wire.message(request.format, request.messages[end]) for end in (0, -1))
         return first, last
 
-    def _tools(self, request: Request, toolbox: Measured) -> Measured:
+    def _tools(self, request: Request, toolbox: Measured) -> tuple[Measured, frozenset[str]]:
         spoken = request.format.encode()
         keys = [digest(spoken, i.to_bytes(8, "little"), raw) for i, raw in enumerate(request.tools)]
         parts = self._memory.parts
         known = [parts.get(key) for key in keys]
         new = [i for i, found in enumerate(known) if found is None]
-        fresh = measure(
-            [self._rules.tool(wire.tool(request.format, request.tools[i]), i) for i in new],
-            self._ruler,
+        tools = [wire.tool(request.format, request.tools[i]) for i in new]
+        fresh = measure([self._rules.tool(t, i) for t, i in zip(tools, new, strict=True)], self._ruler)
+        for i, tool, measured in zip(new, tools, fresh, strict=True):
+            # Without an exact ruler nothing is exact, whatever the features are.
+            counted = measured, tool_features(tool) if self._ruler.exact else frozenset[str]()
+            known[i] = counted
+            parts.put(keys[i], counted)
+        found = [tool for tool in known if tool is not None]
+        measured_parts = [toolbox, *(measured for measured, _ in found)]
+        together = Measured(
+            tokens=sum(part.tokens for part in measured_parts),
+            upper=sum(part.upper for part in measured_parts),
+            certain=all(part.certain for part in measured_parts),
+            unexplained=tuple(dict.fromkeys(name for part in measured_parts for name in part.unexplained)),
         )
-        for i, measured in zip(new, fresh, strict=True):
-            known[i] = measured
-            parts.put(keys[i], measured)
-        found = [toolbox, *(measured for measured in known if measured is not None)]
-        return Measured(
-            tokens=sum(part.tokens for part in found),
-            upper=sum(part.upper for part in found),
-            certain=all(part.certain for part in found),
-            unexplained=tuple(dict.fromkeys(name for part in found for name in part.unexplained)),
-        )
+        return together, frozenset[str]().union(*(features for _, features in found))
 
     def tallied(self, trail: wire.Trail) -> tuple[int, Tally]:
         """How many messages of a trail were counted before, and what they come to together."""
@@ -332,7 +313,8 @@ class RequestCounter:
         known = [*([None] * first), *(memory.get(key) for key in keys)]
         new = [at for at, found in enumerate(known) if found is None]
         messages = [wire.message(spoken, raws[at]) for at in new]
-        fresh = measure([self._rules.message(message) for message in messages], self._ruler)
+        features = [message_features(message) for message in messages]
+        fresh = measure([self._rules.message(message) for message in messages], self._ruler, features)
         for at, measured in zip(new, fresh, strict=True):
             known[at] = measured
             if at >= first:
@@ -349,35 +331,31 @@ class RequestCounter:
         known = heads.get(key)
         if known is None:
             messages = [wire.message(request.format, wire.unmarked(raw)) for raw in raws]
-            measured = measure([self._rules.message(message) for message in messages], self._ruler)
+            features = [message_features(message) for message in messages]
+            measured = measure([self._rules.message(m) for m in messages], self._ruler, features)
             known = self.add(EMPTY, measured)
             heads.put(key, known)
         return known
 
     def _breakdown(
-        self, opening: Opening, head: Tally, tally: Tally, total_tokens: int
+        self, opening: Opening, head: Tally, tally: Tally, total: TokenCount
     ) -> tuple[PartCount, ...]:
-        exact = self._ruler.exact
         keeps = self._rules.keeps_thoughts
         messages = (*head.each(keeps_thoughts=keeps), *tally.each(keeps_thoughts=keeps))
         images = head.image_tokens + tally.image_tokens + opening.system.image_tokens
         image_upper = head.image_upper + tally.image_upper
         rows: list[tuple[str, float, bool]] = [
-            ("system", opening.system.tokens, _is_certain(opening.system)),
-            ("tools", opening.tools.tokens, _is_certain(opening.tools)),
+            ("system", opening.system.tokens, is_certain(opening.system)),
+            ("tools", opening.tools.tokens, is_certain(opening.tools)),
             *((f"messages[{i}]", *message) for i, message in enumerate(messages)),
             ("images", images, image_upper == head.image_tokens + tally.image_tokens),
-            ("overhead", opening.frame.tokens, _is_certain(opening.frame)),
+            ("overhead", opening.frame.tokens, is_certain(opening.frame)),
         ]
-        whole = _whole([tokens for _, tokens, _ in rows], total_tokens)
+        whole = _whole([tokens for _, tokens, _ in rows], total.tokens)
         return tuple(
-            PartCount(name, tokens, exact and certain)
+            PartCount(name, tokens, total.exact and certain)
             for (name, _, certain), tokens in zip(rows, whole, strict=True)
         )
-
-
-def _is_certain(part: Measured) -> bool:
-    return part.certain and not part.unexplained
 
 
 def _rounded(tokens: float, upper: float, *, exact: bool) -> TokenCount:

@@ -98,6 +98,15 @@ def text_count(length: Length, *, exact: bool) -> TokenCount:
 class Rules(Protocol):
     """How one family of models renders a request. Pure: decides, and counts nothing."""
 
+    vendor: str
+    """Whose rules these are."""
+
+    family: str
+    """The models that these rules render alike, as the evidence names them."""
+
+    generation: str
+    """Those of them that also have the same prices of images."""
+
     speaks: frozenset[Format]
     """The formats that these models take as they are. Any other is translated by somebody on the way."""
 
@@ -136,19 +145,25 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     certain: bool = True
     loads: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
+    features: int = 0
 
 
-def measure(renderings: Sequence[Rendering], ruler: Ruler) -> list[Measured]:
-    """Each rendering measured, with all their texts handed to the ruler at once."""
+def measure(renderings: Sequence[Rendering], ruler: Ruler, features: Sequence[int] = ()) -> list[Measured]:
+    """Each rendering measured, with all their texts handed to the ruler at once.
+
+    `features` are those of the messages that were rendered.
+    """
     texts: list[str] = []
     for rendering in renderings:
         texts += rendering.texts
         texts += rendering.thoughts
     lengths = iter(ruler.lengths(texts))
-    return [_measured(rendering, lengths) for rendering in renderings]
+    if not features:
+        return [_measured(rendering, lengths, 0) for rendering in renderings]
+    return [_measured(rendering, lengths, bits) for rendering, bits in zip(renderings, features, strict=True)]
 
 
-def _measured(rendering: Rendering, lengths: Iterator[Length]) -> Measured:
+def _measured(rendering: Rendering, lengths: Iterator[Length], features: int) -> Measured:
     tokens, margin = rendering.fixed_tokens, rendering.margin_tokens
     for length in islice(lengths, len(rendering.texts)):
         tokens += length.tokens
@@ -173,4 +188,5 @@ def _measured(rendering: Rendering, lengths: Iterator[Length]) -> Measured:
         certain=rendering.certain,
         loads=rendering.loads,
         unexplained=rendering.unexplained,
+        features=features,
     )

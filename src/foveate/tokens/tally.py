@@ -23,6 +23,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     certain: bool = True
     loads: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
+    features: int = 0
     # Of the last message, what the sums do not tell.
     last_thought_tokens: float = 0.0
     last_opens_turn: bool = False
@@ -46,6 +47,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             certain=self.certain and message.certain,
             loads=self.loads + message.loads if message.loads else self.loads,
             unexplained=unexplained,
+            features=self.features | message.features,
             last_thought_tokens=message.thought_tokens,
             last_opens_turn=message.opens_turn,
             last_is_certain=message.certain and not message.unexplained,
@@ -65,6 +67,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             certain=head.certain and self.certain,
             loads=head.loads + self.loads,
             unexplained=tuple(dict.fromkeys(head.unexplained + self.unexplained)),
+            features=head.features | self.features,
         )
 
     def each(self, *, keeps_thoughts: bool) -> list[tuple[float, bool]]:

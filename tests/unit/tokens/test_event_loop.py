@@ -13,8 +13,8 @@ import pytest
 
 import foveate
 from foveate.tokens import CounterOptions, Counting
-from foveate.tokens.counter import RequestCount
 from foveate.tokens.endpoints import Endpoints
+from foveate.tokens.request_count import RequestCount
 from tests.conftest import ROOT
 from tests.fakes import Behaviour, llama_like
 

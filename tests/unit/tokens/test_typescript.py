@@ -7,11 +7,11 @@ from foveate.tokens.rules.typescript import function_type
 from foveate.values import Tool
 
 
-def rendered(properties: dict[str, Any], *, description: str = "", titles: bool = True) -> str:
+def rendered(properties: dict[str, Any], *, description: str = "", is_2023: bool = False) -> str:
     parameters = {"type": "object", "properties": properties, "required": list(properties)}
     data = json.dumps(parameters).encode()
     tool = Tool(kind="function", name="f", description=description, parameters=data, raw=b"{}")
-    return function_type(tool, titles=titles)
+    return function_type(tool, is_2023=is_2023)
 
 
 def test_every_line_of_a_description_is_a_comment_without_indentation() -> None:
@@ -28,15 +28,15 @@ def test_an_empty_comment_line_separates_title_and_description() -> None:
 
 def test_titles_are_left_out_for_models_that_are_not_shown_them() -> None:
     assert (
-        rendered({"city": {"type": "string", "title": "City"}}, titles=False)
-        == "type f = (_: { city: string }) => any"
+        rendered({"city": {"type": "string", "title": "City"}}, is_2023=True)
+        == "type f = (_: {\ncity: string,\n}) => any"
     )
 
 
 def test_a_parameter_called_title_is_not_a_title() -> None:
-    text = rendered({"title": {"type": "string", "title": "Title"}}, titles=False)
+    text = rendered({"title": {"type": "string", "title": "Title"}}, is_2023=True)
 
-    assert text == "type f = (_: { title: string }) => any"
+    assert text == "type f = (_: {\ntitle: string,\n}) => any"
 
 
 def test_a_type_of_several_lines_stands_in_an_array_of_its_own() -> None:

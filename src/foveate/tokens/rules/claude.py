@@ -60,10 +60,12 @@ def claude_rules(model: str) -> "ClaudeRules":
 class ClaudeRules:
     """One model's figures over its family's fitted constants."""
 
+    vendor = "claude"
     # Chats through routers that translate were billed like these too.
     speaks = frozenset((Format.ANTHROPIC, Format.BEDROCK, Format.CHAT))
 
     def __init__(self, model: ClaudeModel, constants: Constants, extra: float = 0.0) -> None:
+        self.family = self.generation = model.family
         self._model = model
         self._constants = constants
         self._extra = extra

@@ -102,18 +102,24 @@ def gemini_rules(model: str, host: str) -> "GeminiRules":
     else:
         dialect = _TEMPLATE if (major, minor) < (3, 6) else _TEMPLATE_3_6
     known = found is not None and (major, minor) in _KNOWN_VERSIONS and "embedding" not in model.lower()
-    return GeminiRules(dialect, generation=major, known=known)
+    on_vertex = "aiplatform" in host.lower()
+    family = "gemini on Vertex AI" if on_vertex else f"gemini-{major}.{minor}" if known else "gemini"
+    return GeminiRules(dialect, generation=major, known=known, family=family)
 
 
 class GeminiRules:
     """Renders requests to Gemini, in its own format or in one that is translated on the way."""
 
+    vendor = "gemini"
     speaks = frozenset((Format.GEMINI,))
 
     keeps_thoughts = False
 
-    def __init__(self, dialect: Dialect, *, generation: int, known: bool = True) -> None:
+    def __init__(
+        self, dialect: Dialect, *, generation: int, known: bool = True, family: str = "gemini"
+    ) -> None:
         """`known`: bills of this version were seen; another inherits, and is not called exact."""
+        self.family = self.generation = family
         self._dialect = dialect
         self._script = dialect.script
         self._generation = generation

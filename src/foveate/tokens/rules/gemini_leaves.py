@@ -13,7 +13,7 @@ from foveate.wire.body import as_list, as_record
 
 
 class Leaves:
-    """Counts names, descriptions, keys and strings; punctuation, numbers and booleans are free."""
+    """Counts names, descriptions, keys and strings, and a number as one token; all else is free."""
 
     def declaration(self, declaration: Declaration) -> Rendering:
         """A declaration. What stands in `parametersJsonSchema` is not counted."""
@@ -22,11 +22,11 @@ class Leaves:
 
     def call(self, name: str, arguments: Json) -> Rendering:
         """A call."""
-        return Rendering(texts=(name, *_strings(arguments)))
+        return Rendering(texts=(name, *_strings(arguments)), fixed_tokens=_numbers(arguments))
 
     def answer(self, name: str, response: Json) -> Rendering:
         """An answer."""
-        return Rendering(texts=(name, *_strings(response)))
+        return Rendering(texts=(name, *_strings(response)), fixed_tokens=_numbers(response))
 
     def form(self, schema: Json) -> Rendering:
         """The answer's schema, counted like a function's (1 recording: 41 tokens)."""
@@ -43,6 +43,15 @@ def _strings(value: object) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from _strings(inner)
+
+
+def _numbers(value: object) -> int:
+    """How many numbers there are; each of 9 recorded ones was one token, whatever its length."""
+    if isinstance(value, dict):
+        return sum(map(_numbers, value.values()))
+    if isinstance(value, list):
+        return sum(map(_numbers, value))
+    return int(isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _schema(schema: Json) -> Iterator[str]:

@@ -61,15 +61,23 @@ _BYTES_PER_PAGE = 50_000
 
 def openai_rules(model: str) -> "OpenAIRules":
     """The rules of one of OpenAI's models."""
-    return OpenAIRules(generation_of(model), on_bedrock="openai." in model)
+    return OpenAIRules(
+        generation_of(model),
+        on_bedrock="openai." in model,
+        is_routed="/" in model and not model.startswith("azure/"),
+    )
 
 
 class OpenAIRules:
     """One generation's rendering, for both of OpenAI's formats."""
 
+    vendor = "openai"
     speaks = frozenset((Format.CHAT, Format.RESPONSES))
 
-    def __init__(self, generation: Generation, *, on_bedrock: bool = False) -> None:
+    def __init__(self, generation: Generation, *, on_bedrock: bool = False, is_routed: bool = False) -> None:
+        """`is_routed`: its name is one that a router gives it, which may render requests on its own."""
+        where = f"{' on Bedrock' * on_bedrock}{' by a router' * is_routed}"
+        self.family, self.generation = generation.family + where, generation.name + where
         self._generation = generation
         self._on_bedrock = on_bedrock
         self.keeps_thoughts = generation.keeps_reasoning
@@ -84,7 +92,7 @@ class OpenAIRules:
         frame = Rendering(fixed_tokens=self._generation.reply, margin_tokens=margin)
         if request.schema is None:
             return frame
-        around, certain = self._around_schema(request, first)
+        around, margin_around = self._around_schema(request, first)
         texts: tuple[str, ...] = (_schema_text(request.schema),)
         if request.format is Format.CHAT and self._generation.schema_name and not request.tools:
             texts += (request.schema.name,)
@@ -92,8 +100,7 @@ class OpenAIRules:
             frame,
             texts=texts,
             fixed_tokens=frame.fixed_tokens + around,
-            margin_tokens=margin + (0 if certain else 8),
-            certain=certain,
+            margin_tokens=margin + margin_around,
         )
 
     def system(self, request: Request) -> Rendering:
@@ -120,7 +127,7 @@ class OpenAIRules:
             if generation.forced is not None and (name := _chosen_name(request)):
                 texts, fixed = (*texts, f"functions.{name}"), fixed + generation.forced
         margin = _TOOLS_MARGIN_TOKENS + (0 if self.known else _UNKNOWN_TOOLS_TOKENS)
-        return Rendering(texts=texts, fixed_tokens=fixed, margin_tokens=margin, certain=False)
+        return Rendering(texts=texts, fixed_tokens=fixed, margin_tokens=margin)
 
     def tool(self, tool: Tool, position: int) -> Rendering:
         """One function type, with what stands before it. Tools that run on OpenAI's side cannot be seen."""
@@ -128,8 +135,8 @@ class OpenAIRules:
             return Rendering(certain=False, unexplained=(f"server tool {tool.kind}",))
         layout = self._generation.layout
         before = layout.between if position else layout.before_first
-        text = before + function_type(tool, titles=self._generation.titles)
-        return Rendering(texts=(text,), margin_tokens=_TOOLS_MARGIN * len(text) / 4, certain=False)
+        text = before + function_type(tool, is_2023=self._generation.is_2023)
+        return Rendering(texts=(text,), margin_tokens=_TOOLS_MARGIN * len(text) / 4)
 
     def message(self, message: Message) -> Rendering:
         """One message, or one item of a Responses input."""
@@ -145,10 +152,10 @@ class OpenAIRules:
         return joined((self._said(said, generation.message + generation.assistant), called))
 
     def _said(self, parts: tuple[Part, ...], around: int, *, role: str = "", name: str = "") -> Rendering:
-        inner, certain = _unwrapped(parts)
+        inner = _unwrapped(parts)
         if len(inner) == 1 and isinstance(inner[0], Text) and not name:  # most messages, and the quickest way
             texts: tuple[str, ...] = (inner[0].text,)
-            return Rendering(texts=texts, fixed_tokens=around, opens_turn=role == "user", certain=certain)
+            return Rendering(texts=texts, fixed_tokens=around, opens_turn=role == "user")
         if inner and all(isinstance(part, Thinking) for part in inner):
             return _thought(inner)
         generation = self._generation
@@ -157,7 +164,6 @@ class OpenAIRules:
             texts=(text, name) if name else (text,),
             fixed_tokens=around + (generation.name_tokens if name else 0),
             opens_turn=role == "user",
-            certain=certain and not name,
         )
         beside = [self._beside(part) for part in inner if not isinstance(part, Text | Thinking)]
         return joined((words, *beside)) if beside else words
@@ -205,26 +211,27 @@ class OpenAIRules:
     def _called(self, calls: list[ToolCall]) -> Rendering:
         """Calls: each a message of its own, or, several in one older chat message, one call of them all."""
         generation = self._generation
+        compacted = [_compact(call.arguments) for call in calls]
+        certain = None not in compacted
+        arguments = [
+            call.arguments if said is None else said for call, said in zip(calls, compacted, strict=True)
+        ]
+        margin = 3 * len(calls)
         if len(calls) > 1 and not generation.channels:
             uses = ",".join(
-                f'{{"recipient_name":"functions.{call.name}","parameters":{_compact(call.arguments)}}}'
-                for call in calls
+                f'{{"recipient_name":"functions.{call.name}","parameters":{said}}}'
+                for call, said in zip(calls, arguments, strict=True)
             )
             # The results of such a call are one message as well, a list of strings.
             fixed = generation.message + 16 - 2 * len(calls)
-            return Rendering(
-                texts=(f'{{"tool_uses":[{uses}]}}',),
-                fixed_tokens=fixed,
-                margin_tokens=3 * len(calls),
-                certain=False,
-            )
-        texts: list[str] = []
+            texts = (f'{{"tool_uses":[{uses}]}}',)
+            return Rendering(texts=texts, fixed_tokens=fixed, margin_tokens=margin, certain=certain)
+        each: list[str] = []
         fixed = 0
-        for call in calls:
-            texts += (call.name, f"functions.{call.name}", _compact(call.arguments))
+        for call, said in zip(calls, arguments, strict=True):
+            each += (call.name, f"functions.{call.name}", said)
             fixed += generation.message - 1 + self._call_tokens(call)
-        margin = 3 * len(calls)
-        return Rendering(texts=tuple(texts), fixed_tokens=fixed, margin_tokens=margin, certain=False)
+        return Rendering(texts=tuple(each), fixed_tokens=fixed, margin_tokens=margin, certain=certain)
 
     def _call_tokens(self, call: ToolCall) -> int:
         generation = self._generation
@@ -232,15 +239,17 @@ class OpenAIRules:
             return generation.chat_call
         return generation.responses_call + (generation.stored_call if call.item_id else 0)
 
-    def _around_schema(self, request: Request, first: Message | None) -> tuple[int, bool]:
+    def _around_schema(self, request: Request, first: Message | None) -> tuple[int, int]:
+        """What goes around a schema, and how much more that could be."""
         generation = self._generation
         if request.format is Format.RESPONSES:
-            return generation.schema_responses, True
+            return generation.schema_responses, 0
         if request.tools:
-            return 1, False
+            return 1, 8
+        margin = 8 if generation.channels else 0
         if _is_system(first):
-            return (2 if generation.schema_name else 4) + _blank_line_tokens(first), not generation.channels
-        return generation.schema_alone, not generation.channels
+            return (2 if generation.schema_name else 4) + _blank_line_tokens(first), margin
+        return generation.schema_alone, margin
 
     def _forced(self, request: Request) -> str:
         """The name of the one function that can be called, if there is only one."""
@@ -258,12 +267,12 @@ def _chosen_name(request: Request) -> str:
     return "" if request.tool_choice in ("", "auto", "none", "required") else request.tool_choice
 
 
-def _unwrapped(parts: tuple[Part, ...]) -> tuple[tuple[Part, ...], bool]:
-    """The parts with tool results opened, and whether there were none."""
+def _unwrapped(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """The parts with tool results opened."""
     opened: list[Part] = []
     for part in parts:
         opened += part.parts if isinstance(part, ToolResult) else (part,)
-    return tuple(opened), not any(isinstance(part, ToolResult) for part in parts)
+    return tuple(opened)
 
 
 def _thought(parts: tuple[Part, ...]) -> Rendering:
@@ -316,13 +325,14 @@ def _shown(schema: Any) -> Any:
     }
 
 
-def _compact(arguments: str) -> str:
-    if not has_unique_keys(arguments):  # a model can write anything
-        return arguments
+def _compact(arguments: str) -> str | None:
+    """Arguments without spaces; None if they are not JSON, since a model can write anything."""
+    if not has_unique_keys(arguments):
+        return None
     try:
         return _json(value(arguments.encode()))
     except (MalformedRequest, UnicodeError):
-        return arguments
+        return None
 
 
 def _ascii_json(found: object) -> str:

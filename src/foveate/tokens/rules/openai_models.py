@@ -28,6 +28,7 @@ class Generation:
     """What one generation adds, in tokens."""
 
     name: str
+    family: str  # generations of one family differ in their prices of images alone
     vocabulary: str
     images: Pricing
     layout: Layout
@@ -45,7 +46,7 @@ class Generation:
     schema_alone: int  # chat: the answer's schema with neither system message nor tools
     schema_responses: int
     schema_name: bool = False  # chat: the name of the answer's schema opens the reply
-    titles: bool = True  # the titles of a tool's parameters are shown
+    is_2023: bool = False  # tools are shown without titles, with a line for every property
     keeps_reasoning: bool = False
     known: bool = True
 
@@ -66,6 +67,7 @@ BEDROCK_TOOLS_TOKENS = 6
 
 _GPT_4O = Generation(
     name="gpt-4o",
+    family="gpt-4o",
     vocabulary="o200k_base",
     images=Tiles(85, 170),
     layout=_BRACES,
@@ -82,6 +84,7 @@ _GPT_4O = Generation(
 )
 _GPT_5 = Generation(
     name="gpt-5",
+    family="gpt-5",
     vocabulary="o200k_base",
     images=Tiles(70, 140),
     layout=_NAMESPACE,
@@ -100,6 +103,7 @@ _GPT_5 = Generation(
 _GPT_5_4 = replace(
     _GPT_5,
     name="gpt-5.4",
+    family="gpt-5.4",
     images=Patches(2500, 1.0),
     keeps_reasoning=True,
     responses_call=12,
@@ -111,32 +115,45 @@ _CL100K = "cl100k_base"
 _GENERATIONS: tuple[tuple[str, Generation], ...] = (
     (
         r"gpt-3\.?5|davinci|babbage|text-embedding-(3|ada)",
-        replace(_GPT_4O, name="gpt-3.5", vocabulary=_CL100K, name_tokens=1),
+        replace(_GPT_4O, name="gpt-3.5", family="gpt-3.5", vocabulary=_CL100K, name_tokens=1),
     ),
     (
         r"gpt-4(-32k)?(-0[36]\d\d|$)",
-        replace(_GPT_4O, name="gpt-4-0613", vocabulary=_CL100K, name_tokens=1, titles=False),
+        replace(
+            _GPT_4O, name="gpt-4-0613", family="gpt-4-0613", vocabulary=_CL100K, name_tokens=1, is_2023=True
+        ),
     ),
-    (r"gpt-4(-|$)(?!o)", replace(_GPT_4O, name="gpt-4", vocabulary=_CL100K, name_tokens=1)),
+    (r"gpt-4(-|$)(?!o)", replace(_GPT_4O, name="gpt-4", family="gpt-3.5", vocabulary=_CL100K, name_tokens=1)),
     (r"gpt-4o-mini", replace(_GPT_4O, name="gpt-4o-mini", images=Tiles(2833, 5667))),
     (r"(chatgpt|gpt)-4o", _GPT_4O),
-    (r"gpt-4\.1-mini", replace(_GPT_4O, name="gpt-4.1-mini", images=Patches(1536, 1.62))),
-    (r"gpt-4\.1-nano", replace(_GPT_4O, name="gpt-4.1-nano", images=Patches(1536, 2.46))),
-    (r"gpt-4\.1", replace(_GPT_4O, name="gpt-4.1")),
-    (r"gpt-4\.5", replace(_GPT_4O, name="gpt-4.5", images=Tiles(75, 150))),
-    (r"o1-(mini|preview)", replace(_GPT_5, name="o1-mini", message=8, assistant=0, known=False)),
-    (r"o4-mini", replace(_GPT_5, name="o4-mini", assistant=0, images=Patches(1536, 1.72))),
+    (r"gpt-4\.1-mini", replace(_GPT_4O, name="gpt-4.1-mini", family="gpt-4.1", images=Patches(1536, 1.62))),
+    (r"gpt-4\.1-nano", replace(_GPT_4O, name="gpt-4.1-nano", family="gpt-4.1", images=Patches(1536, 2.46))),
+    (r"gpt-4\.1", replace(_GPT_4O, name="gpt-4.1", family="gpt-4.1")),
+    (r"gpt-4\.5", replace(_GPT_4O, name="gpt-4.5", family="gpt-4.5", images=Tiles(75, 150))),
+    (
+        r"o1-(mini|preview)",
+        replace(_GPT_5, name="o1-mini", family="o1-mini", message=8, assistant=0, known=False),
+    ),
+    (r"o4-mini", replace(_GPT_5, name="o4-mini", family="o4-mini", assistant=0, images=Patches(1536, 1.72))),
     (
         r"o[134](-|$)|computer-use",
-        replace(_GPT_5, name="o-series", assistant=0, chat_tools=1, chat_call=5, images=Tiles(75, 150)),
+        replace(
+            _GPT_5,
+            name="o-series",
+            family="o-series",
+            assistant=0,
+            chat_tools=1,
+            chat_call=5,
+            images=Tiles(75, 150),
+        ),
     ),
     (r"gpt-5-mini", replace(_GPT_5, name="gpt-5-mini", images=Patches(1536, 1.62))),
     (r"gpt-5-nano", replace(_GPT_5, name="gpt-5-nano", images=Patches(1536, 2.46))),
     (r"(gpt-5|chatgpt-5)(-|$|\.[0-3](?!\d))", _GPT_5),
     (r"gpt-5\.[4-6](?!\d)", _GPT_5_4),
-    (r"codex|o\d|gpt-([5-9]|\d\d)", replace(_GPT_5_4, name="newer", known=False)),
+    (r"codex|o\d|gpt-([5-9]|\d\d)", replace(_GPT_5_4, name="newer", family="newer", known=False)),
 )
-_UNKNOWN = replace(_GPT_4O, name="unknown", known=False)
+_UNKNOWN = replace(_GPT_4O, name="unknown", family="unknown", known=False)
 
 
 def generation_of(model: str) -> Generation:

@@ -15,7 +15,9 @@ _MOST_IN_A_ROW = 8
 class References:
     """Follows the references of one schema, as long as what they add is in proportion to it."""
 
-    def __init__(self, schema: dict[str, Any]) -> None:
+    def __init__(self, schema: dict[str, Any], *, in_lines: bool = False) -> None:
+        """`in_lines`: every property is written on a line of its own."""
+        self.in_lines = in_lines
         self._schema = schema
         self._sizes_bytes: dict[str, int] = {}
         self._left_bytes: int | None = None

@@ -147,9 +147,11 @@ def _kin_of(template: Template) -> Template:
 class TemplateRules:
     """Renders a request as a chat template does."""
 
+    vendor = "open models"
     speaks = frozenset((Format.CHAT, Format.RESPONSES, Format.BEDROCK))
 
     def __init__(self, template: Template) -> None:
+        self.family = self.generation = template.name
         self.template = template
         self.keeps_thoughts = template.keeps_thoughts
 

@@ -17,15 +17,19 @@ _PLAIN = {
 }
 
 
-def function_type(tool: Tool, *, titles: bool = True) -> str:
-    """A tool as `type name = (_: {…}) => any`, with its description as comment and no semicolon."""
+def function_type(tool: Tool, *, is_2023: bool = False) -> str:
+    """A tool as `type name = (_: {…}) => any`, with its description as comment and no semicolon.
+
+    `is_2023`: as models of 2023 are shown it, without titles and with a line for every property.
+    """
     schema = record(tool.parameters)
-    if not titles:
+    if is_2023:
         schema = as_record(_without_titles(schema))
     head = _comment(tool.description)
     if not schema.get("properties"):
         return f"{head}type {tool.name} = () => any"
-    return f"{head}type {tool.name} = (_: {_comments(schema)}{_object(schema, References(schema), 0)}) => any"
+    parameters = _object(schema, References(schema, in_lines=is_2023), 0)
+    return f"{head}type {tool.name} = (_: {_comments(schema)}{parameters}) => any"
 
 
 def _without_titles(schema: Any) -> Any:
@@ -75,7 +79,7 @@ def _array(schema: dict[str, Any], references: References, depth: int) -> str:
         return "any[]"
     items = references.resolved(schema["items"])
     inner = _comments(items) + _type(items, references, depth + 1)
-    if "\n" in inner:
+    if "\n" in inner and not references.in_lines:
         return f"Array<\n{inner}\n>"
     return f"({inner})[]" if " | " in inner and not inner.startswith("{") else f"{inner}[]"
 
@@ -92,7 +96,7 @@ def _object(schema: dict[str, Any], references: References, depth: int) -> str:
         optional = "" if name in required else "?"
         typed = f"{_key(name)}{optional}: {_type(found, references, depth)}"
         rows.append((_comments(found), typed, _default(found)))
-    if any(comments or default or "\n" in row for comments, row, default in rows):
+    if references.in_lines or any(comments or default or "\n" in row for comments, row, default in rows):
         return "{\n" + "".join(f"{comments}{row},{default}\n" for comments, row, default in rows) + "}"
     return "{ " + ", ".join(row for _, row, _ in rows) + " }"
 

@@ -1,0 +1,161 @@
+"""The evidence table of the token counter: made from recorded calls, and validated on sources left out.
+
+A source is a repository whose test suite recorded the calls. Calls of one source say nothing about how a rule
+fares elsewhere, so a table is always tested on calls of a source that it was not made from.
+"""
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+import foveate.tokens
+from benchmarks.recorded import Call
+from foveate import wire
+from foveate.errors import MalformedRequest
+from foveate.tokens import counter_for, with_model
+from foveate.tokens.evidence import FORMS, Bound, Evidence, RawCount, groups
+from foveate.values import Request, TokenCount
+
+AS_OF = "2026-11"
+TABLE = Path(foveate.tokens.__file__).parent / "data" / "evidence.json"
+_MIN_SOURCES = 2
+_MIN_RIGHT_SHARE = 0.98
+_COVERAGE = 0.99
+# A bound for a group of requests needs this many recordings; a wider group stands in for it otherwise.
+_MIN_CALLS = 20
+# A source that nobody has seen may be farther off than those recorded.
+_UNSEEN_FACTOR = 1.2
+# A token is at least a byte, and no provider was seen to add more than this: such usage was edited by hand.
+_MAX_ADDED_TOKENS = 3000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """A recorded call as it was counted, before any evidence."""
+
+    call: Call
+    request: Request
+    raw: RawCount
+    used_tokens: int
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Features and generation, as the table spells them."""
+        return self.raw.keys | {self.raw.subject.generation_key}
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the count is what the provider reported."""
+        return self.raw.whole == self.used_tokens
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether the usage can come from this request."""
+        return self.used_tokens <= len(self.request.body) + _MAX_ADDED_TOKENS
+
+
+def count(call: Call) -> Counted | None:
+    """A call as it is counted; None if it does not hand a model messages in a known format, or has no usage."""
+    if not call.asks_to_read or not call.billed:
+        return None
+    try:
+        request = with_model(wire.read(call.body, call.format), call.model)
+        raw = counter_for(request.model, call.host).raw_count(request)
+    except MalformedRequest:
+        return None
+    return Counted(call=call, request=request, raw=raw, used_tokens=call.billed)
+
+
+def judge_held_out(calls: Sequence[Counted]) -> Iterator[tuple[Counted, TokenCount]]:
+    """Each call as a table judges it that was made from the other sources."""
+    for source in sorted({counted.call.source for counted in calls}):
+        table = make_table(counted for counted in calls if counted.call.source != source)
+        for counted in calls:
+            if counted.call.source == source:
+                yield counted, table.judge(counted.raw)
+
+
+def make_table(calls: Iterable[Counted]) -> Evidence:
+    """The table that these calls support. Calls with input that the request does not show are left out."""
+    usable = [counted for counted in calls if not counted.raw.unexplained and counted.is_plausible]
+    certain = [counted for counted in usable if counted.raw.certain]
+    dropped = _causes(certain)
+    sources: dict[str, set[str]] = defaultdict(set)
+    for counted in certain:
+        if counted.is_right:
+            for key in counted.raw.keys - dropped:
+                sources[key].add(counted.call.source)
+    table = Evidence(
+        as_of=AS_OF,
+        sources=tuple(sorted({counted.call.source for counted in usable})),
+        confirmed=frozenset(key for key, found in sources.items() if len(found) >= _MIN_SOURCES),
+        refuted=dropped & {counted.raw.subject.generation_key for counted in certain},
+        bounds={},
+    )
+    return replace(table, bounds=dict(_bounds(usable, table.confirms)))
+
+
+def rendered(table: Evidence) -> str:
+    """The table as it is stored: sorted, so that a change shows what changed."""
+    found = msgspec.to_builtins(table)
+    found["confirmed"], found["refuted"] = sorted(found["confirmed"]), sorted(found["refuted"])
+    return json.dumps(found, indent=1, sort_keys=True) + "\n"
+
+
+def _causes(calls: Sequence[Counted]) -> frozenset[str]:
+    """Features and generations that are taken for the cause of wrong counts.
+
+    The one with the largest share of wrong counts is dropped, with every call that has it, until each that is
+    left is right often enough. Then those are restored whose wrong counts another one explains as well.
+    """
+    frequency = Counter(key for counted in calls for key in counted.keys)
+    dropped: set[str] = set()
+    while failing := _failing(calls, dropped):
+        dropped.add(max(failing, key=lambda key: (failing[key], frequency[key], key)))
+    for key in sorted(dropped, key=lambda key: (-frequency[key], key)):
+        if not _failing(calls, dropped - {key}):
+            dropped.remove(key)
+    return frozenset(dropped)
+
+
+def _failing(calls: Sequence[Counted], dropped: Collection[str]) -> dict[str, float]:
+    """The share of wrong counts of each key that has too many in calls without any of the dropped ones."""
+    left = [counted for counted in calls if counted.keys.isdisjoint(dropped)]
+    total = Counter(key for counted in left for key in counted.keys)
+    wrong = Counter(key for counted in left if not counted.is_right for key in counted.keys)
+    shares = {key: wrong[key] / total[key] for key in wrong}
+    return {key: share for key, share in shares.items() if share > 1 - _MIN_RIGHT_SHARE}
+
+
+def _bounds(calls: Sequence[Counted], is_exact: Callable[[RawCount], bool]) -> Iterator[tuple[str, Bound]]:
+    by_group: dict[str, list[Counted]] = defaultdict(list)
+    for counted in calls:
+        for name in groups(counted.raw, exact=is_exact(counted.raw)):
+            by_group[name].append(counted)
+    for name in sorted(by_group):
+        group = by_group[name]
+        if len({counted.call.source for counted in group}) >= _MIN_SOURCES and len(group) >= _MIN_CALLS:
+            yield name, _bound(group)
+
+
+def _bound(group: Collection[Counted]) -> Bound:
+    """The form of bound that costs least on average, with the conformal quantile of its factor."""
+    return min((_quantile_bound(form, group) for form in FORMS), key=lambda bound: _mean_excess(bound, group))
+
+
+def _quantile_bound(form: str, group: Collection[Counted]) -> Bound:
+    factors = sorted(Bound.factor_for(form, counted.raw, counted.used_tokens) for counted in group)
+    rank = min(len(factors), math.ceil((len(factors) + 1) * _COVERAGE)) - 1
+    factor = max(0.0, factors[rank]) * _UNSEEN_FACTOR
+    sources = len({counted.call.source for counted in group})
+    return Bound(form, math.ceil(factor * 10_000) / 10_000, sources)
+
+
+def _mean_excess(bound: Bound, group: Collection[Counted]) -> float:
+    return sum(bound.above(counted.raw) / max(1, counted.raw.whole) for counted in group) / len(group)

@@ -1,0 +1,38 @@
+"""A counted request."""
+
+from dataclasses import dataclass
+
+from foveate.values import TokenCount
+
+# Cannot be seen, and yet is within the count: pictures have a largest size, sealed reasoning is as long as its
+# seal, and a guardrail is not input of the model.
+BOUNDED = frozenset(("image (url)", "image (file)", "sealed reasoning", "guardrailConfig"))
+
+
+@dataclass(frozen=True, slots=True)
+class PartCount:
+    """One row of a request's breakdown."""
+
+    name: str
+    tokens: int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCount:
+    """A counted request: what it comes to, what each part takes, and what could not be seen.
+
+    `unexplained` names what the provider will add that the request does not show, such as the results of a
+    server-side tool. `total.upper` is a bound for the rest.
+    """
+
+    model: str
+    backend: str
+    total: TokenCount
+    parts: tuple[PartCount, ...] = ()
+    unexplained: tuple[str, ...] = ()
+
+    @property
+    def upper(self) -> int | None:
+        """A bound for all that is billed; None if the provider decides how much it adds."""
+        return self.total.upper if BOUNDED.issuperset(self.unexplained) else None
