@@ -19,7 +19,7 @@ from benchmarks.recorded import Call
 from foveate import wire
 from foveate.errors import MalformedRequest
 from foveate.tokens import counter_for, with_model
-from foveate.tokens.evidence import FORMS, Bound, Evidence, RawCount, groups
+from foveate.tokens.evidence import FORMS, Bound, Evidence, Profile, RawCount, groups
 from foveate.values import Request, TokenCount
 
 AS_OF = "2026-11"
@@ -47,7 +47,7 @@ class Counted:
     @property
     def keys(self) -> frozenset[str]:
         """Features and generation, as the table spells them."""
-        return self.raw.keys | {self.raw.subject.generation_key}
+        return self.raw.profile.keys | {self.raw.profile.subject.generation_key}
 
     @property
     def is_right(self) -> bool:
@@ -84,18 +84,18 @@ def judge_held_out(calls: Sequence[Counted]) -> Iterator[tuple[Counted, TokenCou
 def make_table(calls: Iterable[Counted]) -> Evidence:
     """The table that these calls support. Calls with input that the request does not show are left out."""
     usable = [counted for counted in calls if not counted.raw.unexplained and counted.is_plausible]
-    certain = [counted for counted in usable if counted.raw.certain]
+    certain = [counted for counted in usable if counted.raw.profile.certain]
     dropped = _causes(certain)
     sources: dict[str, set[str]] = defaultdict(set)
     for counted in certain:
         if counted.is_right:
-            for key in counted.raw.keys - dropped:
+            for key in counted.raw.profile.keys - dropped:
                 sources[key].add(counted.call.source)
     table = Evidence(
         as_of=AS_OF,
         sources=tuple(sorted({counted.call.source for counted in usable})),
         confirmed=frozenset(key for key, found in sources.items() if len(found) >= _MIN_SOURCES),
-        refuted=dropped & {counted.raw.subject.generation_key for counted in certain},
+        refuted=dropped & {counted.raw.profile.subject.generation_key for counted in certain},
         bounds={},
     )
     return replace(table, bounds=dict(_bounds(usable, table.confirms)))
@@ -133,10 +133,10 @@ def _failing(calls: Sequence[Counted], dropped: Collection[str]) -> dict[str, fl
     return {key: share for key, share in shares.items() if share > 1 - _MIN_RIGHT_SHARE}
 
 
-def _bounds(calls: Sequence[Counted], is_exact: Callable[[RawCount], bool]) -> Iterator[tuple[str, Bound]]:
+def _bounds(calls: Sequence[Counted], is_exact: Callable[[Profile], bool]) -> Iterator[tuple[str, Bound]]:
     by_group: dict[str, list[Counted]] = defaultdict(list)
     for counted in calls:
-        for name in groups(counted.raw, exact=is_exact(counted.raw)):
+        for name in groups(counted.raw.profile, exact=is_exact(counted.raw.profile)):
             by_group[name].append(counted)
     for name in sorted(by_group):
         group = by_group[name]

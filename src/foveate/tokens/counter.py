@@ -15,7 +15,7 @@ from foveate import wire
 from foveate.errors import MalformedRequest
 from foveate.tokens.caches import register
 from foveate.tokens.courtesy import courtesy
-from foveate.tokens.evidence import Judge, RawCount, Subject, evidence
+from foveate.tokens.evidence import Judge, Profile, RawCount, Subject, Verdict, evidence
 from foveate.tokens.features import message_features, request_features, tool_features
 from foveate.tokens.gauge import Gauge
 from foveate.tokens.memo import DEFAULT_CAPACITY, Memo, digest
@@ -34,6 +34,7 @@ _NOTICED_CHARS = 8 * 1024
 _REMEMBERED_TAIL = 16
 # The system messages of a few agents; those that are longer are told by their digest, and not held.
 _KEPT_HEADS = 64
+_KEPT_VERDICTS = 256
 _SHORT_HEAD_BYTES = 16 * 1024
 # Messages are read and rendered under the interpreter's lock and tokenised without it: so many in turn, and no
 # other thread has to wait until all of a long session are read.
@@ -50,6 +51,7 @@ class _Memory:
         self.tail: Memo[Measured] = Memo(capacity)
         self.heads: Memo[Tally] = Memo(_KEPT_HEADS)
         self.last_frame = Rendering(), Measured()
+        self.verdicts: dict[tuple[Format, bool, frozenset[str], int], Verdict] = {}
 
 
 class RequestCounter:
@@ -197,34 +199,47 @@ class RequestCounter:
 
     def total(self, request: Request, opening: Opening, tally: Tally) -> TokenCount:
         """Opening and messages together."""
-        return (self._judge or evidence()).judge(self._raw(request, opening, tally))
+        tokens, upper, certain = self._sums(request, opening, tally)
+        return self._verdict(request.format, certain, opening, tally).judge(tokens, upper)
 
     def raw_count(self, request: Request) -> RawCount:
         """The count of a request before it is judged, for those who make the evidence."""
         trail = wire.trail(request)
         tally = self.tally(request, trail)
         together = tally.behind(self.head(request, trail)) if trail.head else tally
-        return self._raw(request, self.around(request, trail, together.loads), together)
+        opening = self.around(request, trail, together.loads)
+        tokens, upper, certain = self._sums(request, opening, together)
+        profile = self._profile(request.format, certain, opening, together)
+        return RawCount(tokens=tokens, upper=upper, profile=profile, unexplained=_joined(opening, together))
 
-    def _raw(self, request: Request, opening: Opening, tally: Tally) -> RawCount:
+    def _sums(self, request: Request, opening: Opening, tally: Tally) -> tuple[float, float, bool]:
+        """Tokens, the bound of the rules, and whether the rules guess nothing."""
         total = opening.tokens + tally.tokens + tally.image_tokens + tally.thought_tokens
         upper = opening.upper + tally.upper + tally.image_upper + tally.thought_upper
         certain = tally.certain and not tally.unexplained and tally.thought_upper == tally.thought_tokens
         if request.format not in self._rules.speaks:
             upper += _TRANSLATED_SPREAD * total
-        return RawCount(
-            tokens=total,
-            upper=upper,
-            certain=self._ruler.exact and certain and opening.certain,
-            subject=self._subject(request.format),
+        return total, upper, self._ruler.exact and certain and opening.certain
+
+    def _profile(self, spoken: Format, certain: bool, opening: Opening, tally: Tally) -> Profile:
+        rules = self._rules
+        return Profile(
+            subject=Subject(rules.vendor, str(spoken), rules.family, rules.generation),
+            certain=certain,
             features=opening.features,
             message_features=tally.features,
-            unexplained=_joined(opening, tally),
         )
 
-    def _subject(self, spoken: Format) -> Subject:
-        rules = self._rules
-        return Subject(rules.vendor, str(spoken), rules.family, rules.generation)
+    def _verdict(self, spoken: Format, certain: bool, opening: Opening, tally: Tally) -> Verdict:
+        key = spoken, certain, opening.features, tally.features
+        verdicts = self._memory.verdicts
+        known = verdicts.get(key)
+        if known is None:
+            if len(verdicts) >= _KEPT_VERDICTS:
+                verdicts.clear()
+            profile = self._profile(spoken, certain, opening, tally)
+            known = verdicts[key] = (self._judge or evidence()).verdict(profile)
+        return known
 
     def _ends(self, request: Request) -> tuple[Message | None, Message | None]:
         if not request.messages:

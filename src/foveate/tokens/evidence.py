@@ -34,6 +34,7 @@ _MIN_ESTIMATE = (0.04, 3)
 _MANY_SOURCES = 4
 _SHARE_BASE_TOKENS = 16
 _TOKENS_SHARE = 0.02
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +52,38 @@ class Subject:
         return f"{self.vendor} | {self.api} | generation {self.generation}"
 
 
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides how far the count of a request can be trusted.
+
+    `certain`: the rules guess nothing of it. `features` are those around the messages.
+    """
+
+    subject: Subject
+    certain: bool
+    features: frozenset[str]
+    message_features: int
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The features as the table spells them."""
+        return _keys(self.subject, self.features, self.message_features)
+
+    @property
+    def kind(self) -> str:
+        """The kind of request."""
+        if self.message_features & _MEDIA:
+            return "media"
+        if "tools" in self.features or self.message_features & _TOOLS:
+            return "tools"
+        return "structured" if "schema" in self.features else "plain"
+
+
 class RawCount(msgspec.Struct, frozen=True, kw_only=True):
-    """A counted request before evidence is applied. `certain`: the rules know of nothing that they guess."""
+    """A counted request before evidence is applied: `upper` is what the rules allow for."""
 
     tokens: float
     upper: float
-    certain: bool
-    subject: Subject
-    features: frozenset[str]
-    message_features: int
+    profile: Profile
     unexplained: tuple[str, ...] = ()
 
     @property
@@ -72,11 +96,6 @@ class RawCount(msgspec.Struct, frozen=True, kw_only=True):
         """What the rules themselves add for what they do not know."""
         return max(0.0, self.upper - self.whole)
 
-    @property
-    def keys(self) -> frozenset[str]:
-        """The features as the table spells them."""
-        return _keys(self.subject, self.features, self.message_features)
-
 
 class Bound(msgspec.Struct, frozen=True):
     """How much usage can exceed a count: a multiple of the rules' margin, a share of the count, or tokens."""
@@ -85,15 +104,21 @@ class Bound(msgspec.Struct, frozen=True):
     factor: float
     sources: int
 
-    def above(self, raw: RawCount) -> float:
-        """The tokens above a count."""
+    @property
+    def weights(self) -> tuple[float, float, float]:
+        """The tokens above a count: so many, and so many for each token of it and of the rules' margin."""
         match self.form:
             case "margin":
-                return self.factor * (raw.margin + 1)
+                return self.factor, 0.0, self.factor
             case "share":
-                return self.factor * (raw.whole + _SHARE_BASE_TOKENS)
+                return self.factor * _SHARE_BASE_TOKENS, self.factor, 0.0
             case _:
-                return self.factor + _TOKENS_SHARE * raw.whole
+                return self.factor, _TOKENS_SHARE, 0.0
+
+    def above(self, raw: RawCount) -> float:
+        """The tokens above a count."""
+        tokens, share, margin_share = self.weights
+        return tokens + share * raw.whole + margin_share * raw.margin
 
     @staticmethod
     def factor_for(form: str, raw: RawCount, used_tokens: int) -> float:
@@ -111,11 +136,33 @@ class Bound(msgspec.Struct, frozen=True):
 FORMS = ("margin", "share", "tokens")
 
 
-class Judge(Protocol):
-    """Says what a count is worth."""
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What counts of requests with one profile are worth."""
 
-    def judge(self, raw: RawCount) -> TokenCount:
-        """The count with what it is worth."""
+    exact: bool
+    tokens: float
+    share: float
+    margin_share: float
+    keeps_margin: bool
+
+    def judge(self, tokens: float, upper: float) -> TokenCount:
+        """A count with what it is worth."""
+        whole = max(0, round(tokens))
+        margin = max(0.0, upper - whole)
+        above = self.tokens + self.share * whole + self.margin_share * margin
+        if self.keeps_margin and margin > above:
+            above = margin
+        min_share, min_tokens = _MIN_EXACT if self.exact else _MIN_ESTIMATE
+        if whole:
+            above = max(above, min_share * whole + min_tokens)
+        return TokenCount(whole, self.exact, whole + math.ceil(above - _ROUNDING))
+
+
+class Judge(Protocol):
+    """Says what counts are worth."""
+
+    def verdict(self, profile: Profile) -> Verdict:
+        """The verdict on requests with a profile."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -130,44 +177,36 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     refuted: frozenset[str]
     bounds: dict[str, Bound]
 
-    def confirms(self, raw: RawCount) -> bool:
-        """Whether the count may be called exact."""
-        if not raw.certain or raw.subject.generation_key in self.refuted:
+    def confirms(self, profile: Profile) -> bool:
+        """Whether a count may be called exact."""
+        if not profile.certain or profile.subject.generation_key in self.refuted:
             return False
-        return raw.keys <= self.confirmed
+        return profile.keys <= self.confirmed
+
+    def verdict(self, profile: Profile) -> Verdict:
+        """The verdict on requests with a profile."""
+        exact = self.confirms(profile)
+        names = groups(profile, exact=exact)
+        found = next((self.bounds[name] for name in names if name in self.bounds), None)
+        # If nothing like it was recorded, there is only the margin of the rules.
+        tokens, share, margin_share = found.weights if found else (0.0, 0.0, 1.0)
+        # That margin is only taken back if many sources agree.
+        is_settled = found is not None and found.sources >= _MANY_SOURCES and profile.kind != "media"
+        return Verdict(
+            exact=exact, tokens=tokens, share=share, margin_share=margin_share, keeps_margin=not is_settled
+        )
 
     def judge(self, raw: RawCount) -> TokenCount:
-        """The count with what it is worth."""
-        exact = self.confirms(raw)
-        tokens = raw.whole
-        return TokenCount(tokens, exact, tokens + math.ceil(self._above(raw, exact=exact) - 1e-9))
-
-    def _above(self, raw: RawCount, *, exact: bool) -> float:
-        share, tokens = _MIN_EXACT if exact else _MIN_ESTIMATE
-        least = share * raw.whole + tokens if raw.whole else 0.0
-        found = next((self.bounds[name] for name in groups(raw, exact=exact) if name in self.bounds), None)
-        if found is None:  # nothing like it was recorded
-            return max(raw.margin, least)
-        above = max(found.above(raw), least)
-        # What the rules themselves allow for is only taken back if many sources agree.
-        keeps_margin = found.sources < _MANY_SOURCES or raw.message_features & _MEDIA
-        return max(above, raw.margin) if keeps_margin else above
+        """A count with what it is worth."""
+        return self.verdict(raw.profile).judge(raw.tokens, raw.upper)
 
 
-def groups(raw: RawCount, *, exact: bool) -> Iterator[str]:
-    """The groups of requests that a request belongs to, the narrowest first."""
-    subject, kind = raw.subject, "exact" if exact else _kind(raw)
+def groups(profile: Profile, *, exact: bool) -> Iterator[str]:
+    """The groups of requests that those with a profile belong to, the narrowest first."""
+    subject, kind = profile.subject, "exact" if exact else profile.kind
     yield f"{subject.vendor} | {subject.api} | {subject.family} | {kind}"
     yield f"{subject.vendor} | {subject.api} | any | {kind}"
     yield f"{subject.vendor} | any | any | {kind}"
-
-
-def _kind(raw: RawCount) -> str:
-    if raw.message_features & _MEDIA:
-        return "media"
-    if "tools" in raw.features or raw.message_features & _TOOLS:
-        return "tools"
-    return "structured" if "schema" in raw.features else "plain"
 
 
 @lru_cache(_KEPT_VERDICTS)

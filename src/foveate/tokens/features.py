@@ -218,10 +218,11 @@ def schema_features(schema: bytes) -> set[str]:
     except MalformedRequest:
         return {"not JSON"}
     found: set[str] = set()
-    if schema.count(b'"$ref"') > _FEW_REFERENCES:
-        found.add("many references")
-    if any(b'"$ref"' in compact(as_record(root).get(name)) for name in _DEFINITIONS):
-        found.add("reference in a definition")
+    if references := schema.count(b'"$ref"'):
+        if references > _FEW_REFERENCES:
+            found.add("many references")
+        if any(b'"$ref"' in compact(as_record(root).get(name)) for name in _DEFINITIONS):
+            found.add("reference in a definition")
     left: list[tuple[Any, bool]] = [(root, True)]
     while left:
         at, is_root = left.pop()

@@ -1,18 +1,17 @@
 """A request's count by rules alone, with the vocabulary that they name."""
 
 from collections.abc import Mapping
-from math import ceil
 from typing import Any
 
 from foveate import wire
 from foveate.tokens.counter import RequestCounter
-from foveate.tokens.evidence import RawCount
+from foveate.tokens.evidence import Profile, Verdict
 from foveate.tokens.request_count import RequestCount
 from foveate.tokens.rulers import BpeRuler
 from foveate.tokens.rules.gemini import GeminiRules, gemini_rules
 from foveate.tokens.rules.template import TemplateRules, template_for
 from foveate.tokens.vocabulary import bundled
-from foveate.values import Format, TokenCount
+from foveate.values import Format
 
 Body = Mapping[str, Any]
 
@@ -23,8 +22,8 @@ VERTEX = "aiplatform.googleapis.com"
 class RulesAlone:
     """Takes the rules at their word, whatever recordings say."""
 
-    def judge(self, raw: RawCount) -> TokenCount:
-        return TokenCount(raw.whole, raw.certain, raw.whole if raw.certain else max(raw.whole, ceil(raw.upper)))
+    def verdict(self, profile: Profile) -> Verdict:
+        return Verdict(exact=profile.certain, tokens=0, share=0, margin_share=1, keeps_margin=True)
 
 
 def rules_for(model: str, host: str) -> GeminiRules | TemplateRules:

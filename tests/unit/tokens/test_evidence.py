@@ -10,7 +10,7 @@ from benchmarks import count_evidence, recorded
 from benchmarks.count_evidence import TABLE, Counted, make_table, rendered
 from benchmarks.recorded import Call
 from foveate import wire
-from foveate.tokens.evidence import Bound, Evidence, RawCount, Subject, evidence, groups
+from foveate.tokens.evidence import Bound, Evidence, Profile, RawCount, Subject, evidence, groups
 from foveate.tokens.features import Feature
 from foveate.values import Format
 
@@ -19,14 +19,11 @@ REQUEST = wire.read({"model": "gpt-4o", "messages": [{"role": "user", "content":
 
 
 def raw(tokens: int = 100, *features: str, margin: float = 0, bits: int = int(Feature.USER)) -> RawCount:
-    return RawCount(
-        tokens=tokens,
-        upper=tokens + margin,
-        certain=True,
-        subject=CHAT,
-        features=frozenset(features),
-        message_features=bits,
-    )
+    return RawCount(tokens=tokens, upper=tokens + margin, profile=profile(*features, bits=bits))
+
+
+def profile(*features: str, certain: bool = True, bits: int = int(Feature.USER)) -> Profile:
+    return Profile(subject=CHAT, certain=certain, features=frozenset(features), message_features=bits)
 
 
 def used(source: str, tokens: int, *features: str, off: int = 0) -> Counted:
@@ -75,16 +72,7 @@ def test_another_feature_of_the_same_requests_is_not_blamed() -> None:
 
 def test_what_the_rules_guess_is_never_exact() -> None:
     table = make_table([used("a", 10), used("b", 10)])
-    guessed = RawCount(
-        tokens=10,
-        upper=10,
-        certain=False,
-        subject=CHAT,
-        features=frozenset(),
-        message_features=int(Feature.USER),
-    )
-
-    assert not table.judge(guessed).exact
+    assert not table.verdict(profile(certain=False)).exact
 
 
 def test_a_bound_covers_what_was_off_in_the_recordings() -> None:
@@ -102,7 +90,7 @@ def test_requests_like_none_recorded_keep_the_margin_of_the_rules() -> None:
 
 
 def test_few_sources_do_not_take_back_the_margin_of_the_rules() -> None:
-    name = next(groups(raw(100, margin=50), exact=False))
+    name = next(groups(profile(), exact=False))
 
     def upper(sources: int) -> int:
         bounds = {name: Bound("share", 0.1, sources)}
