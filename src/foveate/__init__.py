@@ -66,7 +66,7 @@ def count_request(body: Mapping[str, Any] | str | bytes, model: str | None = Non
         >>> import foveate
         >>> body = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Hello!"}]}
         >>> foveate.count_request(body).total
-        TokenCount(tokens=9, exact=True, upper=9)
+        TokenCount(tokens=9, exact=True, upper=11)
 
     Raises:
         foveate.errors.MalformedRequest: not JSON, or none of these formats, or an object in it has the same key
