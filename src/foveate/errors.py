@@ -12,6 +12,9 @@
     │   ├── NoUpstream         a request in an API that no configured upstream speaks
     │   ├── KeyRefused         a key of the gateway that is not known, or the want of one
     │   ├── WebSocketRefused   a client opens a WebSocket
+    │   ├── MethodRefused      a method that no provider's API uses
+    │   ├── BadPath            a path that could lead out of a base URL
+    │   ├── OperationRefused   an operation that the gateway's credentials are not for
     │   ├── BadVocabulary      a tokenizer file that cannot be read or used
     │   ├── BadOption          an option with an impossible value
     │   ├── CannotListen       an address that no server can be had at: in use, not allowed, not of this machine
