@@ -130,7 +130,7 @@ def reviewed(
             reply = client.messages.create(
                 model=CLAUDE,
                 max_tokens=1000,
-                system=f"It is 10:0{int(turn > 4)}.{said}\n{RULES}",
+                system=f"It is 10:0{int(turn > 5)}.{said}\n{RULES}",
                 tools=[TOOL],
                 messages=messages,
                 extra_headers=headers(
