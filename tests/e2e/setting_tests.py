@@ -170,6 +170,7 @@ _UPSTREAMS = {
     "provider": (_SETTINGS, "test_an_upstreams_provider_decides_the_rules_of_its_cache"),
     "key_variable": (_SETTINGS, "test_an_upstreams_key_is_the_one_of_its_variable"),
     "deployments": (_SETTINGS, "test_a_deployment_is_the_model_that_it_is_said_to_be"),
+    "threads": (_SETTINGS, "test_message_threads_are_held_refused_or_passed_as_is_set"),
     "allow": (_SERVER, "test_the_gateways_key_is_used_for_what_is_allowed"),
     "reuse": (_SERVER, "test_connections_to_an_upstream_are_reused_only_if_that_is_on"),
     "sign": (_SERVER, "test_requests_to_bedrock_are_signed_only_if_that_is_set"),

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from foveate.gateway.keys import hash_of
+from tests.e2e.test_gateway_threads import BETA
 from tests.sandboxes import KEY
 from tests.support.embedding_server import embedding_server
 from tests.support.live_gateway import CLAUDE, GPT, LiveGateway, breakpoints, live_gateway
@@ -478,3 +479,19 @@ def test_a_deployment_is_the_model_that_it_is_said_to_be(gateway: LiveGateway) -
         assert response.status_code == 200, response.text
         (charge,) = gateway.charges(agent)
         assert charge.call.model == model
+
+
+@pytest.mark.parametrize(
+    ("mode", "status", "is_passed"), [("hold", 200, False), ("refuse", 400, None), ("pass", 200, True)]
+)
+def test_message_threads_are_held_refused_or_passed_as_is_set(
+    gateway: LiveGateway, mode: str, status: int, is_passed: bool | None
+) -> None:
+    gateway.configure(anthropic=f", threads: {mode}")
+    body = {"model": CLAUDE, "max_tokens": 100, "messages": gateway.messages(), "thread": {"type": "create"}}
+
+    response = gateway.post("/v1/messages", body, anthropic_beta=BETA)
+
+    assert response.status_code == status, response.text
+    if is_passed is not None:
+        assert ("thread" in gateway.sent()) is is_passed
