@@ -112,5 +112,5 @@ def test_what_a_provider_adds_by_itself_teaches_nothing(tmp_path: Path) -> None:
         chatty.responses.create(model="gpt-9", input="word " * 320)
 
     found = errors(tmp_path)
-    assert found[1] < -0.3
+    assert abs(found[1]) < 0.05  # how much the provider has kept is known from the response before
     assert abs(found[-1] - found[0]) < 0.01

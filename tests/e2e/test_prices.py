@@ -128,7 +128,9 @@ def ask(url: str, model: str = "claude-opus-9") -> int:
     body: dict[str, Any] = {"model": model, "max_tokens": 20, "messages": [{"role": "user", "content": "Hi"}]}
     try:
         connection.request("POST", "/v1/messages", json.dumps(body), HEADERS)
-        return connection.getresponse().status
+        answer = connection.getresponse()
+        answer.read()  # who leaves before its end has no bill
+        return answer.status
     finally:
         connection.close()
 
