@@ -144,6 +144,8 @@ def test_a_client_with_its_own_key_may_do_what_that_key_may(tmp_path: Path) -> N
         "/v1/./models",
         "/../tenant-b",
         "/v1/models/..",
+        "/v1/models/..;/files",
+        "/v1/models/%25252e%25252e%25252ffiles",
     ],
 )
 @pytest.mark.parametrize("key", [KEY, "sk-ant-own"])

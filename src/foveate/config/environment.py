@@ -18,10 +18,21 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "$": "$"}
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 # A folder that somebody else filled must not choose programs, libraries, proxies or whom TLS trusts. So only
 # these are read: Foveate's own variables, and credentials.
-_READ = re.compile(
-    r"(?:FOVEATE|CONTEXT)_\w+|TIME_AWARENESS|TIME_FORMAT|DEADLINE_WARNING_MINUTES|ANTHROPIC_CACHE_BETA|NO_COLOR"
-    r"|AWS_ACCESS_KEY_ID|AWS_REGION|AWS_DEFAULT_REGION|AWS_BEARER_TOKEN_BEDROCK|\w*_(?:KEY|TOKEN|SECRET)"
+_OWN = frozenset(
+    ("TIME_AWARENESS", "TIME_FORMAT", "DEADLINE_WARNING_MINUTES", "ANTHROPIC_CACHE_BETA", "NO_COLOR")
 )
+_OWN_PREFIXES = ("FOVEATE_", "CONTEXT_")
+_REGIONS = frozenset(("AWS_REGION", "AWS_DEFAULT_REGION"))
+_CREDENTIALS = frozenset(("KEY", "APIKEY", "TOKEN", "SECRET"))
+_PLACES = frozenset(("FILE", "PATH", "DIR", "URL", "URI"))
+
+
+def _is_read(name: str) -> bool:
+    """Tell whether a variable of `.env` is read: `OPENAI_API_KEY` is, and not `AWS_WEB_IDENTITY_TOKEN_FILE`."""
+    if name in _OWN or name in _REGIONS or name.startswith(_OWN_PREFIXES):
+        return True
+    _, *words = name.upper().split("_")
+    return not _CREDENTIALS.isdisjoint(words) and words[-1] not in _PLACES
 
 
 def with_env_file(environment: Mapping[str, str], path: Path) -> dict[str, str]:
@@ -37,7 +48,7 @@ def with_env_file(environment: Mapping[str, str], path: Path) -> dict[str, str]:
         return dict(environment)
     source = shown(path)
     said = variables_in(text_in(read_bytes(path, limit_bytes=_LIMIT_BYTES), source), source)
-    return {**{name: text for name, text in said.items() if _READ.fullmatch(name)}, **environment}
+    return {**{name: text for name, text in said.items() if _is_read(name)}, **environment}
 
 
 def variables_in(text: str, source: str) -> dict[str, str]:

@@ -45,13 +45,15 @@ class PriceFile:
             self._reading = asyncio.create_task(asyncio.to_thread(self._read, stamp))
         if self._reading is not None:
             reading = self._reading
-            await asyncio.shield(reading)
-            if self._reading is reading:
-                self._reading = None
+            try:
+                await asyncio.shield(reading)
+            finally:
+                if self._reading is reading:
+                    self._reading = None
 
     def _read(self, stamp: Stamp) -> None:
         was_read, self._is_read, self._stamp = self._is_read, True, stamp
-        if stamp is None:
+        if stamp is None or not self.path.is_file():
             self._update, self.problem = None, None
             return
         try:

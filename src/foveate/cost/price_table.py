@@ -99,14 +99,18 @@ def schedule_of(
 def _own_schedule(terms: "_Terms", update: "PriceUpdate | None") -> "Schedule | None":
     dated = next(iter(terms.of(facts().models)), None)
     updated = None if update is None else _find_in(update.providers, terms, update.origin)
-    if updated is not None:
-        updated.derives_cache_prices = True
-    if updated is not None and update is not None and update.day >= (dated.day if dated else facts().as_of):
-        return updated
     if dated is not None:
         origin = f"Foveate's table, {dated.as_of}"
-        return Schedule(_dated_models()[dated.id], terms, is_own=True, origin=origin)
-    return _find_in(_providers(), terms, _origin()) or updated
+        table: Schedule | None = Schedule(_dated_models()[dated.id], terms, is_own=True, origin=origin)
+    else:
+        table = _find_in(_providers(), terms, _origin())
+    if updated is None or update is None:
+        return table
+    updated.derives_cache_prices = True
+    if update.day >= (dated.day if dated else facts().as_of):
+        updated.table = table
+        return updated
+    return table or updated
 
 
 def _find_in(known: "Mapping[str, Provider]", terms: "_Terms", origin: str) -> "Schedule | None":
@@ -176,6 +180,7 @@ class Schedule:
         self._model, self._terms, self._is_own, self.origin = model, terms, is_own, origin
         self.changes = _changes(model)
         self.derives_cache_prices = False
+        self.table: Schedule | None = None  # has what a price file leaves out: service tiers, searches
         self._weekend_hour = next((fact.at for fact in terms.of(facts().weekends)), None)
         self._found: dict[tuple[int, int], Rates | None] = {}
 
@@ -199,7 +204,7 @@ class Schedule:
     def _rates(self, moment: datetime) -> Rates | None:
         at_tier = self._at_tier(moment)
         if at_tier is None:
-            return None
+            return None if self.table is None else self.table._rates(moment)
         prices, multiple = at_tier
         by_kind = _by_kind(prices)
         for same in self._terms.of(facts().costs_as):
@@ -219,7 +224,9 @@ class Schedule:
         rates = Rates(by_kind=by_kind, source=PriceSource.TABLE, origin=self.origin, assumed=assumed)
         if self.derives_cache_prices:
             rates = with_cache_prices(rates, self._model.id)
-        return rates if multiple == 1 else rates.times(multiple)
+        rates = rates if multiple == 1 else rates.times(multiple)
+        other = None if self.table is None else self.table._rates(moment)
+        return rates if other is None else replace(rates, by_kind={**other.by_kind, **rates.by_kind})
 
     def _at_tier(self, moment: datetime) -> "tuple[ModelPrice, Decimal] | None":
         """The prices of the tier at a moment, and how many times they are to be paid; None: not known."""

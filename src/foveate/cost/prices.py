@@ -328,15 +328,24 @@ def _most_of(rates: Sequence[Rate]) -> Rate:
     return Rate(most(0), tuple(Step(size, most(size + 1)) for size in sizes))
 
 
+_PART_OF: Mapping[Kind | Unit, Kind] = {
+    Kind.READ: Kind.UNCACHED,
+    Kind.WRITTEN_5M: Kind.UNCACHED,
+    Kind.WRITTEN_1H: Kind.UNCACHED,
+    Kind.REASONING: Kind.OUTPUT,
+}
+
+
 def upper_bound(members: Sequence[Rates]) -> dict[Kind | Unit, Rate]:
     """For each kind of token the price of the most expensive member, at any size of the input.
 
-    A read without a price of its own costs as much as uncached input.
+    What has no price of its own costs as much as what it is a part of: reads and writes as uncached input,
+    reasoning as output.
     """
     kinds = {kind for rates in members for kind in rates.by_kind}
     found = {}
     for kind in kinds:
-        other = Kind.UNCACHED if kind is Kind.READ else kind
+        other = _PART_OF.get(kind, kind)
         given = [rates.by_kind.get(kind, rates.by_kind.get(other)) for rates in members]
         found[kind] = _most_of([rate for rate in given if rate is not None])
     return found

@@ -138,7 +138,7 @@ def limit_turns(
     over = count_turns(messages) - max_turns
     if over <= 0 or continues_stored(request):
         return ()
-    batch = max(1, max_turns // _TURN_BATCHES)
+    batch = max(2 if max_turns >= _TURN_BATCHES else 1, max_turns // _TURN_BATCHES)
     room = _Room(request, messages, tokens, model or request.model)
     room.evict_turns(-(-over // batch) * batch)
     return room.edits()

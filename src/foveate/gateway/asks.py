@@ -6,12 +6,12 @@ from binascii import Error as NotBase64
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from random import Random
 from typing import Any
-from urllib.parse import unquote, unquote_plus
+from urllib.parse import parse_qsl, unquote, unquote_plus
 
 import msgspec
 
 from foveate.gateway.doors import Door, Family, door_of, meant_path
-from foveate.gateway.headers import KEYS, OWN, Headers
+from foveate.gateway.headers import GOOGLE_QUERY, KEYS, OWN, Headers
 from foveate.values import Format
 
 Scope = MutableMapping[str, Any]
@@ -102,21 +102,28 @@ def ask_of(scope: Scope) -> Ask:
         )
     method, path = scope["method"], meant_path(scope["path"])
     raw_path = meant_path((scope.get("raw_path") or path.encode()).decode("latin-1"))
+    query, door = scope["query_string"].decode("latin-1"), door_of(method, path, headers)
     return Ask(
         id=f"req_{_IDS.getrandbits(128):032x}",
         method=method,
         path=path,
         # `OPTIONS *` has none; joined to an address without a slash it could change where that leads
         raw_path=raw_path if raw_path.startswith("/") else f"/{raw_path}",
-        query=scope["query_string"].decode("latin-1"),
-        door=door_of(method, path, headers),
+        query=query,
+        door=door,
         headers=headers,
         raw_headers=raw,
         key=headers.get(GATEWAY_KEY, "").strip() or in_place,
         keeps_credentials=bool(headers.get(GATEWAY_KEY, "").strip())
         and in_place is None
-        and any(name in KEYS for name, _ in raw),
+        and (any(name in KEYS for name, _ in raw) or _has_google_key(door, query)),
     )
+
+
+def _has_google_key(door: Door, query: str) -> bool:
+    if door.family not in (Family.GEMINI, Family.VERTEX):
+        return False
+    return any(name in GOOGLE_QUERY for name, _ in parse_qsl(query))
 
 
 def key_in(headers: Headers) -> str | None:

@@ -104,7 +104,8 @@ def is_subscription(ask: Ask, upstream: Upstream) -> bool:
     of its account.
     """
     said = ask.headers.get("authorization", "")
-    is_known = "sk-ant-oat" in said or ("chatgpt-account-id" in ask.headers and bool(said))
+    is_chatgpt = "chatgpt-account-id" in ask.headers and bool(said) and "sk-" not in said
+    is_known = "sk-ant-oat" in said or is_chatgpt
     return is_known and not replaces_credentials(ask, upstream)
 
 

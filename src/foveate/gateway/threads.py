@@ -50,6 +50,7 @@ _ENTRY_BYTES = 1024
 _LARGE_ANSWER_BYTES = 64 * 1024
 # So many bytes of a history are copied while one of an answer is read.
 _COPIED_PER_READ = 64
+_SCANNED_PER_READ = 8
 # To check the keys of so many bytes takes milliseconds too.
 _LONG_BYTES = 128 * 1024
 
@@ -186,7 +187,7 @@ class ThreadTurn:
         held_bytes = 0 if self.history is None else self.history.size_bytes
         found = await beside(
             lambda: self._after(answer, is_stream=exchange.streams),
-            len(answer) + held_bytes // _COPIED_PER_READ,
+            len(answer) + len(self.request.body) // _SCANNED_PER_READ + held_bytes // _COPIED_PER_READ,
             least_bytes=_LARGE_ANSWER_BYTES,
         )
         if found is None:
@@ -230,8 +231,11 @@ async def begin_turn(
         raise refused(UNSUPPORTED_REQUEST)
     owner, history, previous = thread_owner(ask, agent), None, request.previous_message_id
     if previous is not None:
-        history = threads.history(owner, previous)
-        if changed := changed_fields(request, history):
+        history = continued = threads.history(owner, previous)
+        changed = await beside(
+            lambda: changed_fields(request, continued), request.fixed_bytes, least_bytes=_LONG_BYTES
+        )
+        if changed:
             raise refused(FINGERPRINT_MISMATCH, _mismatch(changed))
     size_bytes = len(request.body) + (0 if history is None else history.size_bytes)
     whole = await beside(lambda: whole_body(request, history), size_bytes, least_bytes=LARGE_BYTES)

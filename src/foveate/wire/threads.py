@@ -55,6 +55,12 @@ class ThreadRequest:
     previous_message_id: str | None
 
     @property
+    def fixed_bytes(self) -> int:
+        """The size of the fixed fields that it has."""
+        spans = (self.root.values.get(name) for name in FIXED_FIELDS)
+        return sum(len(span.of(self.body)) for span in spans if span is not None)
+
+    @property
     def is_compaction(self) -> bool:
         """Whether the response replaces the conversation, so that nothing can continue from it."""
         span = self.root.values.get("compaction")
@@ -118,8 +124,12 @@ def changed_fields(request: ThreadRequest, history: ThreadHistory) -> list[str]:
         name
         for name in FIXED_FIELDS
         if name in request.root.values
-        and value(request.root.values[name].of(request.body)) != value(held[name] or b"null")
+        and not _is_same(request.root.values[name].of(request.body), held[name] or b"null")
     ]
+
+
+def _is_same(one: bytes, other: bytes) -> bool:
+    return one == other or value(one) == value(other)
 
 
 def whole_body(request: ThreadRequest, history: ThreadHistory | None) -> bytes:
@@ -162,7 +172,7 @@ def answer_message(answer: bytes, *, is_stream: bool) -> tuple[str, bytes] | Non
     """
     try:
         return _streamed_message(answer) if is_stream else _plain_message(answer)
-    except (MalformedRequest, msgspec.MsgspecError, UnicodeEncodeError):
+    except (MalformedRequest, msgspec.MsgspecError, TypeError, ValueError, RecursionError):
         return None
 
 

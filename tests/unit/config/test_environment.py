@@ -92,6 +92,8 @@ def test_the_environment_wins_and_no_file_adds_nothing(tmp_path: Path) -> None:
         "AWS_ENDPOINT_URL",
         "AWS_CONFIG_FILE",
         "OPENSSL_CONF",
+        "PGSSLKEY",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
         "HOME",
         "TMPDIR",
     ],
@@ -101,6 +103,24 @@ def test_a_file_chooses_no_programs_proxies_or_certificates(tmp_path: Path, name
     path.write_text(f"{name}=/bad\nFOVEATE_HOME=/data\nHOUSE_API_KEY=sk\n")
 
     assert with_env_file({}, path) == {"FOVEATE_HOME": "/data", "HOUSE_API_KEY": "sk"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "OPENAI_API_KEY",
+        "OPENAI_KEY_WORK",
+        "OPENAI_API_KEY_2",
+        "MY_LLM_APIKEY",
+        "house_token",
+        "AWS_ACCESS_KEY_ID",
+    ],
+)
+def test_credentials_are_read_whatever_they_are_called(tmp_path: Path, name: str) -> None:
+    path = tmp_path / ".env"
+    path.write_text(f"{name}=sk\n")
+
+    assert with_env_file({}, path) == {name: "sk"}
 
 
 def test_a_folder_of_that_name_is_somebody_elses(tmp_path: Path) -> None:

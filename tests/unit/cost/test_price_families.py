@@ -100,6 +100,12 @@ def test_all_kinds_of_tokens_of_an_inherited_price_have_one() -> None:
     assert dollars(found, Kind.WRITTEN_1H) == 30
 
 
+def test_writes_of_an_inherited_price_cost_at_least_uncached_input() -> None:
+    found = rates("openai/gpt-77-pro", "openrouter")
+
+    assert dollars(found, Kind.WRITTEN_5M) >= dollars(found, Kind.UNCACHED)
+
+
 def test_an_inherited_price_has_the_tiers_of_the_family() -> None:
     found = rates("gpt-7", "openai")
 

@@ -62,6 +62,21 @@ def test_a_model_of_a_price_file_has_its_price() -> None:
     assert found.origin == "genai-prices file, 2026-11-17"
 
 
+def test_what_a_price_file_leaves_out_is_taken_from_the_tables() -> None:
+    update = read(
+        litellm(
+            gpt_5={"litellm_provider": "openai", "input_cost_per_token": 2e-06, "output_cost_per_token": 9e-06}
+        )
+    )
+
+    assert dollars(rates(update, "gpt-5"), Kind.UNCACHED) == 2
+    for tier, kind in (("priority", Kind.UNCACHED), ("flex", Kind.OUTPUT)):
+        assert dollars(rates(update, "gpt-5", tier=tier), kind) == dollars(
+            rates(None, "gpt-5", tier=tier), kind
+        )
+    assert dollars(rates(update, "gpt-5"), Kind.READ) < 2
+
+
 def test_tiers_variants_and_times_of_genai_prices_are_read() -> None:
     tiered = {"base": 3, "tiers": [{"start": 100_000, "price": 6.5}]}
     update = read(

@@ -147,6 +147,15 @@ def test_a_key_beside_own_credentials_names_the_agent_and_leaves_them() -> None:
     check_payer(ask, PAID, is_open=True)
 
 
+def test_a_key_beside_a_google_key_in_the_query_leaves_that() -> None:
+    path = "/v1beta/models/gemini-3-pro:generateContent"
+    ask = ask_of({"method": "POST", "path": path, "query_string": b"key=AIzaTheirs", "headers": [NAMED]})
+    google = replace(THEIRS, family=Family.GEMINI, key="AIzaOurs")
+
+    assert agent_of(ask, KEYS) == "ana"
+    assert (key_headers(ask, google), sent_query(ask, google)) == (None, "key=AIzaTheirs")
+
+
 def test_a_key_beside_own_credentials_does_not_go_over_what_the_operator_says() -> None:
     ask = asked(OAUTH, NAMED)
 

@@ -206,8 +206,12 @@ def test_a_streamed_answer_is_rebuilt_like_a_whole_one(content: list[Json]) -> N
         b'data: {"type":"content_block_delta","index":0,'
         b'"delta":{"type":"input_json_delta","partial_json":"{"}}\n\n',
         b"data: nothing\n\n",
+        b'data: {"type":"message_start","message":{"id":"m"}}\n\n'
+        b'data: {"type":"content_block_start","index":0,'
+        b'"content_block":{"type":"text","text":"","citations":7}}\n\n'
+        b'data: {"type":"content_block_delta","index":0,"delta":{"type":"citations_delta","citation":{}}}\n\n',
     ],
-    ids=["no id", "unknown delta", "no block", "half an input", "no JSON"],
+    ids=["no id", "unknown delta", "no block", "half an input", "no JSON", "odd citations"],
 )
 def test_a_stream_that_cannot_be_rebuilt_gives_no_message(events: bytes) -> None:
     assert answer_message(events, is_stream=True) is None
