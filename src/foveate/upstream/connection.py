@@ -236,11 +236,12 @@ class Connection(asyncio.Protocol):
         now = self._loop.time()
         if self._is_paused:  # it is we who let it wait
             self._heard_at = now
-        end = min(self._heard_at + self._idle_seconds, self._asked_at + self._total_seconds)
+        total_end = self._asked_at + self._total_seconds
+        end = min(self._heard_at + self._idle_seconds, total_end)
         if end > now:
             self._ring_at(end)
             return
-        is_total = now - self._asked_at >= self._total_seconds
+        is_total = total_end <= now
         self._fail(UpstreamTimeout(self._url, self._total_seconds if is_total else self._idle_seconds))
 
     def _end(self) -> None:
