@@ -142,7 +142,7 @@ async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
     assert await store.reuse.load(since=0.0, limit=9) == (REUSE if version >= "0010" else {})
     assert await store.turns.session("begun") == (BEGUN if version >= "0012" else None)
     assert await store.turns.answered([ANSWER.mark]) == ([(ANSWER, BEGUN)] if version >= "0012" else [])
-    assert await store.rate_limits.seen(since=0.0) == ([LIMIT] if version >= "0013" else [])
+    assert await store.rate_limits.recent(since=0.0) == ([LIMIT] if version >= "0013" else [])
 
 
 async def check_added_up(store: Store, *, is_traced: bool, is_compared: bool) -> None:

@@ -33,9 +33,9 @@ async def tokens_of(text: str, model: str, speaking: Speaking, options: CounterO
     """The tokens of a text, by the server of its model if that is on this machine or may be asked."""
     upstream = speaking.upstream
     if text and (upstream.name == LOCAL or options.use_endpoint):
-        asked = await _asked(text, model, upstream)
-        if asked is not None:
-            return asked
+        found = await _tokenize_by_server(text, model, upstream)
+        if found is not None:
+            return found
     counter = offline_counter(options, model)
     vocabulary = vocabulary_of(model)
     pieces = None if vocabulary is None else cut_by(vocabulary, text)
@@ -44,7 +44,7 @@ async def tokens_of(text: str, model: str, speaking: Speaking, options: CounterO
     return Tokens(count=count, pieces=pieces, by=by)
 
 
-async def _asked(text: str, model: str, upstream: Upstream) -> Tokens | None:
+async def _tokenize_by_server(text: str, model: str, upstream: Upstream) -> Tokens | None:
     """What the server's own tokenizer says, with the pieces if it tells them; None if it says nothing."""
     headers = {} if upstream.key is None else {"authorization": f"Bearer {upstream.key}"}
     body = compact({"content": text, "with_pieces": True})

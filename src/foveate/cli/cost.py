@@ -208,7 +208,7 @@ async def _reported(
         asked_of(by), since=asked.since, until=asked.until, agent=asked.agent, session_id=session_id
     )
     report = report_of(sums, by)
-    limits = await store.rate_limits.seen(since=now - RECENT_SECONDS)
+    limits = await store.rate_limits.recent(since=now - RECENT_SECONDS)
     mine = [one for one in limits if asked.agent in (None, one.agent)]
     return report, await session_families(store, report, session_id), mine
 

@@ -283,7 +283,7 @@ class Count:
     async def _take_stored(self, work: Work) -> None:
         """Count a request together with the messages that the provider stores, if their size is known."""
         work.is_unexplained = True
-        stored = self._sizes.known(work.incoming, work.came)
+        stored = self._sizes.size_of(work.incoming, work.came)
         if stored is not None:
             counted = await counted_beside(work.request, work.counter)
             work.count = stored + counted.total

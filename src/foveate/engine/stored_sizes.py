@@ -21,7 +21,7 @@ class StoredSizes:
     def __init__(self) -> None:
         self._tokens: Memo[int] = Memo(_MAX_CONVERSATIONS)
 
-    def known(self, incoming: Incoming, request: Request) -> TokenCount | None:
+    def size_of(self, incoming: Incoming, request: Request) -> TokenCount | None:
         """Return the size of the conversation that a request continues, without its own messages."""
         if request.format is not Format.RESPONSES:
             return None

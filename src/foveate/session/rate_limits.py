@@ -35,5 +35,5 @@ class RateLimits(Protocol):
     async def keep(self, limits: Sequence[SeenLimit]) -> None:
         """Keep these, unless what is there is newer."""
 
-    async def seen(self, *, since: float) -> Sequence[SeenLimit]:
+    async def recent(self, *, since: float) -> Sequence[SeenLimit]:
         """The limits that were told of since then, by agent, provider and name."""

@@ -37,7 +37,7 @@ class KeptRateLimits:
         if rows:
             await self._database.write(lambda inside: inside.change_many(_KEEP, rows), again=True)
 
-    async def seen(self, *, since: float) -> Sequence[SeenLimit]:
+    async def recent(self, *, since: float) -> Sequence[SeenLimit]:
         """The limits that were told of since then, by agent, provider and name."""
         found = await self._database.read(lambda rows: rows.all(_FIND, (since,)))
         return [

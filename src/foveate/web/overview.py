@@ -75,7 +75,7 @@ async def look(inside: Inside, asked: Asked) -> Shown:
         _spent(store, span, agent),
         store.latest_breaks(limit=_BREAKS, since=span.since, agent=agent),
         cap_rows(store, inside.configured().caps, now=now),
-        store.rate_limits.seen(since=now - RECENT_SECONDS),
+        store.rate_limits.recent(since=now - RECENT_SECONDS),
     )
     samples = inside.samples()
     whole = all_of(found.over_time.values())
