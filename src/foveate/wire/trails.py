@@ -164,6 +164,20 @@ class Trails:
         self._before_last, self._last = self._last, _Asked(spoken, raws, trail)
         return trail
 
+    def twin(self, trail: Trail, position: int) -> Link | None:
+        """The same message in the other of the last two trails, if that ends as this one does.
+
+        So a request that came with a long history and goes out with a short one has its new messages read once.
+        """
+        last, before = self._last, self._before_last
+        if last.trail is not trail:
+            last, before = before, last
+        from_end, others = position - len(trail.links), before.trail.links
+        if last.trail is not trail or last.spoken is not before.spoken or len(others) < -from_end:
+            return None
+        twin = others[from_end]
+        return twin if twin.raw == trail.links[position].raw else None
+
     def _links(self, link: Link, old: Link | None, raws: tuple[bytes, ...]) -> list[Link]:
         """The links of these messages, from the first ones on; `old` are those of the older generation."""
         found: list[Link] = []

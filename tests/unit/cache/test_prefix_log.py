@@ -146,6 +146,33 @@ def test_from_call_21_on_a_named_workload_costs_what_the_better_policy_does(name
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.35, 0.5])
+def test_whatever_share_of_conversations_goes_on_from_call_21_on_the_cost_is_near_the_better_policy(
+    share: float,
+) -> None:
+    """Break-even is at 0.28, where either policy may turn out to be the better one."""
+    build, at = Builder(0), 0.0
+    while len(build.calls) < 400:
+        session, message = build.session(), build.text(8192)
+        build.call(at, session, messages=[message])
+        if build.random.random() < share:
+            at += build.random.uniform(5, 60)
+            build.call(at, session, messages=[message, build.text(64), build.text(64)])
+        at += build.random.uniform(5, 60)
+    workload = build.workload()
+    ours, none, usual = (
+        sum(costs[20:])
+        for costs in (
+            our_costs(workload)[0],
+            fixed_costs(workload, None),
+            fixed_costs(workload, Ttl.FIVE_MINUTES),
+        )
+    )
+
+    assert ours <= 1.025 * min(none, usual)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_added_to_the_breakpoints_of_a_client_ours_cost_it_nothing(name: str) -> None:
     workload = WORKLOADS[name]()
