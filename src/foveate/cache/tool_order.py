@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from foveate.cache.prompts import digest
 from foveate.values import ReorderTools, Ttl
@@ -40,6 +40,18 @@ class ListedTool:
     mark: Ttl | None = None
 
 
+class ToolList(NamedTuple):
+    """A client's list of tools: a key of each, no two the same, and its mark."""
+
+    keys: tuple[bytes, ...]
+    marks: tuple[Ttl | None, ...]
+
+    @classmethod
+    def of(cls, tools: Sequence[ListedTool]) -> "ToolList":
+        """The list of these tools."""
+        return cls(_keys(tools), tuple([tool.mark for tool in tools]))
+
+
 @dataclass(frozen=True, slots=True)
 class ToolOrders:
     """The orders in which a session sent its tools: of each of its last sets the first, the latest set last.
@@ -49,18 +61,18 @@ class ToolOrders:
 
     sent: tuple[tuple[bytes, ...], ...] = ()
 
-    def settled(self, tools: Sequence[ListedTool]) -> tuple[ReorderTools | None, "ToolOrders"]:
+    def settled(self, tools: ToolList) -> tuple[ReorderTools | None, "ToolOrders"]:
         """What to do with a client's list, and what is known after it was sent.
 
         A list is touched only where the session has sent the very same set in another order: it gets the order
         that the set had first. A set to which a tool came, or from which one went, is another set.
         """
-        listed = _keys(tools)
+        listed = tools.keys
         wanted = self._order(listed)
         places = {key: place for place, key in enumerate(listed)}
         order = tuple(places[key] for key in wanted)
         # A mark moves with its tool, and a short-lived one may not come before one that lasts.
-        if not _marks_descend([tools[place].mark for place in order]):
+        if not _marks_descend([tools.marks[place] for place in order]):
             wanted, order = listed, tuple(range(len(listed)))
         edit = ReorderTools(order=order, reason=REASON) if wanted != listed else None
         return edit, self._with(wanted)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from foveate import wire
 from foveate.budget.eviction import Kind, kind_of
-from foveate.cache.tool_order import ListedTool
+from foveate.cache.tool_order import ListedTool, ToolList
 from foveate.engine.calls import Problem
 from foveate.engine.counting import Counts
 from foveate.engine.marking import RefusalsHeld
@@ -49,6 +49,7 @@ _SHORT_BYTES = 1024
 _SURELY = 0.8
 # To read tools of this size takes milliseconds.
 _MUCH_BYTES = 64 * 1024
+_TOOL_LIST = object()
 
 _NONE_SECONDS = 1.0
 _KEPT_AGENTS = 1024
@@ -421,8 +422,12 @@ class OrderTools:
         around = around_of(work.request)
         if around is not None and work.state.settled is not None and work.state.settled() is around:
             return
-        size_bytes = sum(map(len, work.request.tools))
-        listed = _listed(work) if size_bytes < _MUCH_BYTES else await beside(lambda: _listed(work), size_bytes)
+        listed: ToolList | None = around.known.get(_TOOL_LIST) if around is not None else None
+        if listed is None:
+            size_bytes = sum(map(len, work.request.tools))
+            listed = await beside(lambda: _listed(work), size_bytes, least_bytes=_MUCH_BYTES)
+            if around is not None:
+                around.known[_TOOL_LIST] = listed
         edit, orders = work.state.tools.settled(listed)
         settled = ref(around) if edit is None and around is not None else None
         work.state = work.state.listed(orders, settled)
@@ -431,17 +436,19 @@ class OrderTools:
             await work.edit(self.name, (edit,))
 
 
-def _listed(work: Work) -> Sequence[ListedTool]:
+def _listed(work: Work) -> ToolList:
     front = wire.front_blocks(work.request, wire.trail(work.request))
     blocks = {block.place.index: block for block in front if block.place.area is Area.TOOLS}
-    return [
-        ListedTool(
-            name=wire.tool(work.request.format, raw).name,
-            said=blocks[place].said if place in blocks else raw,
-            mark=blocks[place].mark if place in blocks else None,
-        )
-        for place, raw in enumerate(work.request.tools)
-    ]
+    return ToolList.of(
+        [
+            ListedTool(
+                name=wire.tool(work.request.format, raw).name,
+                said=blocks[place].said if place in blocks else raw,
+                mark=blocks[place].mark if place in blocks else None,
+            )
+            for place, raw in enumerate(work.request.tools)
+        ]
+    )
 
 
 class AskForUsage:

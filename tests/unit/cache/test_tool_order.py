@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.cache.tool_order import MOST_SETS, ListedTool, ToolOrders, sorted_tools
+from foveate.cache.tool_order import MOST_SETS, ListedTool, ToolList, ToolOrders, sorted_tools
 from foveate.values import Tool, Ttl
 
 
@@ -20,7 +20,7 @@ def sent(lists: Sequence[Sequence[ListedTool]]) -> list[list[ListedTool]]:
     orders = ToolOrders()
     found = []
     for tools in lists:
-        edit, orders = orders.settled(tools)
+        edit, orders = orders.settled(ToolList.of(tools))
         found.append([tools[place] for place in edit.order] if edit else list(tools))
     return found
 
@@ -44,7 +44,7 @@ def test_a_list_that_foveate_builds_is_sorted_by_name() -> None:
 
 
 def test_the_first_list_is_left_alone() -> None:
-    edit, _ = ToolOrders().settled(listed("cab"))
+    edit, _ = ToolOrders().settled(ToolList.of(listed("cab")))
 
     assert edit is None
 
@@ -54,8 +54,8 @@ def test_the_same_tools_in_another_order_get_the_order_they_had_first() -> None:
 
 
 def test_an_edit_says_why() -> None:
-    _, orders = ToolOrders().settled(listed("ab"))
-    edit, _ = orders.settled(listed("ba"))
+    _, orders = ToolOrders().settled(ToolList.of(listed("ab")))
+    edit, _ = orders.settled(ToolList.of(listed("ba")))
 
     assert edit is not None
     assert edit.order == (1, 0)
@@ -162,7 +162,7 @@ def test_always_a_list_is_touched_only_where_the_same_set_was_sent_in_another_or
     orders = ToolOrders()
     before: list[list[str]] = []
     for names in lists:
-        edit, orders = orders.settled(listed(names))
+        edit, orders = orders.settled(ToolList.of(listed(names)))
         if edit is not None:
             assert any(set(known) == set(names) and known != names for known in before)
         before.append(names)
@@ -178,7 +178,7 @@ def test_always_a_session_that_keeps_its_order_is_left_alone(tools: list[str], d
     lists = [listed([name for name in tools if name in subset]) for subset in subsets]
     orders = ToolOrders()
     for each in lists:
-        edit, orders = orders.settled(each)
+        edit, orders = orders.settled(ToolList.of(each))
 
         assert edit is None
         assert len(orders.sent) <= MOST_SETS
