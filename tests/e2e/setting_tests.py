@@ -137,6 +137,7 @@ _COST = {
 }
 _SERVERS = {
     "host": (_SERVER, "test_the_gateway_listens_and_keeps_its_store_where_is_set"),
+    "admin_keys": ("test_web_viewers.py", "test_an_admin_key_and_loopback_see_all_agents"),
     "port": (_SERVER, "test_the_gateway_listens_and_keeps_its_store_where_is_set"),
     "workers": ("test_serve_workers.py", "test_both_workers_have_a_share_of_the_work"),
     "body_limit_bytes": (_SERVER, "test_requests_beyond_a_limit_of_the_server_are_refused"),

@@ -202,6 +202,35 @@ def test_a_key_is_made_and_its_hash_can_be_put_into_the_file(run: Any, here: Pat
     assert json.loads(run("config", "key", "--json").out)["agent"] == "default"
 
 
+def test_an_admin_key_belongs_to_no_agent_and_goes_into_the_server_section(run: Any, here: Path) -> None:
+    made = run("config", "key", "--admin").out
+    key = made.splitlines()[0]
+    (here / "foveate.yaml").write_text(made.partition("In foveate.yaml:")[2])
+
+    assert f'admin_keys: ["{hash_of(key)}"]' in made
+    assert run("config", "check").code == 0
+    shown = run("config", "show").out
+    assert hash_of(key)[:8] in shown
+    assert hash_of(key) not in shown
+    told = json.loads(run("config", "key", "--admin", "--json").out)
+    assert (told["agent"], told["admin"]) == (None, True)
+    refused = run("config", "key", "--admin", "--agent", "ana")
+    assert refused.code != 0
+    assert "--admin makes a key of no agent" in refused.err
+
+
+def test_a_key_cannot_be_of_an_agent_and_an_admin_key_at_once(run: Any, here: Path) -> None:
+    hashed = hash_of("fov-one")
+    (here / "foveate.yaml").write_text(
+        f"server:\n  admin_keys: ['{hashed}']\nagents: [{{id: ana, keys: ['{hashed}']}}]\n"
+    )
+    refused = run("config", "check")
+
+    assert refused.code != 0
+    assert "this is also a key of the agent 'ana'" in refused.err + refused.out
+    assert ":2" in refused.err + refused.out
+
+
 def test_a_file_of_variables_is_read_and_a_bad_line_of_it_is_told(
     run: Any, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

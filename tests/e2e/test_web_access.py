@@ -204,9 +204,14 @@ def test_a_gateway_ends_within_seconds_though_pages_are_open(
 
 
 def test_the_address_on_the_page_is_the_one_that_a_proxy_before_the_gateway_was_asked_by(
-    served: Served,
+    open_one: str,
 ) -> None:
-    headers = {"host": "localhost", "x-forwarded-proto": "https"}
+    headers = {"host": "localhost", "authorization": f"Bearer {GATEWAY_KEY}"}
 
-    assert "https://localhost" in asked(served.url, "/", headers=headers)[2]
-    assert "https://localhost" not in asked(served.url, "/", headers={"host": "localhost"})[2]
+    assert "https://localhost" in asked(open_one, "/", headers={**headers, "x-forwarded-proto": "https"})[2]
+    assert "https://localhost" not in asked(open_one, "/", headers=headers)[2]
+
+
+def test_a_proxy_on_this_machine_makes_nobody_local(served: Served) -> None:
+    for headers in ({"x-forwarded-for": "127.0.0.1"}, {"forwarded": "for=127.0.0.1"}, {"via": "1.1 proxy"}):
+        assert asked(served.url, "/", headers={"host": "localhost", **headers})[0] == 401

@@ -156,14 +156,19 @@ def _held(path: Path | None) -> "list[Held]":
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    agent: str
+    agent: str | None
     key: str
     hash: str
+    admin: bool
 
 
 @app.command("key")
 def key(
     agent: Annotated[str, typer.Option(metavar="NAME", help="Whose key it is.")] = _USUAL_AGENT,
+    admin: Annotated[
+        bool,
+        typer.Option("--admin", help="Make a key that sees the pages of all agents and sends no requests."),
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Make a key of the gateway: it is shown once, and the file only gets its hash.
@@ -171,21 +176,27 @@ def key(
     Example: foveate config key --agent ana
     """
     with telling(as_json=json):
+        if admin and agent != _USUAL_AGENT:
+            raise BadOption("--admin makes a key of no agent: leave out --agent")
         if not agent.strip():
             raise BadOption("--agent needs the name of an agent")
         from foveate.gateway.keys import hash_of, new_key
 
         made = new_key()
-        found = _Key(agent, made, hash_of(made))
+        owner = None if admin else agent
+        found = _Key(agent=owner, key=made, hash=hash_of(made), admin=admin)
         if json:
             screen.print_object(asdict(found))
             return
         import json as encoding
 
-        name = encoding.dumps(agent, ensure_ascii=False)  # as YAML takes any name
+        if admin:
+            used = "It opens the gateway's pages and /metrics, and sends no requests."
+            lines = f'server:\n  admin_keys: ["{found.hash}"]'
+        else:
+            used = "A client sends it in the place of its provider's."
+            name = encoding.dumps(owner, ensure_ascii=False)  # as YAML takes any name
+            lines = f'agents:\n  - id: {screen.plain(name)}\n    keys: ["{found.hash}"]'
         screen.print_text(
-            f"{found.key}\n\n"
-            "This is the key, and it is not shown again. A client sends it in the place of its provider's.\n"
-            "In foveate.yaml:\n\n"
-            f'agents:\n  - id: {screen.plain(name)}\n    keys: ["{found.hash}"]'
+            f"{found.key}\n\nThis is the key, and it is not shown again. {used}\nIn foveate.yaml:\n\n{lines}"
         )

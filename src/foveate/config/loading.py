@@ -24,7 +24,7 @@ Made = TypeVar("Made")
 # `api_key` is no misspelled `api`.
 _CLOSE = 0.65
 # Where a key may stand in the place of its hash or of its variable's name. Addresses may hold a password.
-_SECRETS = frozenset(("keys", "key_variable"))
+_SECRETS = frozenset(("keys", "admin_keys", "key_variable"))
 # A line that is neither empty nor a comment, nor where a document begins.
 _SAYS_SOMETHING = re.compile(rb"^(?![^\S\n]*(#|---[^\S\n]*$|$))", re.MULTILINE)
 

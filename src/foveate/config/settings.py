@@ -17,6 +17,7 @@ Operation = Annotated[
     str,
     StringConstraints(pattern=r"^(?:answers|counting|embeddings|models|all|[A-Z*]{1,10} /[^\s]{0,200})$"),
 ]
+KeyHash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 StoreUrl = Annotated[str, StringConstraints(pattern=r"^(?:sqlite:///[^:]|postgres(?:ql)?://)")]
 
 
@@ -212,7 +213,7 @@ class Agent(_Settings):
 
     id: Name
     """Its name."""
-    keys: list[Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]] = []
+    keys: list[KeyHash] = []
     """Hashes of the gateway keys that it shows (`foveate config key --agent NAME` makes one)."""
     user_agents: list[Name] = []
     """Globs of `user-agent`: clients that match and show no key are this agent. Not for an agent with keys."""
@@ -297,6 +298,8 @@ class Server(_Settings):
 
     host: Name = "127.0.0.1"
     """Where it listens; on anything but loopback, its own pages need a gateway key."""
+    admin_keys: list[KeyHash] = []
+    """Hashes of keys that see all agents' pages and `/metrics` (`foveate config key --admin` makes one)."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8090
     """On which port; 0 is any that is free."""
     workers: Annotated[int, Field(gt=0, le=256)] = 1

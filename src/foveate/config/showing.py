@@ -182,7 +182,7 @@ def _from_environment(place: Place, value: object, environment: Mapping[str, str
 
 def _shown(place: Place, value: object) -> object:
     """A value without what is secret in it."""
-    if place[-1] == "keys" and isinstance(value, list):
+    if place[-1] in ("keys", "admin_keys") and isinstance(value, list):
         return [f"{hashed[:8]}…" for hashed in value]
     return without_password(value) if isinstance(value, str) and "://" in value else value
 

@@ -1,4 +1,8 @@
-"""Who may see the gateway's own pages: whoever has a key of the gateway, and on loopback whoever is there."""
+"""Who may see the gateway's own pages, and how much of them.
+
+An agent's key sees that agent, an admin key sees everything, and so does whoever is on loopback without a key.
+Scoped pages are told who looks, and show only what that viewer may see; every other page is for administrators.
+"""
 
 from base64 import b64decode
 from binascii import Error as NotBase64
@@ -10,11 +14,19 @@ import msgspec
 from foveate.gateway.asks import GATEWAY_KEY, KEY_PREFIX, Receive, Scope, Send
 from foveate.gateway.keys import Keys
 from foveate.gateway.pages import OPEN, Page
+from foveate.web.viewer import ADMIN, Viewer, set_viewer
 
 _NAMED = ("localhost", "127.0.0.1", "::1")
 _KEY_NEEDED = (
     "this page needs a key of the gateway (`foveate config key` makes one), as a bearer token or a password"
 )
+_ADMIN_NEEDED = (
+    "this page shows all agents, and this key is that of one: use an admin key (`foveate config key --admin`"
+    " makes one)"
+)
+# A proxy on this machine has passed the request on: it comes from somewhere else.
+_PROXY_HEADERS = frozenset((b"forwarded", b"via", b"x-real-ip"))
+_PROXY_PREFIX = b"x-forwarded-"
 
 
 def is_loopback(host: str) -> bool:
@@ -46,16 +58,24 @@ def shown_key(headers: Mapping[bytes, bytes]) -> str | None:
             return None
 
 
-def may_see(headers: Mapping[bytes, bytes], *, host: str, keys: Keys) -> bool:
-    """Whether a request may see a page of a gateway that listens on `host`.
+def viewer_of(headers: Mapping[bytes, bytes], *, host: str, keys: Keys) -> Viewer | None:
+    """Who looks at a page of a gateway that listens on `host`; None for somebody who may see nothing.
 
     On loopback it has to be asked for by a name of this machine: a page on the web whose own name leads to
-    loopback all at once must not read it.
+    loopback all at once must not read it. What a proxy passes on does not come from this machine.
     """
     key = shown_key(headers)
     if key is not None and key.startswith(KEY_PREFIX):
-        return keys.agent(key) is not None
-    return is_loopback(host) and is_loopback(host_in(headers.get(b"host", b"").decode("latin-1")))
+        if keys.is_admin(key):
+            return ADMIN
+        agent = keys.agent(key)
+        return None if agent is None else Viewer(agent)
+    is_local = is_loopback(host) and is_loopback(host_in(headers.get(b"host", b"").decode("latin-1")))
+    return ADMIN if is_local and not _is_proxied(headers) else None
+
+
+def _is_proxied(headers: Mapping[bytes, bytes]) -> bool:
+    return any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIX) for name in headers)
 
 
 def host_in(said: str) -> str:
@@ -65,22 +85,36 @@ def host_in(said: str) -> str:
     return said.rpartition(":")[0] if ":" in said else said
 
 
-def guarded(pages: Mapping[str, Page], *, host: str, keys: Callable[[], Keys]) -> dict[str, Page]:
-    """The pages, of which all but those for machines that know nothing are shown only to those who may."""
-    return {
-        path: page if path in OPEN else _guarded(page, host=host, keys=keys) for path, page in pages.items()
+def guarded(
+    pages: Mapping[str, Page], scoped: Mapping[str, Page], *, host: str, keys: Callable[[], Keys]
+) -> dict[str, Page]:
+    """The pages, each of which checks who looks; only those in `OPEN` are for everybody.
+
+    `scoped` pages are told who looks, and show the key of an agent that agent alone. The others are for
+    administrators.
+    """
+    admins_only = {
+        path: page if path in OPEN else _guarded(page, host=host, keys=keys, is_scoped=False)
+        for path, page in pages.items()
+    }
+    return admins_only | {
+        path: _guarded(page, host=host, keys=keys, is_scoped=True) for path, page in scoped.items()
     }
 
 
-def _guarded(page: Page, *, host: str, keys: Callable[[], Keys]) -> Page:
+def _guarded(page: Page, *, host: str, keys: Callable[[], Keys], is_scoped: bool) -> Page:
     async def shown(scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         if is_from_another_site(headers):
             await _refused(send, 403, "this page is shown to no other site")
-        elif may_see(headers, host=host, keys=keys()):
-            await page(scope, receive, send)
-        else:
+            return
+        viewer = viewer_of(headers, host=host, keys=keys())
+        if viewer is None:
             await _refused(send, 401, _KEY_NEEDED)
+        elif is_scoped or viewer.sees_everything:
+            await page(set_viewer(scope, viewer), receive, send)
+        else:
+            await _refused(send, 403, _ADMIN_NEEDED)
 
     return shown
 

@@ -287,8 +287,9 @@ async def assembled(
                 nullcontext({}) if observing is None else observing.running(parts)
             )
             async with shown as pages:
+                scoped: dict[str, Page] = {}
                 if observing is not None:
-                    pages |= await asyncio.to_thread(
+                    scoped = await asyncio.to_thread(
                         _root, observing, parts, environment, store, sources, clock
                     )
                 yield Gateway(
@@ -298,6 +299,7 @@ async def assembled(
                     options=options,
                     pages=guarded(
                         pages,
+                        scoped,
                         host=settings.server.host,
                         keys=lambda: choices().gateway.keys,
                     ),

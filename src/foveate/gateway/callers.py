@@ -44,6 +44,11 @@ def agent_of(ask: Ask, keys: Keys, user_agents: Sequence[tuple[str, str]] = ()) 
             " signing, or have the gateway sign (`sign: aws`)"
         )
     if ask.key is not None:
+        if keys.is_admin(ask.key):
+            raise KeyRefused(
+                "an admin key sees the gateway's pages and sends no requests: use the key of an agent"
+                " (`foveate config key --agent NAME` makes one)"
+            )
         own = keys.agent(ask.key)
         if own is None:
             raise KeyRefused(

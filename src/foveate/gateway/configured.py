@@ -81,6 +81,12 @@ def gateway_options(settings: Settings, environment: Mapping[str, str]) -> Gatew
             path=("server", "body_memory_bytes"),
         )
     hashes = {hashed: agent.id for agent in settings.agents for hashed in agent.keys}
+    for number, hashed in enumerate(server.admin_keys):
+        if hashed in hashes:
+            raise BadOption(
+                f"this is also a key of the agent {hashes[hashed]!r}: an admin key is a key of no agent",
+                path=("server", "admin_keys", number),
+            )
     return GatewayOptions(
         routing=Routing(
             upstreams=upstreams,
@@ -89,7 +95,7 @@ def gateway_options(settings: Settings, environment: Mapping[str, str]) -> Gatew
                 for route in settings.routes
             ],
         ),
-        keys=HashedKeys(hashes),
+        keys=HashedKeys(hashes, server.admin_keys),
         user_agents=[(glob, agent.id) for agent in settings.agents for glob in agent.user_agents],
         body=BodyLimits(
             max_bytes=server.body_limit_bytes,

@@ -1,7 +1,7 @@
 """Keys of the gateway: each names an agent, and only its hash is kept."""
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from secrets import token_urlsafe
 from typing import Protocol
@@ -22,6 +22,9 @@ class Keys(Protocol):
     def are_of(self, agent: str) -> bool:
         """Whether an agent has any."""
 
+    def is_admin(self, key: str) -> bool:
+        """Whether a key is an admin key: it sees all pages, and sends no requests."""
+
 
 class NoKeys:
     """Where none was made, none is known."""
@@ -34,12 +37,17 @@ class NoKeys:
         """No agent has."""
         return False
 
+    def is_admin(self, key: str) -> bool:
+        """No key is."""
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class HashedKeys:
-    """The agents of keys, by the hashes of these."""
+    """The agents of keys, by the hashes of these, and the hashes of admin keys."""
 
     agents: Mapping[str, str] = field(repr=False)
+    admins: Collection[str] = field(default=(), repr=False)
 
     def agent(self, key: str) -> str | None:
         """The agent that a key is for; how long that takes tells nothing of other keys."""
@@ -50,6 +58,12 @@ class HashedKeys:
     def are_of(self, agent: str) -> bool:
         """Whether an agent has any."""
         return agent in self.agents.values()
+
+    def is_admin(self, key: str) -> bool:
+        """Whether a key is an admin key; how long that takes tells nothing of the keys."""
+        wanted = hash_of(key)
+        found = [hashed for hashed in self.admins if hmac.compare_digest(hashed, wanted)]
+        return bool(found)
 
 
 def new_key() -> str:

@@ -149,5 +149,8 @@ class Added(Protocol):
     async def agents(self) -> Sequence[str]:
         """The agents that have asked anything, by their names."""
 
-    async def pulse(self, session_id: str | None = None) -> str:
-        """What is another as soon as anything was added, or of one session: also a fold or its undo."""
+    async def pulse(self, session_id: str | None = None, *, agent: str | None = None) -> str:
+        """What is another as soon as anything was added, or of one session: also a fold or its undo.
+
+        Without a session, `agent` is whose additions count; None: those of all.
+        """

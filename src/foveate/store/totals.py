@@ -124,10 +124,15 @@ class KeptTotals:
         """The agents that have asked anything, by their names."""
         return sorted(agent for (agent,) in await self._read(_FIND_AGENTS))
 
-    async def pulse(self, session_id: str | None = None) -> str:
-        """What is another as soon as anything was added, or of one session: also a fold or its undo."""
+    async def pulse(self, session_id: str | None = None, *, agent: str | None = None) -> str:
+        """What is another as soon as anything was added, or of one session: also a fold or its undo.
+
+        Without a session, `agent` is whose additions count; None: those of all.
+        """
 
         def find(rows: Rows) -> list[tuple[Any, ...]]:
+            if session_id is None and agent is not None:
+                return rows.all(f"{_PULSE} AND agent = ?", (_name(agent),))
             if session_id is None:
                 return rows.all(_PULSE)
             name = (key_of(name_of(session_id)),)

@@ -63,12 +63,14 @@ async def look(inside: Inside, asked: Asked) -> Shown:
     which = asked.choice("which", "all", WHICH)
     find = asked.text("find")
     configured, store, now = inside.configured(), inside.store, inside.clock()
+    viewer = asked.viewer
     known, today, week = await asyncio.gather(
         store.totals.agents(),
-        store.totals.totals([Per.AGENT, Per.CATEGORY], since=span_of(TODAY, now).since),
-        store.totals.totals([Per.AGENT, Per.CATEGORY], since=span_of(WEEK, now).since),
+        store.totals.totals([Per.AGENT, Per.CATEGORY], since=span_of(TODAY, now).since, agent=viewer.agent),
+        store.totals.totals([Per.AGENT, Per.CATEGORY], since=span_of(WEEK, now).since, agent=viewer.agent),
     )
-    named = {agent.id for agent in configured.settings.agents}
+    known = [name for name in known if viewer.can_see(name)]
+    named = {agent.id for agent in configured.settings.agents if viewer.can_see(agent.id)}
 
     def listed() -> list[str]:
         order = _dearest_first(week)
@@ -135,8 +137,9 @@ async def look_at_one(inside: Inside, asked: Asked) -> Shown:
 
     Raises:
         NoSuchPage: the configuration does not name it, and it has never asked anything.
+        Forbidden: the viewer may not see it.
     """
-    name = asked.names["name"]
+    name = asked.viewer.restrict(asked.names["name"])
     configured, store, now = inside.configured(), inside.store, inside.clock()
     said = next((agent for agent in configured.settings.agents if agent.id == name), None)
     options = configured.options(name)
@@ -161,7 +164,9 @@ async def look_at_one(inside: Inside, asked: Asked) -> Shown:
             "week": all_of(model.spent for model in models),
             "models": models,
             "switches": switches(options, said, configured.settings),
-            "caps": await cap_rows_of(store, configured.caps, name, now=now),
+            "caps": await cap_rows_of(
+                store, configured.caps, name, now=now, shows_shared=asked.viewer.sees_everything
+            ),
             "keys": _keys(said),
             **carried,
         },

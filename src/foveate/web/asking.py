@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from foveate.errors import BadOption
+from foveate.web.viewer import Viewer
 
 # No page asks for more.
 _MOST_NAMES, _LONGEST_NAME = 10, 20
@@ -15,9 +16,10 @@ _MOST_NAMES, _LONGEST_NAME = 10, 20
 class Asked:
     """The names in a page's path (`/-/sessions/{id}`) and what its query says.
 
-    `address` is that of the gateway, as whoever asks knows it.
+    `viewer` is who asks. `address` is that of the gateway, as whoever asks knows it.
     """
 
+    viewer: Viewer
     names: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     address: str = ""
@@ -25,6 +27,14 @@ class Asked:
     def text(self, name: str, *, longest: int = 500) -> str:
         """What the query says of a name, without blanks around it; empty where it says nothing."""
         return self.query.get(name, "").strip()[:longest]
+
+    def agent(self) -> str:
+        """The agent that the page is about; empty for all of them.
+
+        Raises:
+            Forbidden: the viewer may not see that agent.
+        """
+        return self.viewer.restrict(self.text("agent"))
 
     def number(self, name: str, default: int, *, least: int, most: int) -> int:
         """A whole number of the query.

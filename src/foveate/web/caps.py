@@ -14,6 +14,7 @@ MOST_USES = 5
 """So many that are nearest to a cap are shown of each."""
 _MOST_SESSIONS = 20
 _MOST_AGENTS = 200
+_SHARED = (Scope.DAY, Scope.TOTAL)
 _LONGEST_NAME, _LONGEST_ID = 40, 12
 
 
@@ -48,15 +49,23 @@ async def cap_rows(store: Store, caps: Sequence[Cap], *, now: float) -> list[Cap
     return [row for one in await held(store.ledger, caps, now=now, spending=spending) for row in _rows(one)]
 
 
-async def cap_rows_of(store: Store, caps: Sequence[Cap], agent: str, *, now: float) -> list[CapRow]:
-    """The caps that hold for an agent: those on it alone and on its sessions, and those on each or on all."""
-    holding = [cap for cap in caps if cap.agent in (None, agent)]
+async def cap_rows_of(
+    store: Store, caps: Sequence[Cap], agent: str, *, now: float, shows_shared: bool = True
+) -> list[CapRow]:
+    """The caps that hold for an agent: those on it alone and on its sessions, and those on each or on all.
+
+    Unless `shows_shared`, caps on all agents together have only their limits: their use is that of others too.
+    """
+    applying = [cap for cap in caps if cap.agent in (None, agent)]
+    shared = [] if shows_shared else [cap for cap in applying if cap.agent is None and cap.scope in _SHARED]
+    rows = [CapRow(about=about(cap), said="shared by all agents", limit=cap.dollars) for cap in shared]
+    holding = [cap for cap in applying if cap not in shared]
     if not holding:
-        return []
+        return rows
     is_by_session = any(cap.scope is Scope.SESSION for cap in holding)
     spending = await _spending(store, holding, {agent} if is_by_session else set(), now)
     found = await held(store.ledger, holding, now=now, spending=replace(spending, agents=[agent]))
-    return [row for one in found for row in _rows(one)]
+    return [row for one in found for row in _rows(one)] + rows
 
 
 async def _spending(store: Store, caps: Sequence[Cap], session_agents: set[str | None], now: float) -> Spending:

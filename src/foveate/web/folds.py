@@ -121,7 +121,7 @@ async def look(inside: Inside, asked: Asked) -> Shown:
     """One fold, with all that it folded, in pages."""
     fold_id = asked.names["id"]
     fold = await inside.store.journal.fold(fold_id)
-    if fold is None:
+    if fold is None or not asked.viewer.can_see(fold.agent):
         raise NoSuchPage(f"there is no fold {short(fold_id, 80)!r}, or it was forgotten")
     first = asked.number("from", 1, least=1, most=_LAST_MESSAGE)
     span = await inside.store.glances.folded(fold_id, skip=first - 1, limit=_PAGE)

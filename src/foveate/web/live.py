@@ -31,8 +31,16 @@ class _Listener:
     woken: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The changes that somebody watches: of a session, or of all sessions; of one agent, or of all agents."""
+
+    session_id: str | None = None
+    agent: str | None = None
+
+
 @dataclass(eq=False)
-class _Watched:
+class _Audience:
     pulse: str = ""
     listeners: set[_Listener] = field(default_factory=set)
 
@@ -40,13 +48,13 @@ class _Watched:
 class Live:
     """Who is told of what. For one event loop.
 
-    `found` is what the store says of a session, or of all, which is another as soon as something has changed.
+    `found` is what the store says of what is watched, which is another as soon as something has changed.
     However slowly somebody reads, nothing piles up for them: what happened meanwhile is told as one change.
     """
 
     def __init__(
         self,
-        found: Callable[[str | None], Awaitable[str]],
+        found: Callable[[Watched], Awaitable[str]],
         configured: Callable[[], Configured],
         *,
         is_ending: Callable[[], bool] = lambda: False,
@@ -56,22 +64,22 @@ class Live:
         self._configured = configured
         self._is_ending = is_ending
         self._every_seconds = every_seconds
-        self._watched: dict[str | None, _Watched] = {}
+        self._watched: dict[Watched, _Audience] = {}
         self._asking: asyncio.Task[None] | None = None
 
     @property
     def looking(self) -> int:
         """How many are told."""
-        return sum(len(watched.listeners) for watched in self._watched.values())
+        return sum(len(audience.listeners) for audience in self._watched.values())
 
-    async def pulse(self, session_id: str | None) -> str:
-        """What is another as soon as something has changed: of a session, or of all, or the configuration.
+    async def pulse(self, watched: Watched) -> str:
+        """What is another as soon as something has changed of what is watched, or the configuration.
 
         Taken before a page is looked up, it tells whether that page is still the newest.
         """
         configured = self._configured()
         try:
-            found = await self._found(session_id)
+            found = await self._found(watched)
         except StoreUnavailable as error:
             _LOG.debug("nobody can be told of changes: %s", error)
             found = _AWAY
@@ -81,17 +89,17 @@ class Live:
         said = f"{found} {configured.changes} {configured.problem}"
         return hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()[:16]
 
-    async def events(self, session_id: str | None, since: str = "") -> AsyncIterator[bytes]:
-        """What is told of a session, or of everything, until whoever listens goes, or the gateway ends.
+    async def events(self, watched: Watched, since: str = "") -> AsyncIterator[bytes]:
+        """What is told of changes until whoever listens goes, or the gateway ends.
 
         `since` is the pulse of the page that is shown; without it, what is there now is taken to be shown.
         """
         if self.looking >= MOST_LOOKING:
             yield b"retry: 60000\n\n"
             return
-        watched = self._watched.setdefault(session_id, _Watched())
-        listener = _Listener(since or watched.pulse)
-        watched.listeners.add(listener)
+        audience = self._watched.setdefault(watched, _Audience())
+        listener = _Listener(since or audience.pulse)
+        audience.listeners.add(listener)
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask())
         try:
@@ -101,25 +109,25 @@ class Live:
             while not self._is_over():
                 beats += 1
                 if await _woken(listener.woken, within_seconds=self._every_seconds):
-                    before, listener.pulse = listener.pulse, watched.pulse
+                    before, listener.pulse = listener.pulse, audience.pulse
                     if before:
                         yield f"id: {listener.pulse}\nevent: changed\ndata: -\n\n".encode()
                 elif beats % _QUIET_BEATS == 0:
                     yield b": still here\n\n"
         finally:
-            watched.listeners.discard(listener)
-            if not watched.listeners and self._watched.get(session_id) is watched:
-                del self._watched[session_id]
+            audience.listeners.discard(listener)
+            if not audience.listeners and self._watched.get(watched) is audience:
+                del self._watched[watched]
 
     def _is_over(self) -> bool:
         return self._is_ending() or not self._configured().settings.server.page
 
     async def _ask(self) -> None:
         while self._watched:
-            for session_id, watched in list(self._watched.items()):
-                watched.pulse = await self.pulse(session_id)
-                for listener in watched.listeners:
-                    if listener.pulse != watched.pulse:
+            for watched, audience in list(self._watched.items()):
+                audience.pulse = await self.pulse(watched)
+                for listener in audience.listeners:
+                    if listener.pulse != audience.pulse:
                         listener.woken.set()
             await asyncio.sleep(self._every_seconds)
 

@@ -79,8 +79,12 @@ register(_KEPT)
 async def look(inside: Inside, asked: Asked) -> Shown:
     """What an agent's model would see of its memory for a focus, a query and a limit of tokens."""
     configured = inside.configured()
-    agents = [agent.id for agent in configured.settings.agents if _memory_of(configured, agent.id)]
-    agent = asked.text("agent") or (agents[0] if agents else "")
+    agents = [
+        agent.id
+        for agent in configured.settings.agents
+        if asked.viewer.can_see(agent.id) and _memory_of(configured, agent.id)
+    ]
+    agent = asked.agent() or (agents[0] if agents else "")
     options = configured.options(agent)
     given: dict[str, object] = {
         "agents": agents,

@@ -13,7 +13,7 @@ from foveate.session.totals import Per
 from foveate.store import Store
 from foveate.web import latency, overview_charts
 from foveate.web.asking import Asked, Shown
-from foveate.web.caps import cap_rows
+from foveate.web.caps import CapRow, cap_rows, cap_rows_of
 from foveate.web.charts import Chart
 from foveate.web.inside import Inside
 from foveate.web.overview_charts import OverTime
@@ -21,6 +21,7 @@ from foveate.web.pointing import exports
 from foveate.web.spans import SPANS, WEEK, Span, day_of, span_of
 from foveate.web.spent import NOTHING, Rows, Spent, all_of, by_category, by_first
 from foveate.web.troubles import troubles
+from foveate.web.viewer import Viewer
 
 TEMPLATE = "overview.html"
 _TITLE = "Overview"
@@ -63,10 +64,12 @@ async def look(inside: Inside, asked: Asked) -> Shown:
     """The overview of a span, of all agents or of one."""
     now, store = inside.clock(), inside.store
     span = span_of(asked.choice("span", WEEK, SPANS), now)
-    agent = asked.text("agent") or None
+    viewer = asked.viewer
+    agent = asked.agent() or None
     by = Per(asked.choice("by", Per.AGENT if agent is None else Per.MODEL, _BY))
     health, agents = await asyncio.gather(inside.health(), store.totals.agents())
-    wrong = troubles(health)
+    agents = [name for name in agents if viewer.can_see(name)]
+    wrong = troubles(health) if viewer.sees_everything else []
     if not agents:
         refused = _refused(inside.samples(), agent)
         given = {"is_empty": True, "troubles": wrong, "refused": refused, "exports": exports(asked.address)}
@@ -74,7 +77,7 @@ async def look(inside: Inside, asked: Asked) -> Shown:
     found, breaks, caps, limits = await asyncio.gather(
         _spent(store, span, agent),
         store.latest_breaks(limit=_BREAKS, since=span.since, agent=agent),
-        cap_rows(store, inside.configured().caps, now=now),
+        _cap_rows(inside, viewer, now),
         store.rate_limits.recent(since=now - RECENT_SECONDS),
     )
     samples = inside.samples()
@@ -111,6 +114,13 @@ async def look(inside: Inside, asked: Asked) -> Shown:
             "steps": latency.steps(samples),
         },
     )
+
+
+async def _cap_rows(inside: Inside, viewer: Viewer, now: float) -> list[CapRow]:
+    caps = inside.configured().caps
+    if viewer.agent is None:
+        return await cap_rows(inside.store, caps, now=now)
+    return await cap_rows_of(inside.store, caps, viewer.agent, now=now, shows_shared=False)
 
 
 async def _spent(store: Store, span: Span, agent: str | None) -> _Found:

@@ -100,11 +100,11 @@ class Family:
 
 
 async def look(inside: Inside, asked: Asked) -> Shown:
-    """One session."""
+    """One session. Its parent and its children are of the same agent: their ids are made from its name."""
     session_id, store = asked.names["id"], inside.store
     before_id, folds_before = asked.text("before"), _folds_before(asked)
     found = await store.totals.session(session_id)
-    if found is None:
+    if found is None or not asked.viewer.can_see(found.agent):
         raise NoSuchPage(f"there is no session {short(session_id, 80)!r}, or it was forgotten")
     points, page, folds, counts, sums, family = await asyncio.gather(
         store.glances.windows(session_id, limit=_MOST_POINTS),

@@ -1,7 +1,7 @@
 """The page of sessions: a list in pages, the newest or the dearest first, as far as one asks for it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from urllib.parse import urlencode
@@ -9,10 +9,12 @@ from urllib.parse import urlencode
 from foveate.cost.money import MOST_DOLLARS
 from foveate.errors import BadOption
 from foveate.session.totals import Order, SessionTotals, Totals
+from foveate.store import Store
 from foveate.store.families import Descendants, SessionLabel
 from foveate.store.glances import FoldCount
 from foveate.web.asking import Asked, Shown
 from foveate.web.inside import Inside
+from foveate.web.viewer import Viewer
 from foveate.web.words import short
 
 PAGE = 50
@@ -49,7 +51,7 @@ class _Filter:
         return cls(
             order=asked.choice("order", Order.NEWEST.value, _ORDER_WORDS),
             since=asked.choice("since", "all", _SINCE),
-            agent=asked.text("agent"),
+            agent=asked.agent(),
             beginning=asked.text("id"),
         )
 
@@ -85,7 +87,7 @@ async def look(inside: Inside, asked: Asked) -> Shown:
             beginning=wanted.beginning,
         ),
         store.totals.count(since=since, agent=agent, beginning=wanted.beginning),
-        store.totals.agents(),
+        _agents(store, asked.viewer),
     )
     # Of a page before another one, the one too many stands first.
     is_more = len(found) > PAGE
@@ -117,6 +119,11 @@ async def look(inside: Inside, asked: Asked) -> Shown:
         "first": wanted.address() if after is not None or before is not None else None,
     }
     return Shown(template="sessions.html", title="Sessions", given=given)
+
+
+async def _agents(store: Store, viewer: Viewer) -> Sequence[str]:
+    """The agents that the viewer can choose from."""
+    return await store.totals.agents() if viewer.agent is None else [viewer.agent]
 
 
 def _place_of(session: SessionTotals, order: str) -> str:

@@ -16,6 +16,7 @@ from foveate.gateway.page import root_pages
 from foveate.gateway.pages import Vitals, health_object
 from foveate.gateway.serving import live_choices
 from foveate.store import Store, open_store
+from foveate.web.viewer import ADMIN, Viewer, set_viewer
 from tests.support.stores import ensure_store
 
 NOW = 1_794_000_000.0
@@ -66,6 +67,7 @@ async def looking(
     vitals: Vitals = WELL,
     samples: Sequence[Sample] = (),
     made: Callable[[Clock], Sources] = Sources,
+    viewer: Viewer = ADMIN,
     **environment: str,
 ) -> AsyncIterator[Looking]:
     """Pages over a configuration and a gateway that is as `vitals` and `samples` say, until the block ends.
@@ -96,7 +98,7 @@ async def looking(
 
         async def page(scope: Scope, receive: Receive, send: Send) -> None:
             live.look_again()  # however soon a test asks after it has changed the file
-            await pages["/"](scope, receive, send)
+            await pages["/"](set_viewer(scope, viewer), receive, send)
 
         transport = httpx.ASGITransport(page)
         try:

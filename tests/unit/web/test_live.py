@@ -10,10 +10,11 @@ from foveate.config.settings import Server, Settings
 from foveate.engine.options import AgentOptions
 from foveate.errors import BadOption, FoveateError, StoreUnavailable
 from foveate.web.inside import Configured
-from foveate.web.live import MOST_LOOKING, Live
+from foveate.web.live import MOST_LOOKING, Live, Watched
 
 EVERY_SECONDS = 0.01
 BEGINNING = b"retry: 2000\n\n"
+ALL, ONE = Watched(), Watched("one")
 
 
 @dataclass
@@ -29,13 +30,13 @@ class Inside:
     page: bool = True
     is_over: bool = False
 
-    async def found(self, session_id: str | None) -> str:
+    async def found(self, watched: Watched) -> str:
         self.asked += 1
         if self.is_stuck:
             await asyncio.Event().wait()
         if self.failure is not None:
             raise self.failure
-        return f"{self.said} of {session_id}"
+        return f"{self.said} of {watched}"
 
     def configured(self) -> Configured:
         return Configured(
@@ -71,28 +72,28 @@ async def silent(events: AsyncIterator[bytes], *, beats: int = 5) -> None:
 
 async def test_a_change_is_told_once_and_with_the_pulse_of_what_is_there_now(inside: Inside) -> None:
     live = inside.live()
-    events = live.events(None, await live.pulse(None))
+    events = live.events(ALL, await live.pulse(ALL))
     assert await first(events) == BEGINNING
 
     inside.said = "2"
 
-    assert await first(events) == f"id: {await live.pulse(None)}\nevent: changed\ndata: -\n\n".encode()
+    assert await first(events) == f"id: {await live.pulse(ALL)}\nevent: changed\ndata: -\n\n".encode()
     await silent(events)
 
 
 async def test_what_changed_between_the_page_and_the_connection_is_told(inside: Inside) -> None:
     live = inside.live()
-    shown = await live.pulse("one")
+    shown = await live.pulse(ONE)
     inside.said = "2"
 
-    events = live.events("one", shown)
+    events = live.events(ONE, shown)
 
     assert await first(events) == BEGINNING
     assert b"changed" in await first(events)
 
 
 async def test_a_page_that_says_nothing_of_itself_is_taken_to_be_the_newest(inside: Inside) -> None:
-    events = inside.live().events(None)
+    events = inside.live().events(ALL)
     assert await first(events) == BEGINNING
 
     await silent(events)
@@ -110,7 +111,7 @@ async def test_a_change_of_the_configuration_and_a_store_that_goes_are_told_too(
     name: str, value: object, inside: Inside
 ) -> None:
     live = inside.live()
-    events = live.events(None, await live.pulse(None))
+    events = live.events(ALL, await live.pulse(ALL))
     assert await first(events) == BEGINNING
 
     setattr(inside, name, value)
@@ -122,7 +123,7 @@ async def test_a_fault_of_the_store_is_told_as_if_it_were_away_and_ends_nothing(
     inside: Inside, caplog: pytest.LogCaptureFixture
 ) -> None:
     live = inside.live()
-    events = live.events(None, await live.pulse(None))
+    events = live.events(ALL, await live.pulse(ALL))
     assert await first(events) == BEGINNING
 
     inside.failure = ZeroDivisionError()
@@ -135,7 +136,7 @@ async def test_a_fault_of_the_store_is_told_as_if_it_were_away_and_ends_nothing(
 
 async def test_many_changes_are_one_for_who_reads_slowly(inside: Inside) -> None:
     live = inside.live()
-    events = live.events(None, await live.pulse(None))
+    events = live.events(ALL, await live.pulse(ALL))
     assert await first(events) == BEGINNING
     for number in range(5):
         inside.said = f"change {number}"
@@ -148,8 +149,8 @@ async def test_many_changes_are_one_for_who_reads_slowly(inside: Inside) -> None
 
 async def test_the_store_is_asked_once_for_all_that_look_at_the_same(inside: Inside) -> None:
     live = inside.live()
-    shown = await live.pulse(None)
-    many = [live.events(None, shown) for _ in range(20)]
+    shown = await live.pulse(ALL)
+    many = [live.events(ALL, shown) for _ in range(20)]
     for events in many:
         assert await first(events) == BEGINNING
     assert live.looking == 20
@@ -163,7 +164,7 @@ async def test_the_store_is_asked_once_for_all_that_look_at_the_same(inside: Ins
 
 async def test_who_has_gone_is_no_longer_told_and_the_store_no_longer_asked(inside: Inside) -> None:
     live = inside.live()
-    events = live.events("one")
+    events = live.events(ONE)
     await first(events)
     await silent(events)  # a connection that is cut cancels whoever waits for it
 
@@ -179,7 +180,7 @@ async def test_who_has_gone_is_no_longer_told_and_the_store_no_longer_asked(insi
 async def test_the_end_of_the_gateway_or_of_the_page_ends_it_though_the_store_be_stuck(
     name: str, stuck: bool, inside: Inside
 ) -> None:
-    events = inside.live().events(None)
+    events = inside.live().events(ALL)
     assert await first(events) == BEGINNING
     inside.is_stuck = stuck
 
@@ -190,7 +191,7 @@ async def test_the_end_of_the_gateway_or_of_the_page_ends_it_though_the_store_be
 
 
 async def test_a_connection_on_which_nothing_happens_is_kept_alive(inside: Inside) -> None:
-    events = inside.live().events(None)
+    events = inside.live().events(ALL)
     assert await first(events) == BEGINNING
 
     assert await first(events) == b": still here\n\n"
@@ -200,7 +201,7 @@ async def test_of_more_than_can_be_told_that_come_at_one_moment_some_are_to_come
     inside: Inside,
 ) -> None:
     live = inside.live()
-    many = [live.events(None) for _ in range(MOST_LOOKING + 3)]
+    many = [live.events(ALL) for _ in range(MOST_LOOKING + 3)]
 
     beginnings = await asyncio.gather(*(first(events) for events in many))
 
