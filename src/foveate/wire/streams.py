@@ -4,6 +4,7 @@ Each format is a function that takes what was seen so far and one event's data, 
 now. Deltas of text, which are nearly all of a stream, are told by a few bytes and not parsed further.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from foveate.wire.body import Fields, as_list, as_record, as_text, compact
 from foveate.wire.events import Event, EventFinder, EventSplitter, ListSplitter, Piece, Splitter
 from foveate.wire.frames import FrameSplitter
 from foveate.wire.replies import fields, inner_fields, record, value
-from foveate.wire.usage import block_usage, tokens, usage_in
+from foveate.wire.usage import block_usage, is_token_count, tokens, usage_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +214,12 @@ def _billed(seen: Seen, usage: object) -> Seen:
     But some hosts say the input at the start and end with zeros: those unsay nothing. Where the later ones say
     another sum of what was written and not for how long, the earlier split of it goes.
     """
-    later = {name: said for name, said in as_record(usage).items() if _tells(said) or name not in seen.numbers}
-    numbers = {**seen.numbers, **later}
+    later = {
+        name: said
+        for name, said in as_record(usage).items()
+        if _tells(said) or name not in seen.numbers or _is_unreadable(name, said)
+    }
+    numbers = {**seen.numbers, **{name: _as_json(said) for name, said in later.items()}}
     split = as_record(seen.numbers.get(_SPLIT)).values()
     if _WRITTEN in later and _SPLIT not in later and sum(map(tokens, split)) != tokens(later[_WRITTEN]):
         numbers.pop(_SPLIT, None)
@@ -229,6 +234,20 @@ def _tells(said: object) -> bool:
     if isinstance(said, dict):
         return any(map(tokens, said.values()))
     return bool(said) if isinstance(said, list) else tokens(said) > 0
+
+
+def _is_unreadable(name: str, said: object) -> bool:
+    """Whether it should be a number of tokens, and cannot be one: then an earlier one does not count either."""
+    if isinstance(said, dict):
+        return any(_is_unreadable(inner, part) for inner, part in said.items())
+    return name.endswith("_tokens") and said is not None and not is_token_count(said)
+
+
+def _as_json(said: object) -> object:
+    """Return a value that JSON has: for NaN and infinities, their names."""
+    if isinstance(said, dict):
+        return {name: _as_json(part) for name, part in said.items()}
+    return repr(said) if isinstance(said, float) and not math.isfinite(said) else said
 
 
 def _chat(seen: Seen, data: bytes) -> Seen:

@@ -1,8 +1,9 @@
 """What a provider billed, whatever it calls its numbers (read November 2026).
 
 Two families: those whose input number is only what no cache served (Anthropic, Bedrock Converse), and those
-whose input number holds the cached tokens too (all others). A number that cannot be (null, negative, a string,
-half a token) is 0, so that a bill with one odd number in it is still read.
+whose input number holds the cached tokens too (all others). A number that is null counts as missing. If any other
+is not a possible number of tokens (negative, a string, half a token, more than any call has), the whole usage is
+unreadable: it has no tokens and keeps its raw block, so that the call is recorded as one of unknown cost.
 """
 
 import re
@@ -19,6 +20,8 @@ from foveate.wire.body import Fields, as_list, as_record, as_text
 from foveate.wire.replies import inner_fields, items, objects, record, value
 
 _MOST_TOKENS = 2**53 - 1  # the largest whole number that every reader of JSON keeps
+_MAX_CALL_TOKENS = 10**9  # hundreds of times the largest context window that is sold (November 2026)
+_MAX_UNREADABLE_BYTES = 4096
 _MOST_THOUGHT_TOKENS = 400_000  # no model that is sold writes more in one answer (November 2026)
 
 # Calls within a Messages call that its totals leave out; they hold all others (`message`, `fallback_message`).
@@ -55,6 +58,10 @@ def usage_in(spoken: Format, reply: Fields) -> Usage | None:
     return None
 
 
+def _unreadable(block: msgspec.Raw | bytes) -> Usage:
+    return Usage(cache=CacheUsage(), raw=bytes(block)[:_MAX_UNREADABLE_BYTES], is_unreadable=True)
+
+
 def block_usage(spoken: Format, block: bytes) -> Usage | None:
     """The usage that a provider's own block of numbers tells; None where it has no number that is known."""
     try:
@@ -81,7 +88,10 @@ def _read(spoken: Format, block: msgspec.Raw | bytes | None, timings: _Numbers, 
     read = _dialect(spoken, found) if found else None
     if block is None or read is None:
         return None
-    cache, output, reasoning = read({**found, "timings": timings} if timings else found)
+    try:
+        cache, output, reasoning = read({**found, "timings": timings} if timings else found)
+    except _Unreadable:
+        return _unreadable(block)
     return Usage(
         cache=cache,
         output_tokens=output,
@@ -113,12 +123,12 @@ def _anthropic(found: _Numbers) -> _Billed:
         calls += [call for call in map(as_record, as_list(found["iterations"])) if is_left_out(call)]
     uncached = read = short = long = output = 0
     for call in calls:
-        uncached += tokens(call.get("input_tokens"))
-        read += tokens(call.get("cache_read_input_tokens"))
+        uncached += _count(call.get("input_tokens"))
+        read += _count(call.get("cache_read_input_tokens"))
         written = _written(call.get("cache_creation_input_tokens"), call.get("cache_creation"))
         short, long = short + written[0], long + written[1]
-        output += tokens(call.get("output_tokens"))
-    thinking = tokens(as_record(found.get("output_tokens_details")).get("thinking_tokens"))
+        output += _count(call.get("output_tokens"))
+    thinking = _count(as_record(found.get("output_tokens_details")).get("thinking_tokens"))
     cache = CacheUsage(uncached=uncached, read=read, written_5m=short, written_1h=long)
     return cache, output, min(thinking, output)
 
@@ -132,10 +142,10 @@ def _bedrock(found: _Numbers) -> _Billed:
     """`inputTokens` is what no cache served; an older spelling of the cached ones ends in `Count`."""
     read = _most(found, "cacheReadInputTokens", "cacheReadInputTokenCount")
     details = [as_record(entry) for entry in as_list(found.get("cacheDetails"))]
-    long = sum(tokens(entry.get("inputTokens")) for entry in details if entry.get("ttl") == "1h")
+    long = sum(_count(entry.get("inputTokens")) for entry in details if entry.get("ttl") == "1h")
     short = max(_most(found, "cacheWriteInputTokens", "cacheWriteInputTokenCount") - long, 0)
-    output = tokens(found.get("outputTokens"))
-    rest = tokens(found.get("totalTokens")) - output - read - short - long
+    output = _count(found.get("outputTokens"))
+    rest = _count(found.get("totalTokens")) - output - read - short - long
     uncached = _whole(found.get("inputTokens"))
     uncached = max(rest, 0) if uncached is None else uncached
     cache = CacheUsage(uncached=uncached, read=read, written_5m=short, written_1h=long)
@@ -151,30 +161,30 @@ def _chat(found: _Numbers) -> _Billed:
     """`prompt_tokens` holds the cached ones, for which each host has a name of its own."""
     details = as_record(found.get("prompt_tokens_details")) or as_record(found.get("prompt_token_details"))
     read = max(
-        tokens(details.get("cached_tokens")),
-        tokens(as_record(found.get("timings")).get("cache_n")),  # llama.cpp
+        _count(details.get("cached_tokens")),
+        _count(as_record(found.get("timings")).get("cache_n")),  # llama.cpp
         _most(found, *_READ),
     )
     written = _written(
         max(  # OpenAI and OpenRouter; LiteLLM; Qwen
             _most(details, "cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens"),
-            tokens(found.get("cache_creation_input_tokens")),
+            _count(found.get("cache_creation_input_tokens")),
         ),
         _split(details),
     )
     spoken = as_record(found.get("completion_tokens_details")) or as_record(
         found.get("completion_token_details")
     )
-    reasoning = _most(spoken, "reasoning_tokens") or tokens(found.get("reasoning_tokens"))
+    reasoning = _most(spoken, "reasoning_tokens") or _count(found.get("reasoning_tokens"))
     prompt, answer = _whole(found.get("prompt_tokens")), _whole(found.get("completion_tokens"))
     if prompt is None and "prompt_cache_miss_tokens" in found:
-        prompt = read + tokens(found.get("prompt_cache_miss_tokens"))
+        prompt = read + _count(found.get("prompt_cache_miss_tokens"))
     if answer is not None and "citation_tokens" in found:  # Perplexity's research thinks beside its answer
         answer += reasoning
     return _inclusive(
         prompt,
         answer,
-        total=tokens(found.get("total_tokens")),
+        total=_count(found.get("total_tokens")),
         read=read,
         written=written,
         reasoning=reasoning,
@@ -190,24 +200,24 @@ def _responses(found: _Numbers) -> _Billed:
     return _inclusive(
         _whole(found.get("input_tokens")),
         _whole(found.get("output_tokens")),
-        total=tokens(found.get("total_tokens")),
+        total=_count(found.get("total_tokens")),
         read=_most(details, "cached_tokens", "cache_read_input_tokens"),  # the second: Perplexity
         written=_written(details.get("cache_write_tokens"), _split(details)),
-        reasoning=tokens(as_record(found.get("output_tokens_details")).get("reasoning_tokens")),
+        reasoning=_count(as_record(found.get("output_tokens_details")).get("reasoning_tokens")),
     )
 
 
 def _gemini(found: _Numbers) -> _Billed:
     """Thoughts stand beside the candidates, what tools brought in beside the prompt."""
-    thoughts = tokens(found.get("thoughtsTokenCount"))
+    thoughts = _count(found.get("thoughtsTokenCount"))
     names = ("candidatesTokenCount", "responseTokenCount")  # the live API says response
     output = _most(found, *names) + thoughts
-    total, read = tokens(found.get("totalTokenCount")), tokens(found.get("cachedContentTokenCount"))
+    total, read = _count(found.get("totalTokenCount")), _count(found.get("cachedContentTokenCount"))
     prompt = _whole(found.get("promptTokenCount"))
     if prompt is None:  # a prefix that is only stored has just a total
         input_tokens = max(total - output, read)
     else:
-        input_tokens = prompt + tokens(found.get("toolUsePromptTokenCount"))
+        input_tokens = prompt + _count(found.get("toolUsePromptTokenCount"))
         if all(_whole(found.get(name)) is None for name in names):
             output = max(total - input_tokens, thoughts)
     return _cache(input_tokens, read), output, thoughts
@@ -216,14 +226,14 @@ def _gemini(found: _Numbers) -> _Billed:
 def _cohere(found: _Numbers) -> _Billed:
     """`tokens` is what the model read and wrote, `cached_tokens` a part of it; `billed_units` is less."""
     units = as_record(found.get("tokens")) or as_record(found.get("billed_units"))
-    cache = _cache(tokens(units.get("input_tokens")), tokens(found.get("cached_tokens")))
-    return cache, tokens(units.get("output_tokens")), 0
+    cache = _cache(_count(units.get("input_tokens")), _count(found.get("cached_tokens")))
+    return cache, _count(units.get("output_tokens")), 0
 
 
 def _llama(found: _Numbers) -> _Billed:
     """The timings of llama.cpp, where they come without usage; `prompt_n` is what its cache did not hold."""
-    cache = CacheUsage(uncached=tokens(found.get("prompt_n")), read=tokens(found.get("cache_n")))
-    return cache, tokens(found.get("predicted_n")), 0
+    cache = CacheUsage(uncached=_count(found.get("prompt_n")), read=_count(found.get("cache_n")))
+    return cache, _count(found.get("predicted_n")), 0
 
 
 _DIALECTS: tuple[tuple[frozenset[str], Callable[[_Numbers], _Billed]], ...] = (
@@ -282,24 +292,57 @@ def _split(details: _Numbers) -> object:
 def _written(total: object, by_ttl: object) -> tuple[int, int]:
     """What was written for the short time and for the long one; a mere sum is all for the short one."""
     if not by_ttl:
-        return tokens(total), 0
+        return _count(total), 0
     split = as_record(by_ttl)
     short, long = _most(split, *_SHORT), _most(split, *_LONG)
-    return max(short, tokens(total) - long), long
+    return max(short, _count(total) - long), long
 
 
 def _most(found: _Numbers, *names: str) -> int:
     """The largest of several names for one number: a host may fill only one of them."""
-    return max([tokens(found[name]) for name in names if name in found], default=0)
+    return max([_count(found[name]) for name in names if name in found], default=0)
+
+
+class _Unreadable(Exception):
+    """A number is not a possible number of tokens."""
+
+
+def _count(said: object) -> int:
+    """Return a number of tokens; 0 if it is missing.
+
+    Raises:
+        _Unreadable: it is not a possible one.
+    """
+    return _whole(said) or 0
+
+
+def _whole(said: object) -> int | None:
+    """Return a number of tokens; None if it is missing.
+
+    Raises:
+        _Unreadable: it is not a possible one.
+    """
+    if said is None:
+        return None
+    found = _number(said)
+    if found is None or found > _MAX_CALL_TOKENS:
+        raise _Unreadable
+    return found
+
+
+def is_token_count(said: object) -> bool:
+    """Whether it is a possible number of tokens of one call."""
+    found = _number(said)
+    return found is not None and found <= _MAX_CALL_TOKENS
 
 
 def tokens(said: object) -> int:
     """A number of tokens; 0 where `said` cannot be one."""
-    return (_whole(said) or 0) if said else 0
+    return (_number(said) or 0) if said else 0
 
 
-def _whole(said: object) -> int | None:
-    """A number of tokens, or None where `said` cannot be one."""
+def _number(said: object) -> int | None:
+    """Return a whole number; None if `said` is not one, or less than nothing."""
     if isinstance(said, float) and said.is_integer():  # some hosts write every number with a point
         said = int(said)
     return said if type(said) is int and 0 <= said <= _MOST_TOKENS else None
@@ -324,7 +367,7 @@ def _dollars(found: _Numbers, block: msgspec.Raw | bytes) -> Decimal | None:
 
     With a key of one's own at OpenRouter it is its fee and the provider's price together.
     """
-    ticks = _whole(found.get("cost_in_usd_ticks"))
+    ticks = _number(found.get("cost_in_usd_ticks"))
     if ticks is not None:
         return ticks * _TICK
     if "cost" not in found:

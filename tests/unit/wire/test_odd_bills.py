@@ -52,7 +52,7 @@ def streamed(spoken: Format, *events: bytes) -> Usage | None:
         b'{"usage":null,"x_groq":{"score":[Infinity],' + CHAT_BILL + b"}}",
         b"{" + CHAT_BILL[:-1] + b',"cost":NaN}}',
         b"{" + CHAT_BILL[:-1] + b',"cost":1e999}}',
-        b"{" + CHAT_BILL[:-1] + b',"cost":-Infinity,"reasoning_tokens":NaN,"cached_tokens":1e999}}',
+        b"{" + CHAT_BILL[:-1] + b',"cost":-Infinity}}',
         b"{" + CHAT_BILL[:-1] + b',"cost":1' + b"0" * 400 + b"}}",
     ],
 )
@@ -144,8 +144,8 @@ def test_no_more_is_written_for_the_long_time_than_was_sent() -> None:
     [
         (233, 800, 763),  # xAI, which counts reasoning in the total alone
         (233, 567, 530),
-        (233, 10**15, 763),  # and no more than the reasoning that it says
-        (0, 10**15, 400_530),
+        (233, 10**9, 763),  # and no more than the reasoning that it says
+        (0, 10**9, 400_530),
         (0, 600, 563),  # Gemini behind its OpenAI route, which does not say how much it thought
         (0, 5, 530),
     ],
@@ -180,13 +180,29 @@ START = {
 }
 
 
-@pytest.mark.parametrize("nothing", [0, 0.0, None, -1, "x", True])
+@pytest.mark.parametrize("nothing", [0, 0.0, None])
 @pytest.mark.parametrize("name", ["input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"])
 def test_a_later_nothing_unsays_no_number(name: str, nothing: Any) -> None:
     """Also where the same event says more of another number."""
     others = {other: START[other] for other in START if other not in (name, "cache_creation")}
 
     assert anthropic(START, {**others, name: nothing}) == anthropic(START, {})
+
+
+@pytest.mark.parametrize("odd", [-1, "x", True, 10**12, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", [*START, "output_tokens"])
+def test_absurd_usage_at_the_end_of_a_stream_is_unknown_whatever_was_said_before(name: str, odd: Any) -> None:
+    """Attack: the output of message_start, one token, was recorded in place of a negative one at the end."""
+    said = {"cache_creation": {"ephemeral_5m_input_tokens": odd}} if name == "cache_creation" else {name: odd}
+    usage = streamed(
+        Format.ANTHROPIC,
+        json.dumps({"type": "message_start", "message": {"usage": START | {"output_tokens": 1}}}).encode(),
+        json.dumps({"type": "message_delta", "usage": said}).encode(),
+    )
+    assert usage is not None
+    assert usage.is_unreadable
+    assert usage.is_empty
+    assert name.encode() in usage.raw
 
 
 def test_a_later_split_of_zeros_unsays_no_split() -> None:

@@ -354,8 +354,8 @@ def test_the_parts_of_a_number_are_never_more_than_it(
         assert (usage.output_tokens, usage.reasoning_tokens) == (output, min(reasoning, output))
 
 
-@pytest.mark.parametrize("odd", [None, "7", -3, 1.5, True, [], {}, 10**17])
-def test_a_number_that_cannot_be_is_none_and_the_total_helps(odd: Any) -> None:
+def test_a_number_that_is_null_is_missing_and_the_total_helps() -> None:
+    odd = None
     chat = {"prompt_tokens": odd, "completion_tokens": 4, "prompt_tokens_details": odd}
     responses = {"input_tokens": 9, "output_tokens": odd, "input_tokens_details": {"cached_tokens": odd}}
 
@@ -366,3 +366,35 @@ def test_a_number_that_cannot_be_is_none_and_the_total_helps(odd: Any) -> None:
     assert read(Format.RESPONSES, responses).cache == CacheUsage(uncached=9)
     assert read(Format.ANTHROPIC, {"input_tokens": 9, "output_tokens": odd}).cache == CacheUsage(uncached=9)
     assert read(Format.CHAT, {"prompt_tokens": 9.0}).cache == CacheUsage(uncached=9)
+
+
+ODD = ["7", -3, 1.5, True, [], {}, 10**9 + 1, 10**12, 10**30, float("nan"), float("inf"), 1e300]
+ODD_USAGES: list[tuple[Format, str, dict[str, Any]]] = [
+    (Format.ANTHROPIC, "usage", {"input_tokens": ..., "output_tokens": 4}),
+    (Format.ANTHROPIC, "usage", {"input_tokens": 9, "output_tokens": ...}),
+    (Format.ANTHROPIC, "usage", {"input_tokens": 9, "output_tokens": 4, "cache_read_input_tokens": ...}),
+    (Format.CHAT, "usage", {"prompt_tokens": ..., "completion_tokens": 4, "total_tokens": 13}),
+    (Format.CHAT, "usage", {"prompt_tokens": 9, "completion_tokens": ...}),
+    (Format.CHAT, "usage", {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": ...}}),
+    (Format.CHAT, "usage", {"prompt_tokens": ..., "cost": 0.25}),
+    (Format.RESPONSES, "usage", {"input_tokens": 9, "output_tokens": ..., "total_tokens": 13}),
+    (Format.GEMINI, "usageMetadata", {"promptTokenCount": ..., "candidatesTokenCount": 4}),
+    (Format.GEMINI, "usageMetadata", {"promptTokenCount": 9, "candidatesTokenCount": ...}),
+    (Format.BEDROCK, "usage", {"inputTokens": ..., "outputTokens": 4}),
+]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize(("spoken", "field", "usage"), ODD_USAGES)
+def test_absurd_usage_is_unknown_and_keeps_its_raw_block(
+    spoken: Format, field: str, usage: dict[str, Any], odd: Any
+) -> None:
+    def filled(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {name: filled(inner) for name, inner in part.items()}
+        return odd if part is ... else part
+
+    said = json.dumps(filled(usage))
+    found = reply_usage(spoken, f'{{"{field}": {said}}}'.encode())
+    assert found == Usage(cache=CacheUsage(), raw=said.encode(), is_unreadable=True)
+    assert found.is_empty
