@@ -297,8 +297,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """What a provider billed for one call; `raw` is its own block of numbers, as it came.
 
     `reasoning_tokens` are part of `output_tokens`; `said_dollars` is the price, where the provider says one;
-    `tier` is its word for how the call was served (`batch`, `flex`, `priority`, …). `is_unreadable`: its block has
-    a number that cannot be, so it has none here, and the cost of the call is unknown.
+    `tier` is its word for how the call was served (`batch`, `flex`, `priority`, …). `is_unreadable`: its
+    block has a number that cannot be, so it has none here, and the cost of the call is unknown.
     """
 
     cache: CacheUsage

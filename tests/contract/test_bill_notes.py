@@ -1,7 +1,9 @@
-"""Bills that are jotted down before they are booked: none is lost with its process, none is booked twice."""
+"""Calls are noted before they are sent and booked: none is lost with its process, none is recorded twice."""
 
 import logging
 import os
+from decimal import Decimal
+from enum import StrEnum
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from foveate.cost.admission import Admission, Outcome
-from foveate.cost.ledger import Entry
+from foveate.cost.ledger import Call, Entry
 from foveate.engine.billing import book_orphans
 from foveate.store.notes import BillNotes
 from foveate.store.spool import BillSpool
-from foveate.values import Savings
+from foveate.values import CacheUsage, Savings, Usage
 from tests.billed import CALL, ENTRY, NOON
 from tests.unit.cost.books import Books, Naps
 
@@ -146,3 +148,154 @@ async def test_the_file_is_there_before_the_first_bill(
     nowhere.open()
     nowhere.jot(ENTRY)
     assert len(caplog.records) == 1
+
+
+def call(name: str) -> Call:
+    return replace(CALL, id=name)
+
+
+def files_in(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+async def recovered(folder: Path, books: Books) -> int:
+    """Start another process twice; how many calls were recorded."""
+    number = 0
+    for _ in range(2):
+        spool = BillSpool(folder)
+        number += await book_orphans(spool, Admission(books, clock=lambda: NOON))
+        await spool.close()
+    return number
+
+
+async def test_a_stream_in_flight_at_kill_9_is_recorded_once_as_possibly_charged(tmp_path: Path) -> None:
+    """Attack: a process that was killed with streams in flight left nothing of them in the ledger."""
+    notes, books = BillNotes(tmp_path), Books()
+    ours = Admission(books, clock=lambda: NOON, notes=notes)
+    for name in ("streams", "refused", "finished"):
+        ours.announce(call(name), estimated_input_tokens=7)
+    ours.announce_ceiling("streams", Decimal("0.25"))
+    ours.withdraw("refused")
+    ours.jot(bill("finished"))
+    await ours.settle(bill("finished"))
+    killed(notes)
+
+    assert await recovered(tmp_path, books) == 1
+    finished, streams = books.entries_
+    assert finished.call.id == "finished"
+    assert not finished.is_possibly_charged
+    assert streams == Entry(
+        call=call("streams"),
+        usage=Usage(cache=CacheUsage()),
+        dollars=None,
+        estimated_input_tokens=7,
+        estimated_dollars=Decimal("0.25"),
+        is_partial=True,
+        charge=Decimal("0.25"),
+        is_possibly_charged=True,
+    )
+    assert files_in(tmp_path) == []
+
+
+class Life(StrEnum):
+    """What becomes of a call, each after those before it."""
+
+    ANNOUNCED = "announced"
+    CEILING = "ceiling"
+    BILLED = "billed"
+    SETTLED = "settled"
+    WITHDRAWN = "withdrawn"
+
+
+NEXT = {
+    None: [Life.ANNOUNCED],
+    Life.ANNOUNCED: [Life.CEILING, Life.BILLED, Life.WITHDRAWN],
+    Life.CEILING: [Life.BILLED, Life.WITHDRAWN],
+    Life.BILLED: [Life.SETTLED],
+}
+
+
+@pytest.mark.slow
+@given(data=st.data(), most_bytes=st.sampled_from([500, 3_000, 100_000]))
+@settings(max_examples=150)
+async def test_whenever_a_process_is_killed_each_call_is_recorded_once_as_far_as_it_came(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, most_bytes: int
+) -> None:
+    folder = tmp_path_factory.mktemp("notes")
+    notes, books = BillNotes(folder, most_bytes=most_bytes), Books()
+    ours = Admission(books, clock=lambda: NOON, notes=notes)
+    lives: dict[str, Life | None] = {f"{number}": None for number in range(data.draw(st.integers(1, 6)))}
+    before, last, sizes = dict(lives), "0", dict[Path, int]()
+    for _ in range(data.draw(st.integers(0, 25))):
+        open_calls = [name for name, life in lives.items() if life in NEXT]
+        if not open_calls:
+            break
+        before, sizes = dict(lives), {path: path.stat().st_size for path in folder.iterdir()}
+        last = data.draw(st.sampled_from(open_calls))
+        lives[last] = life = data.draw(st.sampled_from(NEXT[lives[last]]))
+        match life:
+            case Life.ANNOUNCED:
+                ours.announce(call(last))
+            case Life.CEILING:
+                ours.announce_ceiling(last, Decimal(1))
+            case Life.BILLED:
+                ours.jot(bill(last))
+            case Life.SETTLED:
+                await ours.settle(bill(last))
+            case Life.WITHDRAWN:
+                ours.withdraw(last)
+    if notes._file is not None:
+        killed(notes)
+    # The last line may be torn, as if the process had been killed in the middle of it.
+    is_torn = False
+    for path in folder.iterdir():
+        written = path.stat().st_size - sizes.get(path, path.stat().st_size)
+        if written > 0 and data.draw(st.booleans()):
+            os.truncate(path, path.stat().st_size - data.draw(st.integers(1, written)))
+            is_torn = True
+
+    await recovered(folder, books)
+    found = {entry.call.id: entry for entry in books.entries_}
+    assert len(found) == len(books.entries_)
+    for name, reached in lives.items():
+        seen = None if name not in found else Life.ANNOUNCED if found[name].is_possibly_charged else Life.BILLED
+        possible = [reached, before[name]] if is_torn and name == last else [reached]
+        assert seen in [RECORDED[one] for one in possible], (name, reached)
+    assert files_in(folder) == []
+
+
+RECORDED = {
+    None: None,
+    Life.ANNOUNCED: Life.ANNOUNCED,
+    Life.CEILING: Life.ANNOUNCED,
+    Life.BILLED: Life.BILLED,
+    Life.SETTLED: Life.BILLED,
+    Life.WITHDRAWN: None,
+}
+
+
+async def test_on_a_full_disk_calls_go_on_and_it_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "spool").write_text("not a folder")
+    books = Books()
+    ours = Admission(books, clock=lambda: NOON, notes=BillNotes(tmp_path / "spool"))
+    for name in ("one", "two"):
+        ours.announce(call(name))
+    ours.withdraw("two")
+    ours.jot(bill("one"))
+    assert (await ours.settle(bill("one"))).outcome is Outcome.BOOKED
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+
+
+def test_the_file_stays_small_while_many_calls_are_under_way(tmp_path: Path) -> None:
+    notes = BillNotes(tmp_path, most_bytes=2_000)
+    for number in range(200):
+        notes.jot(bill(f"{number}"))
+    held = sum(path.stat().st_size for path in tmp_path.iterdir())
+    for number in range(200, 1_000):
+        notes.jot(bill(f"{number}"))
+        notes.cross_out(f"{number - 200}")
+        (path,) = tmp_path.iterdir()
+        assert path.stat().st_size < 3 * held
+    notes.close()

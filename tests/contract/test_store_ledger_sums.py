@@ -169,7 +169,9 @@ ENTRIES = st.builds(
     ),
     is_partial=st.booleans(),
     is_inherited=st.booleans(),
-)
+    is_possibly_charged=st.booleans(),
+    charge=st.none() | st.decimals(Decimal("0.000000000001"), 4_000_000, places=12),
+).map(lambda one: one if one.dollars is None else replace(one, charge=None))
 
 
 def value_of(by: By, of: Call) -> str:
@@ -188,6 +190,11 @@ def value_of(by: By, of: Call) -> str:
 
 def added(known: Sequence[Decimal | None]) -> Decimal | None:
     return sum((one for one in known if one is not None), Decimal(0)) if any(known) or 0 in known else None
+
+
+def charged(entry: Entry) -> Decimal | None:
+    """What the accounts of a call are charged."""
+    return entry.charge if entry.dollars is None else entry.dollars
 
 
 def by_hand(group: tuple[str, ...], entries: Sequence[Entry]) -> Sum:
@@ -213,6 +220,9 @@ def by_hand(group: tuple[str, ...], entries: Sequence[Entry]) -> Sum:
         inherited_dollars=added([one.dollars for one in entries if one.is_inherited]) or Decimal(0),
         subscription_calls=sum(one.call.is_subscription for one in entries),
         subscription_dollars=added([one.dollars for one in entries if one.call.is_subscription]) or Decimal(0),
+        possibly_charged_calls=sum(one.is_possibly_charged for one in entries),
+        possibly_charged_dollars=added([charged(one) for one in entries if one.is_possibly_charged])
+        or Decimal(0),
     )
 
 

@@ -17,6 +17,7 @@ from msgspec import structs
 
 import foveate.store.migrating
 from foveate.cost.caps import accounts_of
+from foveate.cost.corrections import Correction
 from foveate.cost.ledger import Over
 from foveate.errors import BadOption, StoreTooNew, StoreUnavailable
 from foveate.session.rate_limits import SeenLimit
@@ -85,6 +86,14 @@ LIMIT = SeenLimit(
     limit=RateLimit(name="5h", used=0.42, resets_at=9_000.5, status="allowed"),
     at=430.0,
 )
+CORRECTION = Correction(
+    id="",
+    at=440.0,
+    account="agent ana",
+    before=ENTRY.dollars,
+    after=ENTRY.dollars or Decimal(0),
+    reason="\x00 why",
+)
 ANSWER = Answer(mark=b"\x00 mark", session_id="begun", tip=BEGUN.tip, at=420.0)
 
 
@@ -107,6 +116,9 @@ async def fill(store: Store) -> None:
     await store.reuse.save(REUSE, now=410.0)
     await store.turns.keep([Move(session=BEGUN), Answers(rows=[ANSWER])])
     await store.rate_limits.keep([LIMIT])
+    await store.corrections.correct_account(
+        CORRECTION.account, CORRECTION.after, reason=CORRECTION.reason, at=CORRECTION.at
+    )
 
 
 async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
@@ -143,6 +155,8 @@ async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
     assert await store.turns.session("begun") == (BEGUN if version >= "0012" else None)
     assert await store.turns.answered([ANSWER.mark]) == ([(ANSWER, BEGUN)] if version >= "0012" else [])
     assert await store.rate_limits.recent(since=0.0) == ([LIMIT] if version >= "0013" else [])
+    corrections = await store.corrections.listed()
+    assert [replace(one, id="") for one in corrections] == ([CORRECTION] if version >= "0014" else [])
 
 
 async def check_added_up(store: Store, *, is_traced: bool, is_compared: bool) -> None:
@@ -248,6 +262,7 @@ MIGRATIONS = {
     "v0011_what_calls_cost_without_foveate.py": "e04e2023b74877de",
     "v0012_who_sends_a_session.py": "2cd6ee8a2468a765",
     "v0013_subscriptions.py": "8032fcd62f2498e3",
+    "v0014_possible_charges.py": "c5971f9b71540297",
 }
 
 

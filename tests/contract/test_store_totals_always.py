@@ -60,6 +60,8 @@ def told(
             is_subscription=size % 4 == 1,
         ),
         is_inherited=size % 5 == 1,
+        is_possibly_charged=size % 7 == 1 and "price" not in has,
+        charge=Decimal(size) / 100 if size % 7 == 1 and "price" not in has else None,
         usage=Usage(
             cache=CacheUsage(uncached=size, read=2 * size, written_5m=3, written_1h=4), output_tokens=5
         ),
@@ -169,6 +171,8 @@ def added_up(entries: Iterable[Entry], traced: Iterable[Traced]) -> Totals:
         inherited_dollars=dollars(entry.dollars for entry in bills if entry.is_inherited),
         subscription=sum(entry.call.is_subscription for entry in bills),
         subscription_dollars=dollars(entry.dollars for entry in bills if entry.call.is_subscription),
+        possibly_charged=sum(entry.is_possibly_charged for entry in bills),
+        possibly_charged_dollars=dollars(entry.charge for entry in bills if entry.is_possibly_charged),
     )
 
 
@@ -289,6 +293,7 @@ def fill_before_totals(url: str, some: Iterable[Told]) -> None:
         rows: Rows = SQLiteRows(connection) if url.startswith("sqlite") else PostgresRows(connection)
         columns = [name.strip() for name in LEDGER.split(",")]
         later = (*SAVINGS_COLUMNS.split(", "), "is_inherited", "is_subscription")
+        later += ("is_possibly_charged", "charged_picodollars")
         kept = [at for at, name in enumerate(columns) if name not in later]
         names = ", ".join(columns[at] for at in kept)
         add_entries = f"INSERT INTO ledger_v1 (day, {names}) VALUES {{}}"

@@ -16,6 +16,7 @@ from foveate.errors import BadOption, NothingKept
 
 if TYPE_CHECKING:
     from foveate.cli.cost_asked import Asked, SessionFamily
+    from foveate.cost.corrections import Correction
     from foveate.cost.ledger import By
     from foveate.cost.report import Report
     from foveate.session.rate_limits import SeenLimit
@@ -77,19 +78,19 @@ def report(
         told_by, now = by_of(by), time()
         asked = _asked(agent, session, since, until)
         try:
-            found, families, limits = in_store(
+            found, families, limits, corrected = in_store(
                 store, lambda opened: _reported(opened, told_by, asked, now), "adding up"
             )
         except NothingKept as error:
             note_nothing(error)
-            found, families, limits = report_of([], told_by), {}, []
+            found, families, limits, corrected = report_of([], told_by), {}, [], 0
         if json:
             from foveate.cli.cost_lines import limit_object, report_object
 
             screen.print_object(
                 report_object(found, families)
                 | {"rate_limits": [limit_object(one, now) for one in limits]}
-                | {"since": asked.since, "until": asked.until}
+                | {"corrections": corrected, "since": asked.since, "until": asked.until}
             )
         elif csv:
             from foveate.cli.cost_csv import report_csv
@@ -97,6 +98,9 @@ def report(
             screen.print_raw(report_csv(found))
         else:
             _print_report(found, families, limits, now)
+            if corrected:
+                said = f"{corrected:,} correction{'s' * (corrected != 1)} made by hand in this time"
+                screen.print_note(f"{said}: foveate cost corrections")
 
 
 @app.command("caps")
@@ -179,6 +183,102 @@ def export(
                 screen.print_object({"calls": number, "output": name})
 
 
+@app.command("correct")
+def correct(
+    dollars: Annotated[
+        str, typer.Option("--dollars", metavar="D", help="The right amount: what it cost, or what is spent.")
+    ],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")],
+    call: Annotated[
+        str | None,
+        typer.Option("--call", metavar="ID", help="Set what this call cost, and change its accounts with it."),
+    ] = None,
+    session: Annotated[
+        str | None,
+        typer.Option("--session", metavar="S", help="Set what is spent of this session's cap account."),
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="A", help="Set what is spent of this agent's cap account.")
+    ] = None,
+    day: Annotated[
+        str | None,
+        typer.Option(
+            "--day", metavar="DATE", help="Set what is spent on this day (UTC); with --agent, by that agent."
+        ),
+    ] = None,
+    total: Annotated[
+        bool, typer.Option("--total", help="Set what is spent of the account of all calls.")
+    ] = False,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> None:
+    """Correct what a call cost, or what is spent of a cap account. The correction is recorded.
+
+    A running gateway holds its caps to the new amount from the next request on.
+
+    Example: foveate cost correct --call req_0123 --dollars 0.25 --reason "provider's invoice"
+    """
+    with telling(as_json=json):
+        from time import time
+
+        from foveate.cli import cost_correct
+
+        cost_correct.check_target(call=call, session=session, agent=agent, day=day, is_total=total)
+        amount = cost_correct.dollars_in(dollars)
+        said_day = None if day is None else cost_correct.day_in(day)
+        if not reason.strip():
+            raise BadOption("--reason needs a text: it is recorded with the correction")
+        made = in_store(
+            store,
+            lambda opened: cost_correct.correct(
+                opened,
+                amount,
+                reason=reason.strip(),
+                at=time(),
+                call=call,
+                session=session,
+                agent=agent,
+                day=said_day,
+            ),
+            "correcting",
+        )
+        if json:
+            screen.print_object({"correction": cost_correct.correction_object(made)})
+        else:
+            screen.print_lines(map(screen.look(sys.stdout).plain, cost_correct.correction_lines(made)))
+
+
+@app.command("corrections")
+def corrections(
+    since: Since = None,
+    until: Until = None,
+    agent: Agent = None,
+    session: Session = None,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> None:
+    """List the corrections that were made by hand, the oldest first: amounts before and after, and why.
+
+    Example: foveate cost corrections --since 7d
+    """
+    with telling(as_json=json):
+        from foveate.cli.cost_correct import correction_lines, correction_object
+
+        asked = _asked(agent, session, since, until)
+        try:
+            found = in_store(store, lambda opened: _corrections(opened, asked), "looking for corrections")
+        except NothingKept as error:
+            note_nothing(error)
+            found = []
+        if json:
+            screen.print_object({"corrections": [correction_object(one) for one in found]})
+            return
+        plain = screen.look(sys.stdout).plain
+        screen.print_lines(plain(line) for one in found for line in correction_lines(one))
+        if not found:
+            screen.print_note("no corrections")
+
+
 def _check_nothing_before(context: typer.Context) -> None:
     """Refuse options in front of a command, to which they would say nothing."""
     for parameter in context.command.params:
@@ -198,7 +298,7 @@ def _asked(agent: str | None, session: str | None, since: str | None, until: str
 
 async def _reported(
     store: "Store", by: "tuple[By, ...]", asked: "Asked", now: float
-) -> "tuple[Report, Mapping[str, SessionFamily], Sequence[SeenLimit]]":
+) -> "tuple[Report, Mapping[str, SessionFamily], Sequence[SeenLimit], int]":
     from foveate.cli.cost_asked import session_families, session_named
     from foveate.cost.report import asked_of, report_of
     from foveate.session.rate_limits import RECENT_SECONDS
@@ -210,7 +310,10 @@ async def _reported(
     report = report_of(sums, by)
     limits = await store.rate_limits.recent(since=now - RECENT_SECONDS)
     mine = [one for one in limits if asked.agent in (None, one.agent)]
-    return report, await session_families(store, report, session_id), mine
+    made = await store.corrections.listed(
+        since=asked.since, until=asked.until, agent=asked.agent, session_id=session_id
+    )
+    return report, await session_families(store, report, session_id), mine, len(made)
 
 
 def _print_report(
@@ -226,8 +329,17 @@ def _print_report(
         screen.print_note(line)
     if not found.rows:
         screen.print_note("no call is of this kind")
-    if partial := found.total.partial_calls:
+    if partial := found.total.partial_calls - found.total.possibly_charged_calls:
         screen.print_note(f"{partial:,} call{'s' * (partial != 1)} broke off before the bill was whole")
+
+
+async def _corrections(store: "Store", asked: "Asked") -> "Sequence[Correction]":
+    from foveate.cli.cost_asked import session_named
+
+    session_id = await session_named(store.ledger, asked)
+    return await store.corrections.listed(
+        since=asked.since, until=asked.until, agent=asked.agent, session_id=session_id
+    )
 
 
 async def _exported(store: "Store", asked: "Asked", name: str | None) -> int:

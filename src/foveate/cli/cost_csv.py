@@ -47,7 +47,7 @@ CALL_COLUMNS = (
     "estimated_dollars",
     "comparison",
     *_SAVINGS_COLUMNS,
-    *("is_partial", "is_inherited", "is_subscription"),
+    *("is_partial", "is_inherited", "is_subscription", "is_possibly_charged", "charged_dollars"),
 )
 SUM_COLUMNS = (
     "calls",
@@ -69,6 +69,7 @@ SUM_COLUMNS = (
     "compaction_dollars",
     "unknown_compactions",
     *("inherited_calls", "inherited_dollars", "subscription_calls", "subscription_dollars"),
+    *("possibly_charged_calls", "possibly_charged_dollars"),
 )
 
 # With what a formula begins, also where blanks that some programs take away stand before it.
@@ -138,7 +139,8 @@ def _call(entry: Entry) -> tuple[Cell, ...]:
         entry.estimated_dollars,
         entry.savings.comparison.value,
         *_saved(entry.savings),
-        *(entry.is_partial, entry.is_inherited, call.is_subscription),
+        *(entry.is_partial, entry.is_inherited, call.is_subscription, entry.is_possibly_charged),
+        entry.charge if entry.dollars is None else entry.dollars,
     )
 
 
@@ -164,6 +166,7 @@ def _sum(row: Row) -> tuple[Cell, ...]:
         row.compaction_dollars,
         row.unknown_compactions,
         *(row.inherited_calls, row.inherited_dollars, row.subscription_calls, row.subscription_dollars),
+        *(row.possibly_charged_calls, row.possibly_charged_dollars),
     )
 
 

@@ -76,7 +76,7 @@ def family_lines(families: Mapping[str, SessionFamily]) -> Iterator[str]:
 
 
 def marked_lines(row: Row) -> Iterator[str]:
-    """Say which of the dollars are not what somebody is billed."""
+    """Say which of the dollars are not what somebody is billed, and which calls may have been billed."""
     if row.inherited_calls:
         calls = _calls(row.inherited_calls)
         yield (
@@ -86,6 +86,9 @@ def marked_lines(row: Row) -> Iterator[str]:
     if row.subscription_calls:
         dollars, calls = in_words(row.subscription_dollars), _calls(row.subscription_calls)
         yield f"of it {dollars} list-price equivalents: {calls} that a subscription pays for"
+    if row.possibly_charged_calls:
+        calls, dollars = _calls(row.possibly_charged_calls), in_words(row.possibly_charged_dollars)
+        yield f"{calls} possibly charged, at most {dollars}: under way when the gateway's process ended"
 
 
 def limit_object(seen: SeenLimit, now: float) -> dict[str, object]:

@@ -162,7 +162,9 @@ def _tell_traced(
         else:
             screen.print_lines(writing.session(told, last=last or _LAST))
     elif as_json:
-        screen.print_object(explain_traced_lines.request_object(told.number, told.traced, told.edits))
+        screen.print_object(
+            explain_traced_lines.request_object(told.number, told.traced, told.edits, told.corrections)
+        )
     else:
         screen.print_lines(writing.request(told))
 

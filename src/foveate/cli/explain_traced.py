@@ -6,10 +6,12 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from foveate.cli.ids import MOST_NAMED, short_ids, the_one
+from foveate.cost.money import in_words
 from foveate.errors import BadOption
 from foveate.values import Savings
 
 if TYPE_CHECKING:
+    from foveate.cost.corrections import Correction
     from foveate.session.traces import Traced, TracedEdit, TracedSession
     from foveate.store import Store
     from foveate.store.families import Descendants, SessionLabel
@@ -36,6 +38,7 @@ class TracedRequest:
     number: int
     traced: "Traced"
     edits: Sequence[PricedEdit] = ()
+    corrections: Sequence["Correction"] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,11 @@ class Beside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStory:
-    """The requests of a session in their order, and what else was called for it: summaries, pings, counts."""
+    """The requests of a session in their order, and what else was called for it: summaries, pings, counts.
+
+    `possibly_charged_calls` were under way when their process ended, and cost at most
+    `possibly_charged_dollars`; `corrections` of its calls were made by hand.
+    """
 
     session_id: str
     agent: str
@@ -62,6 +69,9 @@ class SessionStory:
     beside: Sequence["Beside"] = ()
     label: "SessionLabel | None" = None
     descendants: "Descendants | None" = None
+    possibly_charged_calls: int = 0
+    possibly_charged_dollars: Decimal = Decimal(0)
+    corrections: Sequence["Correction"] = ()
 
 
 async def told_of(store: "Store", beginning: str, request_number: int | None) -> SessionStory | TracedRequest:
@@ -84,6 +94,7 @@ async def told_of(store: "Store", beginning: str, request_number: int | None) ->
     request_id = the_one(ids, beginning, "request")
     found = await store.traces.trace(request_id) if request_id is not None else None
     if found is None:
+        await _check_possible_charge(store, beginning)
         raise BadOption(
             f"nothing is known of a session or request whose id begins with {beginning!r:.80}: `foveate"
             " explain` lists the last sessions that went through a gateway with this store"
@@ -92,7 +103,22 @@ async def told_of(store: "Store", beginning: str, request_number: int | None) ->
         raise BadOption("--request is for the id of a session: this is that of a request")
     story = await _story(store, found.trace.session_id)
     number = next((at for at, one in enumerate(story.requests, 1) if one.trace.id == found.trace.id), 1)
-    return TracedRequest(number=number, traced=found, edits=priced(found))
+    return _request(story, number, found)
+
+
+async def _check_possible_charge(store: "Store", call_id: str) -> None:
+    """Say what is known of a request that was under way when its process ended.
+
+    Raises:
+        BadOption: it is one.
+    """
+    entry = await store.ledger.entry(call_id)
+    if entry is not None and entry.is_possibly_charged:
+        at_most = "an unknown amount" if entry.charge is None else f"at most {in_words(entry.charge)}"
+        raise BadOption(
+            f"request {call_id!r:.80} of agent {entry.call.agent!r:.80} was under way when the gateway's"
+            f" process ended: it is possibly charged, {at_most}, and nothing else is known of it"
+        )
 
 
 async def _named(store: "Store", name: str) -> str | None:
@@ -143,6 +169,7 @@ async def _story(store: "Store", session_id: str) -> SessionStory:
             break
         before = page[-1].trace.at, page[-1].trace.id
     found.reverse()
+    (spent,) = await store.ledger.sums((), session_id=session_id)
     return SessionStory(
         session_id=session_id,
         agent=found[0].trace.agent if found else "",
@@ -150,6 +177,9 @@ async def _story(store: "Store", session_id: str) -> SessionStory:
         beside=await _beside(store, session_id),
         label=(await store.families.labels([session_id])).get(session_id),
         descendants=(await store.families.descendants([session_id])).get(session_id),
+        possibly_charged_calls=spent.possibly_charged_calls,
+        possibly_charged_dollars=spent.possibly_charged_dollars,
+        corrections=await store.corrections.listed(session_id=session_id),
     )
 
 
@@ -174,7 +204,12 @@ def _numbered(story: SessionStory, number: int) -> TracedRequest:
     if not 1 <= number <= len(story.requests):
         raise BadOption(f"--request takes 1 to {len(story.requests)} in this session, not {number}")
     found = story.requests[number - 1]
-    return TracedRequest(number=number, traced=found, edits=priced(found))
+    return _request(story, number, found)
+
+
+def _request(story: SessionStory, number: int, found: "Traced") -> TracedRequest:
+    own = [one for one in story.corrections if one.call_id == found.trace.id]
+    return TracedRequest(number=number, traced=found, edits=priced(found), corrections=own)
 
 
 def priced(traced: "Traced") -> list[PricedEdit]:

@@ -8,10 +8,12 @@ import msgspec
 from rich.cells import cell_len, set_cell_size
 
 from foveate.cache.cause_words import cause_in_words
+from foveate.cli.cost_correct import correction_lines, correction_object
 from foveate.cli.explain_traced import PricedEdit, SessionStory, TracedRequest, priced
 from foveate.cli.ids import short_ids
 from foveate.cli.screen import Look, number
 from foveate.cli.window_bars import Window, window_lines
+from foveate.cost.corrections import Correction
 from foveate.cost.savings import add_savings
 from foveate.session.telling import broke_in_words
 from foveate.session.traces import Bill, Trace, Traced, TracedSession
@@ -31,7 +33,10 @@ def session_object(story: SessionStory, *, last: int | None = None) -> dict[str,
     """A session with its `last` requests, or all, as JSON can say it; money is a string, to the digit."""
     first = 0 if last is None else max(0, len(story.requests) - last)
     requests = [
-        request_object(at, one, priced(one)) for at, one in enumerate(story.requests[first:], first + 1)
+        request_object(
+            at, one, priced(one), [made for made in story.corrections if made.call_id == one.trace.id]
+        )
+        for at, one in enumerate(story.requests[first:], first + 1)
     ]
     beside = [
         {
@@ -51,16 +56,26 @@ def session_object(story: SessionStory, *, last: int | None = None) -> dict[str,
         "started_dollars": f"{story.descendants.dollars:f}" if story.descendants is not None else "0",
         "requests": requests,
         "beside": beside,
+        "possibly_charged_calls": story.possibly_charged_calls,
+        "possibly_charged_dollars": f"{story.possibly_charged_dollars:f}",
+        "corrections": [correction_object(one) for one in story.corrections],
     }
 
 
-def request_object(at: int, traced: Traced, edits: Sequence[PricedEdit]) -> dict[str, object]:
+def request_object(
+    at: int, traced: Traced, edits: Sequence[PricedEdit], corrections: Sequence[Correction] = ()
+) -> dict[str, object]:
     """A request as JSON can say it."""
     trace: dict[str, object] = msgspec.to_builtins(traced.trace, builtin_types=(Decimal,))
     if edits:
         trace["edits"] = [{**msgspec.to_builtins(one.edit), "dollars": one.dollars} for one in edits]
     bill = None if traced.bill is None else msgspec.to_builtins(traced.bill, builtin_types=(Decimal,))
-    return {"number": at, **{name: _jsonable(said) for name, said in trace.items()}, "bill": _jsonable(bill)}
+    return {
+        "number": at,
+        **{name: _jsonable(said) for name, said in trace.items()},
+        "bill": _jsonable(bill),
+        "corrections": [correction_object(one) for one in corrections],
+    }
 
 
 def _jsonable(said: object) -> object:
@@ -123,12 +138,23 @@ class TraceWriting:
         if (more := story.descendants) is not None:
             paid = _paid(more.dollars, unknown=more.unpriced, calls=more.calls)
             yield from self._wrapped(f"{_counted(more.sessions, 'session')} that it started, {paid}")
+        if story.possibly_charged_calls:
+            calls, at_most = _counted(story.possibly_charged_calls, "call"), story.possibly_charged_dollars
+            yield from self._wrapped(
+                f"{calls} possibly charged, at most {_dollars(at_most)}: under way when the process ended"
+            )
+        yield from self._corrected(story.corrections)
         if requests:
             yield ""
             yield from self._window(requests[-1].trace)
             yield from self._wrapped(
                 f"foveate explain {story.session_id[:12]} --request N shows one of them", _DIM
             )
+
+    def _corrected(self, corrections: Sequence[Correction]) -> Iterator[str]:
+        for one in corrections:
+            for line in correction_lines(one):
+                yield from self._wrapped(f"corrected {line.strip()}")
 
     def request(self, told: TracedRequest) -> Iterator[str]:
         """A request: its bill, its window, and every edit with its reason, tokens and dollars."""
@@ -140,6 +166,7 @@ class TraceWriting:
         )
         yield from self._wrapped(f"{about}; {trace.added_seconds * 1000:.1f} ms were added", _DIM)
         yield from self._wrapped(_billed(bill))
+        yield from self._corrected(told.corrections)
         if trace.broke is not None:
             lost = trace.broke.lost_dollars
             why = cause_in_words(trace.broke.cause)

@@ -24,7 +24,7 @@ from foveate.cost.leases import Leases
 from foveate.cost.ledger import Call, Entry, Ledger, Notes, Over, Reservation, Spool, Standing
 from foveate.cost.money import LEAST_DOLLARS, dollars, picodollars_at_most
 from foveate.errors import CapUncheckable, StoreUnavailable, UnwritableFile
-from foveate.values import Savings
+from foveate.values import CacheUsage, Savings, Usage
 
 _LOG = logging.getLogger(__name__)
 
@@ -101,7 +101,10 @@ class Admission:
         spool: Spool | None = None,
         notes: Notes | None = None,
     ) -> None:
-        """With a `spool`, bills that wait here outlive the process; with `notes`, those about to be booked."""
+        """With a `spool`, bills that wait here outlive the process.
+
+        With `notes`, so do calls that are under way, and bills that are about to be booked.
+        """
         self._ledger = ledger
         self._clock = clock
         self._options = options
@@ -116,6 +119,7 @@ class Admission:
         )
         self._spool = spool
         self._notes = notes
+        self._under_way: dict[str, Entry] = {}
         self._waiting: dict[int, _Bill] = {}
         self._problem = ""
         self._lost = 0
@@ -160,11 +164,45 @@ class Admission:
         warnings = near(caps, call, ceiling, found)
         return Admitted(call=call, ceiling=ceiling, is_reserved=True, warnings=warnings)
 
+    def announce(
+        self, call: Call, *, ceiling: Decimal | None = None, estimated_input_tokens: int | None = None
+    ) -> None:
+        """Note a call that is about to be sent.
+
+        If this process ends before the call does, the next one records it as possibly charged.
+        """
+        if self._notes is None:
+            return
+        held = self._leases.held(call.id)
+        self._under_way[call.id] = entry = Entry(
+            call=call,
+            usage=Usage(cache=CacheUsage()),
+            dollars=None,
+            estimated_input_tokens=estimated_input_tokens,
+            estimated_dollars=ceiling,
+            is_partial=True,
+            charge=ceiling if held is None else None,
+            is_possibly_charged=True,
+        )
+        self._notes.jot(_charged(entry, None if held is None else held.reservation.dollars))
+
+    def announce_ceiling(self, call_id: str, ceiling: Decimal | None) -> None:
+        """Add the most that a call can cost to its note, if that is known only after it was sent."""
+        entry = self._under_way.get(call_id)
+        if entry is not None and entry.estimated_dollars is None and ceiling is not None:
+            self.announce(entry.call, ceiling=ceiling, estimated_input_tokens=entry.estimated_input_tokens)
+
     def jot(self, entry: Entry) -> None:
         """Have a bill outlive this process until it is settled."""
+        self._under_way.pop(entry.call.id, None)
         if self._notes is not None:
             held = self._leases.held(entry.call.id)
             self._notes.jot(_charged(entry, None if held is None else held.reservation.dollars))
+
+    def withdraw(self, call_id: str) -> None:
+        """Remove the note of a call that was not sent, or that the provider does not bill."""
+        if self._under_way.pop(call_id, None) is not None and self._notes is not None:
+            self._notes.discard(call_id)
 
     async def settle(self, entry: Entry) -> Settled:
         """The same as `settle_all` of one bill."""
@@ -210,6 +248,7 @@ class Admission:
 
     async def release(self, admitted: Admitted) -> None:
         """Free what was reserved for a call that is not billed. Where that cannot be told, it runs out."""
+        self.withdraw(admitted.call.id)
         if admitted.is_reserved:
             self._leases.let_go(admitted.call.id)
             await asyncio.shield(self._do_beside(self._release(admitted.call.id)))

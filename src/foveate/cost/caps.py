@@ -195,6 +195,15 @@ def accounts_of(call: Call) -> Sequence[str]:
     return (_agent(call), _day(call), _agent_day(call), _session(call), _total(call))
 
 
+def account_name(*, agent: str | None = None, session_id: str | None = None, day: str | None = None) -> str:
+    """Return the name of the account of a session, an agent, a day, a day of an agent, or of all calls."""
+    if session_id is not None:
+        return f"session {session_id}"
+    if day is not None:
+        return f"day {day}" if agent is None else f"day {day} of {agent}"
+    return "total" if agent is None else f"agent {agent}"
+
+
 def day_of(at: float) -> str:
     """The day of UTC that a time is on, as 2026-11-15.
 

@@ -43,9 +43,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the ledger: a call, what was billed, and what was expected before.
 
     `dollars` is None where the price is not known. Then `charge` is what its accounts are charged all the same:
-    what was reserved for it, or so many dollars, which may be none. It is not kept with the row. `is_partial`:
+    what was reserved for it, or so many dollars, which may be none. `is_partial`:
     it broke off before its bill was whole. `is_inherited`: its model has no price of its own, and its dollars
-    are an upper bound by its family. Dollars are kept to the picodollar.
+    are an upper bound by its family. `is_possibly_charged`: its process ended while it was under way, so nobody
+    knows whether it was billed. Dollars are kept to the picodollar.
     """
 
     call: Call
@@ -57,6 +58,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     is_partial: bool = False
     charge: Decimal | None = None
     is_inherited: bool = False
+    is_possibly_charged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,8 @@ class Sum:
     `dollars` are those of calls with a known price, and `unknown_calls` says how many have none. `savings` are
     those of `compared_calls`. Without Foveate `would_not_fit_calls` would not have fitted into the window.
     `inherited_dollars` are at prices of families, and `subscription_dollars` are list-price equivalents of
-    calls that subscriptions pay for; both are part of `dollars`.
+    calls that subscriptions pay for; both are part of `dollars`. `possibly_charged_calls` were under way when
+    their process ended: they are among the `unknown_calls`, and cost at most `possibly_charged_dollars`.
     """
 
     group: tuple[str, ...]
@@ -131,6 +134,8 @@ class Sum:
     inherited_dollars: Decimal = Decimal(0)
     subscription_calls: int = 0
     subscription_dollars: Decimal = Decimal(0)
+    possibly_charged_calls: int = 0
+    possibly_charged_dollars: Decimal = Decimal(0)
 
 
 class Spool(Protocol):
@@ -207,7 +212,10 @@ class Notes(Protocol):
     """Holds bills from when they are known until they are booked, beyond the life of the process."""
 
     def jot(self, entry: Entry) -> None:
-        """Hold a bill, if that can be."""
+        """Hold a bill, if that can be. It replaces what was held for the same call."""
 
     def cross_out(self, call_id: str) -> None:
-        """It need not be held any longer."""
+        """It need not be held any longer: the ledger has it."""
+
+    def discard(self, call_id: str) -> None:
+        """Nothing may be held for the call any longer: it is not billed, so the ledger never has it."""

@@ -19,7 +19,8 @@ class Row:
     charged `compared_dollars`, and have the savings in `saved`: `saved.without` is what they would have cost.
     `compaction_dollars` is what calls for summaries cost, of which `unknown_compactions` have no known price.
     Of `dollars`, `inherited_dollars` are at the price of a model's family, and `subscription_dollars` are
-    list-price equivalents of calls that a subscription pays for.
+    list-price equivalents of calls that a subscription pays for. `possibly_charged_calls` are among the
+    `unknown_calls`: they were under way when their process ended, and cost at most `possibly_charged_dollars`.
     """
 
     group: tuple[str, ...] = ()
@@ -45,6 +46,8 @@ class Row:
     inherited_dollars: Decimal = ZERO
     subscription_calls: int = 0
     subscription_dollars: Decimal = ZERO
+    possibly_charged_calls: int = 0
+    possibly_charged_dollars: Decimal = ZERO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +111,8 @@ def _row(one: Sum, *, group: tuple[str, ...], category: str) -> Row:
         inherited_dollars=one.inherited_dollars,
         subscription_calls=one.subscription_calls,
         subscription_dollars=one.subscription_dollars,
+        possibly_charged_calls=one.possibly_charged_calls,
+        possibly_charged_dollars=one.possibly_charged_dollars,
     )
 
 
@@ -136,6 +141,8 @@ def _added(one: Row, other: Row) -> Row:
         inherited_dollars=EXACT.add(one.inherited_dollars, other.inherited_dollars),
         subscription_calls=one.subscription_calls + other.subscription_calls,
         subscription_dollars=EXACT.add(one.subscription_dollars, other.subscription_dollars),
+        possibly_charged_calls=one.possibly_charged_calls + other.possibly_charged_calls,
+        possibly_charged_dollars=EXACT.add(one.possibly_charged_dollars, other.possibly_charged_dollars),
     )
 
 

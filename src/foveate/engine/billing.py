@@ -94,10 +94,12 @@ async def book_orphans(left: Orphans, admission: Admission) -> int:
     booked: set[Path] = set()
     unbookable: set[Path] = set()
     done: list[Outcome] = []
+    possible = 0
     try:
         for file in await left.orphans():
             for bill in file.bills:
                 done.append((await admission.settle(bill)).outcome)
+                possible += bill.is_possibly_charged and done[-1] is Outcome.BOOKED
                 if done[-1] is Outcome.WAITING:
                     return done.count(Outcome.BOOKED)
             is_booked = file.is_readable and Outcome.LOST not in done[len(done) - len(file.bills) :]
@@ -107,6 +109,9 @@ async def book_orphans(left: Orphans, admission: Admission) -> int:
         if done:
             said = "%d bills that another process had left; %d of them are booked now"
             _LOG.warning(said, len(done), done.count(Outcome.BOOKED))
+        if possible:
+            said = "%d calls were under way when their process ended; they are recorded as possibly charged"
+            _LOG.warning(said, possible)
     return done.count(Outcome.BOOKED)
 
 

@@ -159,6 +159,7 @@ def build_engine(
         beta_override=beta_override,
         preview=preview,
         note=book.note,
+        announce=book.announce,
         fold_now=folds.now,
         recount=Counts(calibrations, asking).recount,
         observe=(find_session, count, *see_trail, hold_caps),

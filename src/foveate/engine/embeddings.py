@@ -115,6 +115,7 @@ class Embeddings:
             options.caps,
             caught_up=self.behind.caught_up,
         )
+        self.admission.announce(call, ceiling=ceiling, estimated_input_tokens=asked.count.tokens)
         noted = _Noted(self, admitted, asked.count)
         return self._exchange(incoming, outgoing, came_at=now, note=noted, admitted=admitted)
 
@@ -174,6 +175,7 @@ class _Noted:
         """Jot down what it was billed, where it may be."""
         usage, has_bill, call = exchange.usage, exchange.has_bill, self.admitted.call
         if not has_bill and not exchange.may_be_billed:
+            self.of.admission.withdraw(call.id)
             return
         prices = self.of.options().prices
         price = pricing(prices, call)

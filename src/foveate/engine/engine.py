@@ -47,6 +47,7 @@ class Engine:
     sent, and leaves no trace of it. `note` is done with an exchange before its client has all of the answer,
     `remember` before its next request, and `settle` `behind` its answer. `fold_now` folds what somebody asks
     for, whatever its size. `observe` are the steps of requests that may not be changed.
+    `announce` is done with a request right before it is sent.
     `forget_conversation` is told the agent, the upstream and the id of a stored conversation that was changed.
     """
 
@@ -59,6 +60,7 @@ class Engine:
     beta_override: str | None = None
     preview: "Engine | None" = None
     note: Callable[[Exchange], None] | None = None
+    announce: Callable[[Work], None] | None = None
     remember: Sequence[Settle] = ()
     behind: Behind = field(default_factory=Behind)
     fold_now: FoldNow | None = None
@@ -112,6 +114,8 @@ class Engine:
             raise
         if work.problems:
             self._tell(work)
+        if self.announce is not None:
+            self.announce(work)
         return self._exchange(incoming, work, sent, came_at)
 
     def _tell(self, work: Work) -> None:

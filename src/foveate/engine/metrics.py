@@ -210,6 +210,8 @@ class Metrics:
         kind = self._kind(call.agent, call.provider, call.model)
         if entry.dollars is None:
             self._board.tally(series.UNPRICED, *kind.shown, call.category.value).value += 1
+            if entry.is_possibly_charged:
+                self._board.tally(series.POSSIBLY_CHARGED, *kind.shown, call.category.value).value += 1
         else:
             kind.cost(call.category.value).value += float(entry.dollars)
             if call.is_subscription:

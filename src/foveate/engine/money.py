@@ -82,9 +82,9 @@ class HoldCaps:
         size_bytes = len(work.request.body)
         if not held:
             if size_bytes < LARGE_BYTES:
-                asyncio.get_running_loop().call_soon(_expect_meanwhile, work, options.prices)
+                asyncio.get_running_loop().call_soon(self._expect_meanwhile, work, options.prices)
             else:
-                await run_in_thread(lambda: _expect_meanwhile(work, options.prices), size_bytes)
+                await run_in_thread(lambda: _try_to_expect(work, options.prices), size_bytes)
             return
         if work.has_unknown_size:
             for cap in held:
@@ -97,6 +97,10 @@ class HoldCaps:
             raise
         except Exception as error:  # a cap is held whatever fails: then nobody can say that there is room
             raise unchecked(held[0], f"{type(error).__name__}: {error}", "look into the log") from error
+
+    def _expect_meanwhile(self, work: Work, prices: PriceBook) -> None:
+        _try_to_expect(work, prices)
+        self._admission.announce_ceiling(work.incoming.id, work.ceiling)
 
     async def _admit(self, work: Work, call: Call, caps: Sequence[Cap], options: MoneyOptions) -> Admitted:
         """Admit a call, with an output limit that fits under the caps if it has none and needs one.
@@ -170,7 +174,7 @@ def _expect(work: Work, prices: PriceBook) -> None:
     work.at_most = most
 
 
-def _expect_meanwhile(work: Work, prices: PriceBook) -> None:
+def _try_to_expect(work: Work, prices: PriceBook) -> None:
     with suppress(Exception):  # a border: it is tried once more with the bill, and told then
         _expect(work, prices)
 
@@ -188,6 +192,15 @@ class Book:
         self._options = options
         self._remembered = remembered
 
+    def announce(self, work: Work) -> None:
+        """Note a call before it is sent, so that it is not lost if this process ends before it does."""
+        if work.call is not None:
+            self._admission.announce(
+                work.call,
+                ceiling=work.ceiling,
+                estimated_input_tokens=work.count.tokens if work.count is not None else None,
+            )
+
     def note(self, exchange: Exchange) -> None:
         """Jot down what it was billed: whatever becomes of this process, it will be booked."""
         work = exchange.work
@@ -195,6 +208,7 @@ class Book:
             return
         has_bill = exchange.has_bill
         if not has_bill and not exchange.may_be_billed:
+            self._admission.withdraw(work.call.id)
             return
         prices = self._options().prices
         price = pricing(prices, work.call)
@@ -249,11 +263,13 @@ def _know_most(exchange: Exchange, work: Work, prices: PriceBook) -> None:
 def _charge(exchange: Exchange, work: Work, price: PriceOf, prices: PriceBook) -> Decimal | None:
     """What a stream without a whole bill has cost by then; None where all that was reserved may be billed."""
     _know_most(exchange, work, prices)
+    said = exchange.usage
+    if said is not None and said.is_unreadable:
+        return work.ceiling
     written, most = exchange.written_tokens, work.at_most
     if written is None or most is None:
         return None
     written = min(written, most.output_tokens)
-    said = exchange.usage
     if said is not None:
         return price(replace(said, output_tokens=max(said.output_tokens, written)))
     return replace(most, output_tokens=written).dollars(prices)

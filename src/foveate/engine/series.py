@@ -118,6 +118,12 @@ INPUT_TOKENS = _counter(
 OUTPUT_TOKENS = _counter("foveate_output_tokens_total", "Output tokens that were billed.", *_CALL, "exact")
 COST = _counter("foveate_cost_dollars_total", "Dollars that calls of a known price cost.", *_CALL, "category")
 UNPRICED = _counter("foveate_unpriced_calls_total", "Calls whose price is not known.", *_CALL, "category")
+POSSIBLY_CHARGED = _counter(
+    "foveate_possibly_charged_calls_total",
+    "Calls that were under way when their process ended: nobody knows whether they were billed.",
+    *_CALL,
+    "category",
+)
 SAVED = _counter(
     "foveate_saved_dollars_total",
     "Dollars that a mechanism saved, by simulation with and without it.",
@@ -223,6 +229,7 @@ SERIES = (
     OUTPUT_TOKENS,
     COST,
     UNPRICED,
+    POSSIBLY_CHARGED,
     SAVED,
     OVERPAID,
     COMPARED,

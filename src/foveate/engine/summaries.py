@@ -61,6 +61,7 @@ class PaidClient(Client):
             raise UpstreamStatus(url, _PAYMENT_REQUIRED, str(refused)) from refused
         usage: Usage | None = None
         is_free = False
+        self._payment.admission.announce(admitted.call, ceiling=admitted.ceiling)
         try:
             reply = await self._client.post_json(url, body, headers)
             usage = _usage(self._payment.spoken, reply)

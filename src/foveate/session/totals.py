@@ -39,7 +39,8 @@ class Totals:
     were billed, those of folds and pings too, so many are `unpriced`, and so many `compared`: `without` is what
     those would have cost without Foveate. Calls that `would_not_fit` without it are not among them.
     `planned_rewrites` of histories by Foveate are no breaks. `inherited` calls are priced by their family, and
-    `subscription` calls at list prices, which nobody is billed.
+    `subscription` calls at list prices, which nobody is billed. `possibly_charged` calls were under way when
+    their process ended; they are among the `unpriced`, and cost at most `possibly_charged_dollars`.
     """
 
     requests: int = 0
@@ -68,6 +69,8 @@ class Totals:
     inherited_dollars: Decimal = Decimal(0)
     subscription: int = 0
     subscription_dollars: Decimal = Decimal(0)
+    possibly_charged: int = 0
+    possibly_charged_dollars: Decimal = Decimal(0)
 
     @property
     def hit_ratio(self) -> float | None:

@@ -27,6 +27,7 @@ BILLED = (
     *("saved_by_breakpoints", "saved_by_keep_alive", "simulation_error"),
     *("would_not_fit", "would_not_fit_picodollars"),
     *("inherited", "inherited_picodollars", "subscription", "subscription_picodollars"),
+    *("possibly_charged", "possibly_charged_picodollars"),
 )
 """What bills are added up to."""
 EARLIER = ("saved_by_cache", "saved_by_folds", "saved_by_cuts")
@@ -34,9 +35,9 @@ EARLIER = ("saved_by_cache", "saved_by_folds", "saved_by_cuts")
 SUMS = (*ASKED, *BILLED)
 COUNTS = (
     *("requests", "failed", "breaks", "planned_rewrites", "calls", "unpriced", "compared", "would_not_fit"),
-    *("inherited", "subscription"),
+    *("inherited", "subscription", "possibly_charged"),
 )
-"""Those of them that only ever grow by one, and never beyond what can be added."""
+"""Those of them that only ever change by one, and never beyond what can be added."""
 AMOUNTS = tuple(name for name in SUMS if name not in COUNTS)
 
 HOUR, DAY, EVER = "hour", "day", "ever"
@@ -164,6 +165,14 @@ def add_bills(rows: Rows, bills: Sequence[tuple[Any, ...]]) -> None:
     _add(rows, _ADD_SESSIONS_BILLED, _sessions(additions, with_window=False))
 
 
+def change_bill(rows: Rows, before: tuple[Any, ...], after: tuple[Any, ...]) -> None:
+    """Change the totals by the difference between two rows of the ledger for the same call."""
+    was, now = _billed(*before), _billed(*after)
+    change = now._replace(sums=[one - other for one, other in zip(now.sums, was.sums, strict=True)])
+    _add(rows, _ADD_BILLED, _in_spans([change]))
+    _add(rows, _ADD_SESSIONS_BILLED, _sessions([change], with_window=False))
+
+
 def _billed(
     _day: str,
     _id: str,
@@ -195,6 +204,8 @@ def _billed(
     _usage: bytes,
     is_inherited: int,
     is_subscription: int,
+    is_possibly_charged: int,
+    charged: int | None,
 ) -> Addition:
     tokens = (uncached, read, written_5m, written_1h, output_tokens)
     saved = (by_compaction, by_context, by_breakpoints, by_keep_alive, simulation_error)
@@ -203,6 +214,7 @@ def _billed(
         *(spent or 0, int(without is not None), without or 0, *(amount or 0 for amount in saved)),
         *((0, 0) if fits else (1, spent or 0)),
         *(is_inherited, (spent or 0) * is_inherited, is_subscription, (spent or 0) * is_subscription),
+        *(is_possibly_charged, (charged or 0) * is_possibly_charged),
     )
     # A fold or a ping may be another model's than the session's.
     model_at = at if category == Category.MAIN else 0.0

@@ -19,7 +19,7 @@ from foveate.cost.money import LEAST_DOLLARS, MOST_PICODOLLARS, dollars, picodol
 from foveate.errors import BadOption
 from foveate.store.adding import add_bills
 from foveate.store.database import Rows, in_groups, in_rows
-from foveate.store.ledger_rows import ADD_ENTRIES, SPENT_AT, amount_of, name_of, names_of, row_of
+from foveate.store.ledger_rows import ADD_ENTRIES, CHARGED_AT, amount_of, name_of, names_of, row_of
 
 _ADD_RESERVATIONS = """
 INSERT INTO reservations_v1 (call_id, accounts, picodollars, expires_at) VALUES {}
@@ -45,6 +45,8 @@ SELECT name, spent, reserved, 0 FROM accounts_v1 WHERE name IN ({})
 UNION ALL SELECT accounts, 0, picodollars, 1 FROM reservations_v1 WHERE expires_at <= ?
 """
 
+_KEEP_CHARGED = "UPDATE ledger_v1 SET charged_picodollars = ? WHERE call_id = ?"
+
 _LEAST = picodollars_at_most(LEAST_DOLLARS)
 
 Amounts = dict[str, int]
@@ -65,10 +67,7 @@ class Settlement(msgspec.Struct, frozen=True):
     def of(cls, entry: Entry, accounts: Sequence[str]) -> "Settlement":
         """The same of an entry."""
         row = row_of(entry)
-        spent: int | None = row[SPENT_AT]
-        if spent is None and entry.charge is not None:
-            spent = amount_of(entry.charge)
-        return cls(row, names_of(*accounts), spent)
+        return cls(row, names_of(*accounts), row[CHARGED_AT])
 
     @property
     def call_id(self) -> str:
@@ -135,6 +134,7 @@ def book(rows: Rows, asked: Sequence[Asked]) -> list[Answer | Exception]:
     settled = _add_entries(rows, settlements) if settlements else {}
     released = {one.call_id for one in asked if isinstance(one, Release)}
     freed = _take(rows, {one.call_id for one in settlements} | released)
+    _keep_charged(rows, settled.values(), freed)
     renewed = {id(one): _renew(rows, one) for one in asked if isinstance(one, Renewal)}
     new = _add_reservations(rows, wanted) if wanted else {}
     less = _less_reserved(freed.values())
@@ -300,6 +300,13 @@ def _spent(settled: Iterable[Settlement], freed: Mapping[str, _Taken]) -> Amount
         for name in one.names:
             spent[name] = min(spent.get(name, 0) + amount, MOST_PICODOLLARS)
     return spent
+
+
+def _keep_charged(rows: Rows, settled: Iterable[Settlement], freed: Mapping[str, _Taken]) -> None:
+    """Record what accounts are charged for calls of unknown price, if that is what was reserved for them."""
+    for one in settled:
+        if one.spent is None:
+            rows.change(_KEEP_CHARGED, (_charged(freed.get(one.call_id)), one.call_id))
 
 
 def _charged(reserved: _Taken | None) -> int:

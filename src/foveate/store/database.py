@@ -22,6 +22,7 @@ TABLES = (
     "fold_uses_v1",
     "compaction_locks_v1",
     "ledger_v1",
+    "corrections_v1",
     "accounts_v1",
     "reservations_v1",
     "requests_v1",

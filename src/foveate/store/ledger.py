@@ -118,6 +118,11 @@ class KeptLedger:
                 return
             last = found[-1][1], found[-1][0]
 
+    async def entry(self, call_id: str) -> Entry | None:
+        """Return one call; None if it is not in the ledger."""
+        found = await self._read(f"SELECT {COLUMNS} FROM ledger_v1 WHERE call_id = ?", (name_of(call_id),))
+        return entry_of(*found[0]) if found else None
+
     async def would_forget(self, *, before: float) -> int:
         """How many calls there are from before that time."""
         ((number,),) = await self._read(_COUNT_BEFORE, (before,))

@@ -20,10 +20,14 @@ SAVINGS_COLUMNS = (
 COLUMNS = f"""
 call_id, at, agent, session_id, provider, model, category, uncached, read, written_5m, written_1h,
 output_tokens, reasoning_tokens, picodollars, said_dollars, tier, estimated_input_tokens,
-estimated_picodollars, {SAVINGS_COLUMNS}, is_partial, usage, is_inherited, is_subscription
+estimated_picodollars, {SAVINGS_COLUMNS}, is_partial, usage, is_inherited, is_subscription,
+is_possibly_charged, charged_picodollars
 """
-SPENT_AT = 1 + [name.strip() for name in COLUMNS.split(",")].index("picodollars")
-"""Where a row has what its call cost: the day stands before the columns."""
+_PLACES = ["day", *(name.strip() for name in COLUMNS.split(","))]
+SPENT_AT = _PLACES.index("picodollars")
+"""Where a row has what its call cost."""
+CHARGED_AT = _PLACES.index("charged_picodollars")
+"""Where a row has what its accounts are charged, known or not what it cost."""
 ADD_ENTRIES = f"""
 INSERT INTO ledger_v1 (day, {COLUMNS}) VALUES {{}} ON CONFLICT (call_id) DO NOTHING RETURNING call_id
 """
@@ -40,6 +44,7 @@ _ALL_SUMS = ", ".join(
     for column in (
         *(*_TOKENS, *_MONEY, f"(CASE WHEN {_WOULD_NOT_FIT} THEN picodollars END)"),
         *("(picodollars * is_inherited)", "(picodollars * is_subscription)"),
+        "(charged_picodollars * is_possibly_charged)",
     )
 )
 # PostgreSQL's indexes take 2,700 bytes.
@@ -79,6 +84,7 @@ def summing(by: Sequence[By], where: str) -> str:
     counted = (
         *("count(*)", "count(picodollars)", "sum(is_partial)", "count(without_picodollars)"),
         *(f"sum(CASE WHEN {_WOULD_NOT_FIT} THEN 1 ELSE 0 END)", "sum(is_inherited)", "sum(is_subscription)"),
+        "sum(is_possibly_charged)",
     )
     grouped = f"GROUP BY {', '.join(groups)}" if groups else ""
     return f"SELECT {', '.join((*groups, *counted))}, {_ALL_SUMS} FROM ledger_v1 {where} {grouped}"
@@ -93,6 +99,7 @@ def sum_of(
     would_not_fit: int | None,
     inherited: int | None,
     subscription: int | None,
+    possibly_charged: int | None,
     *halves: Any,
 ) -> Sum:
     """A group's sum, by what the statement above says of it."""
@@ -101,7 +108,7 @@ def sum_of(
         for high, low in zip(halves[::2], halves[1::2], strict=True)
     ]
     tokens = dict(zip(_TOKENS, (number or 0 for number in added), strict=False))
-    spent, estimated, *saved, not_fitting, inherited_spent, subscription_spent = added[len(_TOKENS) :]
+    spent, estimated, *saved, not_fitting, inherited_spent, subscription_spent, possible = added[len(_TOKENS) :]
     return Sum(
         group=group,
         calls=calls,
@@ -117,6 +124,8 @@ def sum_of(
         inherited_dollars=dollars(inherited_spent or 0),
         subscription_calls=int(subscription or 0),
         subscription_dollars=dollars(subscription_spent or 0),
+        possibly_charged_calls=int(possibly_charged or 0),
+        possibly_charged_dollars=dollars(possible or 0),
         **tokens,
     )
 
@@ -140,6 +149,8 @@ def row_of(entry: Entry) -> tuple[Any, ...]:
         *(savings.without, savings.compaction, savings.context, savings.breakpoints, savings.keep_alive),
         savings.simulation_error,
     )
+    spent = None if entry.dollars is None else amount_of(entry.dollars)
+    charged = amount_of(entry.charge) if spent is None and entry.charge is not None else spent
     return (
         day_of(call.at),
         id_,
@@ -150,7 +161,7 @@ def row_of(entry: Entry) -> tuple[Any, ...]:
         model,
         call.category.value,
         *tokens,
-        None if entry.dollars is None else amount_of(entry.dollars),
+        spent,
         None if usage.said_dollars is None else str(usage.said_dollars),
         tier,
         estimated,
@@ -161,6 +172,8 @@ def row_of(entry: Entry) -> tuple[Any, ...]:
         usage.raw,
         int(entry.is_inherited),
         int(call.is_subscription),
+        int(entry.is_possibly_charged),
+        charged,
     )
 
 
@@ -194,6 +207,8 @@ def entry_of(
     raw: bytes,
     is_inherited: int,
     is_subscription: int,
+    is_possibly_charged: int,
+    charged: int | None,
 ) -> Entry:
     saved = without, by_compaction, by_context, by_breakpoints, by_keep_alive, simulation_error
     return Entry(
@@ -221,6 +236,8 @@ def entry_of(
         savings=savings_of(comparison, *saved),
         is_partial=bool(is_partial),
         is_inherited=bool(is_inherited),
+        is_possibly_charged=bool(is_possibly_charged),
+        charge=_known(charged) if spent is None and charged else None,
     )
 
 

@@ -1,8 +1,9 @@
-"""Bills jotted down before the client has its whole answer, so that none is lost with its process.
+"""Calls under way and bills about to be booked, noted in a file so that none is lost with its process.
 
-A bill is booked behind the answer, with others in one transaction. A process that is killed in that moment
-leaves it here, in the form in which bills wait for a store that is away: whoever looks for those finds it.
-Nothing waits for the disk: what a process has written outlives it, if not the machine.
+A call is noted before it is sent, and its bill before the client has the whole answer. A bill is booked behind
+the answer, with others in one transaction. A process that is killed leaves its notes here, in the form in which
+bills wait for a store that is away: whoever looks for those finds them. Nothing waits for the disk: what a
+process has written outlives it, if not the machine.
 """
 
 import logging
@@ -11,20 +12,20 @@ from contextlib import suppress
 from pathlib import Path
 
 from foveate.cost.ledger import Entry
-from foveate.store.spool import line_of, made_in
+from foveate.store.spool import discarding_line, line_of, made_in
 
 _LOG = logging.getLogger(__name__)
 
-# A file that has grown to this is written anew with what is still to be booked.
+# A file that has grown to this, and to twice what is still held, is replaced by one with only that.
 _MOST_BYTES = 1024 * 1024
 
 
 class BillNotes:
-    """The bills of this process that are about to be booked, in a file in `folder`. For one thread."""
+    """The calls of this process that are not booked yet, in a file in `folder`. For one thread."""
 
     def __init__(self, folder: Path, *, most_bytes: int = _MOST_BYTES) -> None:
         self._folder = folder
-        self._most_bytes = most_bytes
+        self._most_bytes = self._replaced_at = most_bytes
         self._path = folder
         self._file: int | None = None
         self._size = 0
@@ -32,7 +33,7 @@ class BillNotes:
         self._is_unwritable = False
 
     def open(self) -> None:
-        """Have the file there before the first bill comes, which then need not wait for the disk."""
+        """Have the file there before the first call comes, which then need not wait for the disk."""
         try:
             if self._file is None:
                 self._path, self._file = made_in(self._folder)
@@ -40,29 +41,24 @@ class BillNotes:
             self._tell(error)
 
     def jot(self, entry: Entry) -> None:
-        """Have a bill outlive this process. Where that cannot be, it is told once, and booked all the same."""
+        """Have a call outlive this process. If that cannot be, it is told once, and booked all the same."""
         line = line_of(entry)
-        try:
-            if self._file is None:
-                self._path, self._file = made_in(self._folder)
-            if self._size > self._most_bytes:
-                self._size = 0
-                self._append(b"".join(self._lines.values()))
-                os.ftruncate(self._file, self._size)
-            self._append(line)
-        except OSError as error:
-            self._tell(error)
-            return
-        self._is_unwritable = False
-        self._lines[entry.call.id] = line
+        if self._write(line):
+            self._lines[entry.call.id] = line
 
     def cross_out(self, call_id: str) -> None:
         """A bill is booked, or waits elsewhere."""
-        if self._lines.pop(call_id, None) is None or self._lines or self._file is None:
+        if self._lines.pop(call_id, None) is not None and not self._lines:
+            self._empty()
+
+    def discard(self, call_id: str) -> None:
+        """Remove what is held for a call that is not billed: nothing else tells whoever finds the file."""
+        if self._lines.pop(call_id, None) is None:
             return
-        with suppress(OSError):  # what is left there is known by its call
-            os.ftruncate(self._file, 0)
-            self._size = 0
+        if self._lines:
+            self._write(discarding_line(call_id))
+        else:
+            self._empty()
 
     def close(self) -> None:
         """Let go of the file; one with bills in it stays for whoever looks next."""
@@ -73,9 +69,48 @@ class BillNotes:
         os.close(self._file)
         self._file = None
 
+    def _write(self, line: bytes) -> bool:
+        """Append a line; whether it is written."""
+        try:
+            if self._file is None:
+                self._path, self._file = made_in(self._folder)
+            if self._size > self._replaced_at:
+                self._replace()
+            self._append(line)
+        except OSError as error:
+            self._tell(error)
+            return False
+        self._is_unwritable = False
+        return True
+
+    def _replace(self) -> None:
+        """Go on in a new file with what is held; until it is complete, the old one is still there."""
+        old_path, old_file, old_size = self._path, self._file, self._size
+        self._path, self._file = made_in(self._folder, is_synced=False)
+        self._size = 0
+        try:
+            self._append(b"".join(self._lines.values()))
+        except OSError:
+            self._path.unlink(missing_ok=True)
+            os.close(self._file)
+            self._path, self._file, self._size = old_path, old_file, old_size
+            self._replaced_at *= 2
+            return
+        self._replaced_at = max(self._most_bytes, 2 * self._size)
+        assert old_file is not None
+        old_path.unlink(missing_ok=True)
+        os.close(old_file)
+
+    def _empty(self) -> None:
+        if self._file is None:
+            return
+        with suppress(OSError):  # bills that are left there are known by their calls
+            os.ftruncate(self._file, 0)
+            self._size = 0
+
     def _tell(self, error: OSError) -> None:
         if not self._is_unwritable:
-            _LOG.error("%s: bills cannot be jotted down before they are booked: %s", self._folder, error)
+            _LOG.error("%s: calls cannot be noted before they are sent and booked: %s", self._folder, error)
         self._is_unwritable = True
 
     def _append(self, lines: bytes) -> None:

@@ -11,6 +11,7 @@ from typing import Self
 from foveate.errors import BadOption
 from foveate.store.aside import Aside
 from foveate.store.breaks import BrokenAt, latest_breaks
+from foveate.store.corrections import Corrections
 from foveate.store.database import Database
 from foveate.store.families import Families
 from foveate.store.finding import fold_ids, folded_sessions, kept_ids
@@ -43,7 +44,8 @@ class Store:
     """What is kept: `turns` of sessions, `journal` of folds, `ledger` of calls, whole `requests` if wanted.
 
     `traces` say what was done to each request, `totals` what all of it adds up to, and `lessons` how far counts
-    were off from bills. `reuse` is which prefixes agents ask for again.
+    were off from bills. `corrections` of the ledger are made by hand. `reuse` is which prefixes agents ask for
+    again.
 
     `glances` are light looks at sessions, for pages; `families` has their titles and their children.
 
@@ -57,6 +59,7 @@ class Store:
         self.turns = KeptTurns(database)
         self.journal = KeptFolds(database)
         self.ledger = KeptLedger(database)
+        self.corrections = Corrections(database)
         self.requests = KeptRequests(database)
         self.traces = KeptTraces(database)
         self.lessons = KeptLessons(database)

@@ -165,8 +165,27 @@ ledger = Table(
     Column("usage", LargeBinary, nullable=False),
     Column("is_inherited", BigInteger, nullable=False, server_default="0"),
     Column("is_subscription", BigInteger, nullable=False, server_default="0"),
+    Column("is_possibly_charged", BigInteger, nullable=False, server_default="0"),
+    Column("charged_picodollars", BigInteger),
     Index("ledger_v1_time", "at", "call_id"),
     Index("ledger_v1_session", "session_id", "at"),
+)
+
+corrections = Table(
+    "corrections_v1",
+    tables,
+    Column("id", Text, primary_key=True),
+    Column("at", Double, nullable=False),
+    Column("call_id", Text, nullable=False),
+    Column("agent", Text, nullable=False),
+    Column("session_id", Text, nullable=False),
+    Column("account", Text, nullable=False),
+    Column("before_picodollars", BigInteger),
+    Column("charged_picodollars", BigInteger),
+    Column("after_picodollars", BigInteger, nullable=False),
+    Column("reason", LargeBinary, nullable=False),
+    Index("corrections_v1_time", "at", "id"),
+    Index("corrections_v1_call", "call_id"),
 )
 
 accounts = Table(

@@ -196,8 +196,10 @@ def is_held(file: int) -> bool:
     return True
 
 
-def made_in(folder: Path, *, locks: Callable[[int], bool] = is_held) -> tuple[Path, int]:
-    """A new file that this process holds.
+def made_in(
+    folder: Path, *, locks: Callable[[int], bool] = is_held, is_synced: bool = True
+) -> tuple[Path, int]:
+    """A new file that this process holds. Unless it `is_synced`, it survives this process, not a power loss.
 
     Raises:
         OSError: there can be none.
@@ -211,7 +213,8 @@ def made_in(folder: Path, *, locks: Callable[[int], bool] = is_held) -> tuple[Pa
             undone.callback(path.unlink, missing_ok=True)
             # Somebody may have taken it for one that was left, before it was locked.
             if locks(file) and path.exists():
-                _have_kept(folder)
+                if is_synced:
+                    _have_kept(folder)
                 undone.pop_all()
                 return path, file
     raise OSError(errno.EBUSY, "others take each new file for one that was left")
@@ -234,12 +237,23 @@ def line_of(entry: Entry) -> bytes:
         id_, agent, session_id, provider, model = kept
         call = replace(call, id=id_, agent=agent, session_id=session_id, provider=provider, model=model)
         entry = replace(entry, call=call)
-    said = msgspec.json.encode(entry)
+    return _with_checksum(msgspec.json.encode(entry))
+
+
+def discarding_line(call_id: str) -> bytes:
+    """Return the line that discards all earlier ones for a call."""
+    return _with_checksum(msgspec.json.encode(names_of(call_id)[0]))
+
+
+def _with_checksum(said: bytes) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(said), said)
 
 
 def _bills(path: Path, file: int) -> Left:
-    """The bills in a file, but for lines that were torn; of several of one call, the last."""
+    """Return the bills in a file, without lines that were torn.
+
+    Of several for one call the last counts, and none if a later line discards them.
+    """
     found: dict[str, Entry] = {}
     is_readable = True
     for line in _read(file).split(b"\n"):
@@ -250,9 +264,12 @@ def _bills(path: Path, file: int) -> Left:
             _LOG.warning("%s: half a line of %d bytes was no bill any longer", path, len(line))
             continue
         try:
-            entry = msgspec.json.decode(said, type=Entry)
+            entry = msgspec.json.decode(said, type=Entry | str)
         except msgspec.MsgspecError:  # whole, but of a version that writes it otherwise
             is_readable = False
+            continue
+        if isinstance(entry, str):
+            found.pop(entry, None)
         else:
             found[entry.call.id] = entry
     return Left(path=path, bills=tuple(found.values()), is_readable=is_readable)

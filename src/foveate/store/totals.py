@@ -272,6 +272,7 @@ def _totals(
     would_not_fit: int,
     inherited: int,
     subscription: int,
+    possibly_charged: int,
     added_microseconds: int,
     lost_tokens: int,
     lost: int,
@@ -291,6 +292,7 @@ def _totals(
     not_fitting: int,
     inherited_spent: int,
     subscription_spent: int,
+    possible_charges: int,
 ) -> Totals:
     return Totals(
         requests=requests,
@@ -319,4 +321,6 @@ def _totals(
         inherited_dollars=dollars(inherited_spent),
         subscription=subscription,
         subscription_dollars=dollars(subscription_spent),
+        possibly_charged=possibly_charged,
+        possibly_charged_dollars=dollars(possible_charges),
     )

@@ -11,10 +11,14 @@ from foveate.session.totals import Totals
 
 _ZERO = Decimal(0)
 _NO_HITS = HitRatio(0, 0)
-_COUNTS = ("planned_rewrites", "rewritten_tokens", "compared", "would_not_fit", "inherited", "subscription")
+_COUNTS = (
+    *("planned_rewrites", "rewritten_tokens", "compared", "would_not_fit", "inherited", "subscription"),
+    "possibly_charged",
+)
 _AMOUNTS = (
     *("without", "saved_by_compaction", "saved_by_context", "saved_by_breakpoints", "saved_by_keep_alive"),
     *("simulation_error", "would_not_fit_dollars", "inherited_dollars", "subscription_dollars"),
+    "possibly_charged_dollars",
 )
 
 Rows = Sequence[tuple[tuple[str, ...], Totals]]
@@ -56,6 +60,8 @@ class Spent:
     inherited_dollars: Decimal = _ZERO
     subscription: int = 0
     subscription_dollars: Decimal = _ZERO
+    possibly_charged: int = 0
+    possibly_charged_dollars: Decimal = _ZERO
 
     @property
     def is_nothing(self) -> bool:

@@ -1,9 +1,10 @@
 """What a provider billed, whatever it calls its numbers (read November 2026).
 
 Two families: those whose input number is only what no cache served (Anthropic, Bedrock Converse), and those
-whose input number holds the cached tokens too (all others). A number that is null counts as missing. If any other
-is not a possible number of tokens (negative, a string, half a token, more than any call has), the whole usage is
-unreadable: it has no tokens and keeps its raw block, so that the call is recorded as one of unknown cost.
+whose input number holds the cached tokens too (all others). A number that is null counts as missing. If any
+other is not a possible number of tokens (negative, a string, half a token, more than any call has), the whole
+usage is unreadable: it has no tokens and keeps its raw block, so that the call is recorded as one of unknown
+cost.
 """
 
 import re

@@ -1,5 +1,7 @@
 """A bill is jotted down before its client has all of the answer, once, whatever the call was for."""
 
+import asyncio
+import dataclasses
 import json
 from typing import Any
 
@@ -19,7 +21,8 @@ from foveate.engine.options import AgentOptions
 from foveate.engine.remembered import Remembered
 from foveate.engine.summaries import PaidClient, Payment
 from foveate.engine.uncounted import HoldUncounted
-from foveate.values import Format, Savings
+from foveate.engine.work import Work
+from foveate.values import Format, Savings, TokenCount
 from tests.sandboxes import Clock
 from tests.unit.engine.ledgers import InMemory
 from tests.unit.engine.test_engine import Watching
@@ -33,12 +36,16 @@ class Jotted:
     def __init__(self) -> None:
         self.bills: list[Entry] = []
         self.crossed_out: list[str] = []
+        self.discarded: list[str] = []
 
     def jot(self, entry: Entry) -> None:
         self.bills.append(entry)
 
     def cross_out(self, call_id: str) -> None:
         self.crossed_out.append(call_id)
+
+    def discard(self, call_id: str) -> None:
+        self.discarded.append(call_id)
 
 
 class Desk:
@@ -54,6 +61,7 @@ class Desk:
             steps=(HoldCaps(self.admission, lambda: self.money),),
             settle=(),
             note=book.note,
+            announce=book.announce,
             remember=(book,),
             behind=Behind(self.admission),
             options=lambda _: AgentOptions(),
@@ -69,11 +77,13 @@ class Desk:
             behind=self.engine.behind,
         )
 
-    async def asked(self, spoken: Format, *, is_embeddings: bool = False, **said: Any) -> Exchange:
+    async def asked(
+        self, spoken: Format, *, is_embeddings: bool = False, provider: str = "p", **said: Any
+    ) -> Exchange:
         prepare = self.embeddings.prepare if is_embeddings else self.engine.prepare
         body = json.dumps(said).encode()
         return await prepare(
-            Incoming(id="call", agent="ana", spoken=spoken, provider="p", upstream="u", body=body)
+            Incoming(id="call", agent="ana", spoken=spoken, provider=provider, upstream="u", body=body)
         )
 
 
@@ -109,19 +119,21 @@ async def test_the_bill_of_a_stream_is_jotted_down_before_its_last_event_is_pass
     desk = Desk()
     said = {"input": "Hi"} if spoken is Format.RESPONSES else {"messages": HELLO}
     exchange = await desk.asked(spoken, model="m", max_tokens=9, stream=True, **said)
+    (announced,) = desk.notes.bills
+    assert announced.is_possibly_charged
     exchange.begun(200, streams=True)
     for piece in stream[:-1]:
         exchange.passed(piece)
-        assert desk.notes.bills == []
+        assert desk.notes.bills == [announced]
     assert exchange.passed(stream[-1]) == stream[-1]
-    (jotted,) = desk.notes.bills
+    (_, jotted) = desk.notes.bills
     exchange.over(is_broken=is_broken)
     await exchange.settled()
 
     assert (jotted.usage.output_tokens, jotted.is_partial) == (42, False)
     (booked,) = desk.ledger.settled
     assert replace(booked, savings=Savings()) == jotted  # the rest, which nobody waits for, is added behind it
-    assert desk.notes.bills == [jotted]
+    assert desk.notes.bills == [announced, jotted]
     assert desk.notes.crossed_out == ["call"]
 
 
@@ -133,7 +145,8 @@ async def test_the_bill_of_embeddings_is_jotted_down_and_waited_for_as_any_other
     exchange.passed(b'{"data": [], "usage": {"prompt_tokens": 1, "total_tokens": 1}}')
     exchange.rest()
     exchange.over()  # nobody waits for it
-    (jotted,) = desk.notes.bills
+    (announced, jotted) = desk.notes.bills
+    assert announced.is_possibly_charged
     await desk.engine.close()
 
     assert desk.ledger.settled == [jotted]
@@ -157,5 +170,51 @@ async def test_the_bill_of_a_summary_is_jotted_down_until_it_is_booked() -> None
     )
     await PaidClient(Asked(desk.ledger, TOLD), payment, Admitted(call=call)).post_json(URL, BODY)
 
-    assert desk.notes.bills == desk.ledger.settled
+    announced, *bills = desk.notes.bills
+    assert announced.is_possibly_charged
+    assert bills == desk.ledger.settled
     assert desk.notes.crossed_out == ["call"]
+
+
+@pytest.mark.parametrize("is_embeddings", [False, True])
+async def test_a_call_that_the_provider_refuses_is_not_noted_any_longer(is_embeddings: bool) -> None:
+    desk = Desk()
+    said: dict[str, Any] = {"input": "Hi"} if is_embeddings else {"messages": HELLO}
+    exchange = await desk.asked(Format.CHAT, is_embeddings=is_embeddings, model="gpt-5.6", **said)
+    exchange.begun(400, streams=False)
+    exchange.passed(b"{}")
+    exchange.over()
+    await exchange.settled()
+
+    assert desk.ledger.settled == []
+    assert desk.notes.discarded == ["call"]
+
+
+async def test_the_most_that_a_call_can_cost_is_noted_once_it_is_known() -> None:
+    desk = Desk()
+    desk.engine = dataclasses.replace(desk.engine, steps=(CountOne(), *desk.engine.steps))
+    exchange = await desk.asked(
+        Format.CHAT, provider="openai", model="gpt-5.4", max_completion_tokens=9, messages=HELLO
+    )
+    await asyncio.sleep(0)  # what is done while the provider answers
+    before, after = desk.notes.bills
+    assert (before.estimated_dollars, before.estimated_input_tokens) == (None, 7)
+    assert after.estimated_dollars is not None
+    assert after.charge == after.estimated_dollars
+    assert after.estimated_dollars > 0
+
+    exchange.unsent()
+    exchange.over(is_broken=True)
+    desk.admission.announce_ceiling("call", after.estimated_dollars)
+    await exchange.settled()
+    assert len(desk.notes.bills) == 2  # what is over is not noted again
+    assert desk.notes.discarded == ["call"]
+
+
+class CountOne:
+    """A step that has counted the request."""
+
+    name = "count"
+
+    async def take(self, work: Work) -> None:
+        work.count = TokenCount(7, exact=True, upper=7)

@@ -1,0 +1,112 @@
+"""`foveate cost correct`: calls and cap accounts are corrected, and everything that shows money agrees."""
+
+import asyncio
+import json
+import subprocess
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from foveate.cost.caps import accounts_of
+from foveate.store import open_store
+from tests.billed import CALL, ENTRY, settle_one
+from tests.support.forked_commands import COMMAND
+from tests.support.stores import ensure_store
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """A store with two calls: one of known cost, one that is possibly charged."""
+    ensure_store(tmp_path / "foveate.sqlite")
+    url = f"sqlite:///{tmp_path}/foveate.sqlite"
+    possible = replace(
+        ENTRY,
+        call=replace(CALL, id="cut off"),
+        dollars=None,
+        charge=Decimal("0.30"),
+        is_partial=True,
+        is_possibly_charged=True,
+    )
+
+    async def fill() -> None:
+        async with await open_store(url) as opened:
+            for entry in (ENTRY, possible):
+                await settle_one(opened.ledger, entry, accounts=accounts_of(CALL))
+
+    asyncio.run(fill())
+    return url
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*COMMAND, "cost", *arguments], capture_output=True, text=True, check=False)
+
+
+def told(*arguments: str) -> dict[str, Any]:
+    done = run(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_a_possibly_charged_call_is_corrected_by_its_invoice(store: str) -> None:
+    before = told("--store", store)["total"]
+    assert (before["possibly_charged_calls"], before["possibly_charged_dollars"]) == (1, "0.300000000000")
+    assert "1 call possibly charged, at most $0.30" in run("--store", store).stderr
+    assert "1 call broke off" in run("--store", store).stderr  # the other one
+
+    made = told("correct", "--call", "cut off", "--dollars", "0.12", "--reason", "invoice", "--store", store)
+    correction = made["correction"]
+    assert (correction["call"], correction["agent"], correction["reason"]) == ("cut off", "ana", "invoice")
+    assert (correction["before_dollars"], correction["charged_dollars"]) == (None, "0.300000000000")
+    assert correction["after_dollars"] == "0.120000000000"
+
+    after = told("--store", store)
+    assert (after["total"]["possibly_charged_calls"], after["total"]["unknown_calls"]) == (0, 0)
+    assert Decimal(after["total"]["dollars"]) == Decimal(before["dollars"]) + Decimal("0.12")
+    assert after["corrections"] == 1
+    assert "1 correction made by hand" in run("--store", store).stderr
+    assert told("corrections", "--store", store)["corrections"] == [correction]
+    assert told("corrections", "--agent", "nobody", "--store", store)["corrections"] == []
+
+
+def test_a_cap_account_is_corrected_and_says_what_it_was(store: str) -> None:
+    done = run("correct", "--agent", "ana", "--dollars", "$1.50", "--reason", "refund", "--store", store)
+    assert done.returncode == 0
+    assert "account agent ana: $0.361235 -> $1.50  (refund)" in done.stdout
+    listed = run("corrections", "--store", store).stdout
+    assert listed == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ("--call nobody --dollars 1", "no call"),
+        ("--agent nobody --dollars 1", "nothing was ever charged to"),
+        ("--agent ana --day 2020-01-01 --dollars 1", "nothing was ever charged to"),
+        ("--dollars 1", "name one call"),
+        ("--total --agent ana --dollars 1", "name one call"),
+        ("--call x --session y --dollars 1", "name one call"),
+        ("--total --dollars -1", "--dollars takes"),
+        ("--total --dollars nan", "--dollars takes"),
+        ("--total --dollars much", "--dollars takes"),
+        ("--day yesterday --dollars 1", "--day takes"),
+    ],
+)
+def test_a_wrong_correction_changes_nothing_and_says_why(store: str, arguments: str, problem: str) -> None:
+    done = run("correct", *arguments.split(), "--reason", "why", "--store", store)
+    assert done.returncode == 2
+    assert problem in done.stderr
+    assert told("corrections", "--store", store)["corrections"] == []
+
+
+def test_a_reason_and_a_store_are_needed(store: str, tmp_path: Path) -> None:
+    assert run("correct", "--total", "--dollars", "1", "--reason", " ", "--store", store).returncode == 2
+    none = f"sqlite:///{tmp_path}/none.sqlite"
+    done = run("correct", "--total", "--dollars", "1", "--reason", "why", "--store", none)
+    assert done.returncode != 0
+    assert not (tmp_path / "none.sqlite").exists()

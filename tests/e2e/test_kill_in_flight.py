@@ -1,0 +1,128 @@
+"""A gateway that is killed while calls are under way: the next one records them as possibly charged, once."""
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+from contextlib import ExitStack, closing
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveate.cost.ledger import Entry, Standing
+from foveate.store import open_store
+from tests.aftermath import until
+from tests.e2e.test_serve_spool import booked, until_it_ends_with
+from tests.raw_http import connected, message
+from tests.sandboxes import KEY
+from tests.served import Served, configure, serving
+from tests.support.forked_commands import COMMAND
+from tests.upstreams import STREAM_HEAD, Talk, answer, chunk, claude_events, claude_reply, running_upstream
+
+pytestmark = pytest.mark.process
+
+EVENTS = claude_events("Hello")
+STREAMS = 3
+CAP = "cost: {caps: [{scope: total, dollars: 5}]}\n"
+
+
+def stalling(talk: Talk) -> None:
+    """Streams begin and never end, other requests are answered whole, and one is refused."""
+    asked = talk.ask()
+    if b'"stream": true' in asked:
+        talk.say(STREAM_HEAD, *map(chunk, EVENTS[:3]))
+        talk.say(b"", b"", pause_seconds=120)
+    elif b"refuse me" in asked:
+        talk.say(answer(b'{"type": "error", "error": {"type": "invalid_request_error"}}', "400 Bad Request"))
+    else:
+        talk.say(answer(claude_reply("Hello")))
+
+
+def in_flight(served: Served, stack: ExitStack, folder: Path) -> None:
+    """Have some streams under way, one call answered and one refused."""
+    for _ in range(STREAMS):
+        connection = stack.enter_context(connected(served.url))
+        connection.sendall(message(KEY, stream=True))
+        until_it_ends_with(connection, EVENTS[2][-20:])
+    for text, end in (("Hello", claude_reply("Hello")[-20:]), ("refuse me", b"invalid_request_error")):
+        connection = stack.enter_context(connected(served.url))
+        connection.sendall(message(KEY, text=text))
+        until_it_ends_with(connection, end)
+    # What was reserved for the calls that are over is released a moment after their answers.
+    until(lambda: reservations(folder), lambda found: found in (0, STREAMS))
+
+
+def reservations(folder: Path) -> int:
+    with closing(sqlite3.connect(folder / "foveate.sqlite")) as connection:
+        found: int = connection.execute("SELECT count(*) FROM reservations_v1").fetchone()[0]
+    return found
+
+
+def total_standing(folder: Path) -> Standing:
+    async def read() -> Standing:
+        async with await open_store(f"sqlite:///{folder}/foveate.sqlite") as store:
+            return (await store.ledger.standing(["total"], now=0.0))["total"]
+
+    return asyncio.run(read())
+
+
+def cost(folder: Path, *options: str) -> dict[str, Any]:
+    url = f"sqlite:///{folder}/foveate.sqlite"
+    done = subprocess.run(
+        [*COMMAND, "cost", *options, "--store", url, "--json"], capture_output=True, text=True, check=True
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def check_recorded(folder: Path, found: list[Entry]) -> None:
+    possible = [one for one in found if one.is_possibly_charged]
+    (finished,) = [one for one in found if not one.is_possibly_charged]
+    assert len(possible) == STREAMS
+    assert finished.dollars is not None
+    for one in possible:
+        assert (one.dollars, one.is_partial, one.call.model) == (None, True, "claude-opus-4-5")
+        assert one.charge == one.estimated_dollars
+        assert one.charge is not None
+        assert one.charge > 0
+    charged = sum((one.charge or Decimal(0) for one in possible), finished.dollars)
+    assert total_standing(folder) == Standing(spent=charged, reserved=Decimal(0))
+    total = cost(folder)["total"]
+    assert (total["calls"], total["unknown_calls"]) == (STREAMS + 1, STREAMS)
+    assert total["possibly_charged_calls"] == STREAMS
+    assert Decimal(total["possibly_charged_dollars"]) == charged - finished.dollars
+
+
+@pytest.mark.parametrize("caps", ["", CAP], ids=["without caps", "with a cap"])
+def test_streams_in_flight_at_kill_9_are_recorded_once_as_possibly_charged(tmp_path: Path, caps: str) -> None:
+    """Attack: they left no row in the ledger, and under a cap their reservations ran out."""
+    config = tmp_path / "foveate.yaml"
+    with running_upstream(stalling) as upstream:
+        configure(config, upstream.url, caps)
+        with serving(tmp_path, "--config", str(config), forked=False) as served, ExitStack() as stack:
+            in_flight(served, stack, tmp_path)
+            served.process.kill()
+            served.process.wait()
+        for _ in range(2):  # the second start finds nothing more to record
+            with serving(tmp_path, "--config", str(config), forked=False) as served:
+                found = until(lambda: booked(tmp_path), lambda found: len(found) > STREAMS)
+                served.process.send_signal(signal.SIGTERM)
+                assert served.ended()[0] == 0
+            check_recorded(tmp_path, found)
+            assert not list(tmp_path.glob("spool/*/*"))
+
+
+def test_streams_of_a_killed_worker_are_recorded_by_another(tmp_path: Path) -> None:
+    config = tmp_path / "foveate.yaml"
+    with running_upstream(stalling) as upstream:
+        configure(config, upstream.url, CAP + "server: {workers: 2}\n")
+        with serving(tmp_path, "--config", str(config), forked=False) as served, ExitStack() as stack:
+            in_flight(served, stack, tmp_path)
+            for pid in served.workers():
+                os.kill(pid, signal.SIGKILL)
+            found = until(lambda: booked(tmp_path), lambda found: len(found) > STREAMS, within_seconds=60)
+            check_recorded(tmp_path, found)
