@@ -1,0 +1,77 @@
+"""Providers that report absurd usage: the cost is unknown, the ceiling is charged, the raw block is kept."""
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveate.cost.ledger import Standing
+from tests.aftermath import until
+from tests.e2e.test_kill_in_flight import CAP, total_standing
+from tests.e2e.test_serve_spool import booked
+from tests.raw_http import chat, connected, message
+from tests.sandboxes import KEY
+from tests.served import configure, serving
+from tests.upstreams import LAST_CHUNK, STREAM_HEAD, Talk, answer, chunk, running_upstream
+
+pytestmark = pytest.mark.process
+
+ODD: dict[str, Any] = {"huge": 10**12, "negative": -5, "nan": float("nan"), "text": "12", "half": 1.5}
+
+
+def lying(talk: Talk) -> None:
+    """Answer each request with usage that cannot be; the last word of the request says which."""
+    asked = talk.ask()
+    (odd,) = [value for name, value in ODD.items() if b"say " + name.encode() in asked]
+    is_stream = b'"stream": true' in asked
+    if b"/v1/messages" in asked:
+        usage = {"input_tokens": 9, "output_tokens": odd}
+        start = {"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 1}}}
+        events = [start, {"type": "message_delta", "usage": usage}, {"type": "message_stop"}]
+        whole = {"type": "message", "content": [], "usage": usage}
+    else:
+        usage = {"prompt_tokens": odd, "completion_tokens": 4}
+        events = [{"choices": [{"delta": {"content": "x"}}]}, {"choices": [], "usage": usage}]
+        whole = {"choices": [], "usage": usage}
+    if not is_stream:
+        talk.say(answer(json.dumps(whole).encode()))
+        return
+    named = [f"event: {one['type']}\n".encode() if "type" in one else b"" for one in events]
+    said = [
+        name + b"data: " + json.dumps(one).encode() + b"\n\n" for name, one in zip(named, events, strict=True)
+    ]
+    talk.say(STREAM_HEAD, *map(chunk, said), *([] if named[0] else [chunk(b"data: [DONE]\n\n")]), LAST_CHUNK)
+
+
+@pytest.mark.parametrize("caps", ["", CAP], ids=["without caps", "with a cap"])
+def test_absurd_usage_is_recorded_as_unknown_and_charged_as_its_ceiling(tmp_path: Path, caps: str) -> None:
+    """Attack: a provider that reports a negative or impossible number of tokens made calls free."""
+    config = tmp_path / "foveate.yaml"
+    requests = [
+        ask(KEY, stream=stream, text=f"say {name}", connection="close")
+        for name in ODD
+        for stream in (False, True)
+        for ask in (message, chat)
+    ]
+    with running_upstream(lying) as upstream:
+        configure(config, upstream.url, caps)
+        with serving(tmp_path, "--config", str(config)) as served:
+            for request in requests:
+                with connected(served.url) as connection:
+                    connection.sendall(request)
+                    assert b" 200 " in connection.recv(65_536)[:20]
+                    while connection.recv(65_536):
+                        pass
+            found = until(lambda: booked(tmp_path), lambda found: len(found) == len(requests))
+    assert len(found) == len(requests)
+    for one in found:
+        assert one.dollars is None
+        assert one.usage.cache.input_tokens == one.usage.output_tokens == 0
+        assert any(json.dumps(odd).lower().encode() in one.usage.raw.lower() for odd in ODD.values())
+        assert one.charge == one.estimated_dollars
+        assert one.charge is not None
+        assert one.charge > 0
+    charged = sum((one.charge or Decimal(0) for one in found), Decimal(0))
+    assert total_standing(tmp_path) == Standing(spent=charged, reserved=Decimal(0))
