@@ -29,7 +29,11 @@ def lying(talk: Talk) -> None:
     if b"/v1/messages" in asked:
         usage = {"input_tokens": 9, "output_tokens": odd}
         start = {"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 1}}}
-        events: list[dict[str, Any]] = [start, {"type": "message_delta", "usage": usage}, {"type": "message_stop"}]
+        events: list[dict[str, Any]] = [
+            start,
+            {"type": "message_delta", "usage": usage},
+            {"type": "message_stop"},
+        ]
         whole = {"type": "message", "content": [], "usage": usage}
     else:
         usage = {"prompt_tokens": odd, "completion_tokens": 4}

@@ -11,6 +11,8 @@ from itertools import accumulate, groupby, islice
 from operator import attrgetter
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from foveate import wire
 from foveate.cache import parameters
 from foveate.cache.block_facts import BlockFacts, facts_of
@@ -22,10 +24,10 @@ from foveate.tokens import RequestCounter
 from foveate.tokens.caches import register
 from foveate.tokens.opening import Opening
 from foveate.tokens.tally import Tally
-from foveate.values import Area, Request, Ttl
+from foveate.values import Area, Place, Request, Ttl
 from foveate.wire.around import around_of, parameters_of
 from foveate.wire.begun import Begun
-from foveate.wire.trails import Latest, noted
+from foveate.wire.trails import TRAILS, Latest, noted
 
 _row = attrgetter("row")
 
@@ -41,19 +43,20 @@ class _Stretch(NamedTuple):
     """What a message is to a cache, with what the conversation up to and with it comes to.
 
     `keys` are what tells the messages up to each piece from all others. Tokens up to `end` are given to pieces;
-    what a message without any block takes is given to the next that has one.
+    what a message without any block takes is given to the next that has one. `contents` is what there is among
+    the pieces of all messages so far, `own_contents` among its own.
     """
 
     pieces: tuple[Piece, ...]
     keys: tuple[bytes, ...]
     key: bytes
     end: int
-    has_images: bool
-    has_citations: bool
-    has_thoughts: bool
+    contents: frozenset[str]
+    own_contents: frozenset[str] = frozenset()
 
 
-_NOTHING = _Stretch((), (), b"", 0, False, False, False)
+_NOTHING = _Stretch((), (), b"", 0, frozenset())
+_IMAGES, _CITATIONS, _THOUGHTS = "images", "citations", "thoughts"
 
 
 class _Row(NamedTuple):
@@ -122,7 +125,7 @@ def trailed_prompt(request: Request, rules: Rules, tokens: BlockTokens) -> Cache
     head = counter.head(request, trail)
     note = _note(request, trail, rules, tokens)
     last = _last_stretch(request, trail, rules, tokens, counter, note)
-    if last.has_thoughts and (rules.drops_thinking or not counter.keeps_thoughts):
+    if _THOUGHTS in last.contents and (rules.drops_thinking or not counter.keeps_thoughts):
         return None
     together = tally.behind(head) if trail.head else tally
     opening = counter.around(request, trail, together.loads)
@@ -196,9 +199,15 @@ def _last_stretch(
     known = noted(links, note)
     last: _Stretch = links[known - 1].known[note] if known else _NOTHING
     for new in range(known, len(links)):
-        blocks = wire.blocks_at(request, trail, new)
-        last = _stretch(last, facts_of(blocks), counter.tallied_at(trail, new), rules, tokens)
-        links[new].known[note] = last
+        tally = counter.tallied_at(trail, new)
+        # Behind a history that is longer or shorter by a compaction stands the same message.
+        twin = TRAILS.twin(trail, new)
+        like = twin.known.get(note) if twin is not None else None
+        stretch = like and _moved(like, last, tally, trail.head + new)
+        if stretch is None:
+            blocks = facts_of(wire.blocks_at(request, trail, new))
+            stretch = _stretch(last, blocks, tally, rules, tokens)
+        links[new].known[note] = last = stretch
     return last
 
 
@@ -206,14 +215,35 @@ def _stretch(
     before: _Stretch, blocks: Sequence[BlockFacts], tally: Tally, rules: Rules, tokens: BlockTokens
 ) -> _Stretch:
     # Also such as stand in a signature, or beside a chat's content.
-    has_thoughts = before.has_thoughts or tally.last_thought_tokens > 0
-    has_thoughts = has_thoughts or any(facts.block.kind in _THINKING for facts in blocks)
-    if not blocks:
-        return before._replace(pieces=(), keys=(), has_thoughts=has_thoughts)
-    end = round(tally.tokens + tally.image_tokens + tally.thought_tokens)
+    has_thoughts = tally.last_thought_tokens > 0 or any(facts.block.kind in _THINKING for facts in blocks)
     images = tally.image_tokens - (tally.before.image_tokens if tally.before is not None else 0)
-    shares = tokens.divided(end - before.end, images, blocks)
+    found = (
+        (_IMAGES, any(facts.images for facts in blocks)),
+        (_CITATIONS, any(facts.cites for facts in blocks)),
+        (_THOUGHTS, has_thoughts),
+    )
+    own = frozenset([name for name, is_there in found if is_there])
+    end = _end_of(tally)
+    shares = tokens.divided(end - before.end, images, blocks) if blocks else ()
     pieces = tuple([piece_of(facts, share, rules) for facts, share in zip(blocks, shares, strict=True)])
+    return _behind(before, pieces, end, own)
+
+
+def _moved(like: _Stretch, before: _Stretch, tally: Tally, index: int) -> _Stretch | None:
+    """The stretch of a message, made from that of the same message elsewhere if it has as many tokens there."""
+    end = _end_of(tally)
+    if end - before.end != sum([piece.tokens for piece in like.pieces]):
+        return None
+    places = [Place(Area.MESSAGES, index, at) for at in range(len(like.pieces))]
+    pieces = [replace(piece, place=place) for piece, place in zip(like.pieces, places, strict=True)]
+    return _behind(before, tuple(pieces), end, like.own_contents)
+
+
+def _end_of(tally: Tally) -> int:
+    return round(tally.tokens + tally.image_tokens + tally.thought_tokens)
+
+
+def _behind(before: _Stretch, pieces: tuple[Piece, ...], end: int, own: frozenset[str]) -> _Stretch:
     keys, key = [], before.key
     for piece in pieces:
         key = next_key(key, piece)
@@ -222,10 +252,9 @@ def _stretch(
         pieces=pieces,
         keys=tuple(keys),
         key=key,
-        end=end,
-        has_images=before.has_images or any(facts.images for facts in blocks),
-        has_citations=before.has_citations or any(facts.cites for facts in blocks),
-        has_thoughts=has_thoughts,
+        end=end if pieces else before.end,
+        contents=before.contents | own if own else before.contents,
+        own_contents=own,
     )
 
 
@@ -241,7 +270,7 @@ def _front(
 ) -> _Front:
     around = around_of(request)
     known = around.known.get(note) if around is not None else None
-    told = opening, request.messages[: trail.head], rules.breaks, last.has_images, last.has_citations
+    told = opening, request.messages[: trail.head], rules.breaks, last.contents - {_THOUGHTS}
     if known is not None and known[0] == told:
         front: _Front = known[1]
         return front
@@ -278,7 +307,11 @@ def _made(
     found = parameters.body_of(request)
     settings = parameters.digests(
         parameters.settings_in(
-            found, blocks, rules, has_images=last.has_images, has_citations=last.has_citations
+            found,
+            blocks,
+            rules,
+            has_images=_IMAGES in last.contents,
+            has_citations=_CITATIONS in last.contents,
         )
     )
     options = parameters.cache_options_in(found)

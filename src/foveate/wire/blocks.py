@@ -26,7 +26,7 @@ from foveate.wire.body import (
 )
 from foveate.wire.marks import MEMBERS, is_point, mark_of, ttl_of, without_marks
 from foveate.wire.shapes import Shape
-from foveate.wire.trails import TRAILS, Link, Trail, trail_of
+from foveate.wire.trails import Link, Trail, trail_of
 
 # Bytes of tools and system messages, and of what was made of them: those of some hundred agents.
 _KEPT_BYTES = 16 * 1024 * 1024
@@ -122,7 +122,7 @@ def link_blocks(request: Request, shape: Shape, trail: Trail, position: int) -> 
         MalformedRequest: it cannot be read.
     """
     reader = _Reader(request.format, shape, _breakpoint_ttl(_root_fields(request, shape)))
-    return reader.linked(trail.head + position, trail.links[position], TRAILS.twin(trail, position))
+    return reader.linked(trail.head + position, trail.links[position])
 
 
 def message_blocks_of(spoken: Format, shape: Shape, raw: bytes, index: int) -> tuple[Block, ...]:
@@ -181,18 +181,13 @@ class _Reader:
         """The blocks of one message."""
         return self._remembered(Area.MESSAGES, index, raw)
 
-    def linked(self, index: int, link: Link, twin: Link | None = None) -> tuple[Block, ...]:
-        """The blocks of a message whose place in the conversation is known; `twin` is it in another one."""
+    def linked(self, index: int, link: Link) -> tuple[Block, ...]:
+        """The blocks of a message whose place in the conversation is known."""
         noted = link.known.get(_BLOCKS)
         if noted is not None and noted[0] == index and noted[1] is self._breakpoint_ttl:
             blocks: tuple[Block, ...] = noted[2]
             return blocks
-        noted = twin.known.get(_BLOCKS) if twin is not None else None
-        if noted is not None and noted[1] is self._breakpoint_ttl:
-            moved = [replace(block, place=Place(Area.MESSAGES, index, at)) for at, block in enumerate(noted[2])]
-            blocks = tuple(moved)
-        else:
-            blocks = tuple(self._message(index, value(link.raw)))
+        blocks = tuple(self._message(index, value(link.raw)))
         link.known[_BLOCKS] = index, self._breakpoint_ttl, blocks
         return blocks
 

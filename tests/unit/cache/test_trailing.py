@@ -80,6 +80,30 @@ def test_any_request_is_to_a_cache_what_it_is_at_once(spoken: tuple[Format, Any]
     check(wire.read(spoken[1], spoken[0]), model)
 
 
+def all_of(prompt: CachedPrompt) -> object:
+    return (
+        list(prompt.pieces), list(prefixes(prompt)), list(prompt.ends or ()), prompt.landmarks, prompt.settings
+    )  # fmt: skip
+
+
+@given(body=claude_bodies(most_turns=4, most_calls=2, marks=True), data=st.data())
+@settings(max_examples=40)
+def test_a_request_is_the_same_to_a_cache_after_its_compacted_version_was_read(
+    body: dict[str, Any], data: st.DataObject
+) -> None:
+    rules, summary = rules_for(body["model"]), {"role": "user", "content": "Summary of what was said."}
+    kept = body["messages"][data.draw(st.integers(0, len(body["messages"]))) :]
+    compacted = wire.read({**body, "messages": [summary, *kept]}, Format.ANTHROPIC)
+    request = wire.read(body, Format.ANTHROPIC)
+    drop_caches()
+    alone = all_of(cached_prompt(request, rules, BlockTokens(counter_for(body["model"]))))
+    drop_caches()
+    tokens = BlockTokens(counter_for(body["model"]))
+    cached_prompt(compacted, rules, tokens)
+
+    assert all_of(cached_prompt(request, rules, tokens)) == alone
+
+
 def test_a_prompt_stays_what_it_is_while_its_session_goes_on_and_is_forked() -> None:
     drop_caches()
     model, rules = "claude-opus-4-5", rules_for("claude-opus-4-5")

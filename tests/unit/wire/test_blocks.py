@@ -1,7 +1,6 @@
 """The blocks of a request as a provider's cache sees them."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate import wire
-from foveate.tokens.caches import drop_caches
 from foveate.values import Area, Block, Format, Place, Request, Ttl
 from foveate.wire.blocks import KeptBlocks
 from tests.json_tree import spell
@@ -131,42 +129,6 @@ def test_the_same_message_at_another_place_is_another_block() -> None:
     found = blocks({"messages": [same, same]})
 
     assert [block.place.index for block in found] == [0, 1]
-
-
-def message_by_message(request: Request) -> list[tuple[Block, ...]]:
-    trail = wire.trail(request)
-    return [wire.blocks_at(request, trail, position) for position in range(len(trail.links))]
-
-
-@given(requests(), st.integers(0, 9))
-@settings(max_examples=60)
-def test_messages_known_from_a_shorter_version_are_read_as_if_they_were_new(
-    request: Request, left_out: int
-) -> None:
-    kept = request.messages[left_out % (len(request.messages) + 1) :]
-    raw = b'{"role": "user", "content": "a summary"}'
-    short = replace(request, messages=(raw, *kept))
-    drop_caches()
-    expected = message_by_message(request)
-    drop_caches()
-    message_by_message(short)
-
-    assert message_by_message(request) == expected
-
-
-def test_a_message_known_from_another_format_is_read_in_its_own() -> None:
-    message = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "function": {"name": "f"}}]}
-    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}, message]}
-    drop_caches()
-    chat = wire.read(body, Format.CHAT)
-    other = wire.read({**body, "max_tokens": 1, "messages": [*body["messages"], message]}, Format.ANTHROPIC)
-
-    assert [block.kind for block in message_by_message(chat)[-1]] == ["text", "tool_call"]
-    trail = wire.trail(other)
-    wire.trail(chat)
-    wire.trail(wire.read({**body, "messages": [message]}, Format.CHAT))
-    assert [block.kind for block in wire.blocks_at(other, trail, 2)] == ["text"]
-    assert [block.kind for block in message_by_message(other)[-1]] == ["text"]
 
 
 @pytest.mark.parametrize(

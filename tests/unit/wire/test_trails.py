@@ -199,3 +199,19 @@ def test_of_many_conversations_the_last_ones_are_held() -> None:
         latest.put(links, number)
 
     assert [latest.before(links) for links in rows] == [None, None, (1, 2), (1, 3), (1, 4)]
+
+
+def test_a_message_has_a_twin_in_the_other_of_the_last_two_conversations_of_one_format() -> None:
+    trails = Trails()
+    long = trails.of(Format.CHAT, said("a", "b", "z"))
+    assert trails.twin(long, 2) is None
+
+    short = trails.of(Format.CHAT, said("summary", "z"))
+    assert trails.twin(long, 2) is short.links[1]
+    assert trails.twin(short, 1) is long.links[2]
+    assert trails.twin(long, 1) is None  # the other has another message there
+    assert trails.twin(long, 0) is None
+
+    other = trails.of(Format.ANTHROPIC, said("b", "z"))
+    assert trails.twin(other, 1) is None
+    assert trails.twin(long, 2) is None  # no longer one of the last two
