@@ -3,7 +3,8 @@
 An error is the distance from the bill as a share of it. Rows are left out by a rule on the request, never on
 the bill: what we name as unexplained by it, and calls that do not hand a model messages to read. `held_out_*`
 figures judge the calls of each source by evidence from the other sources, so they say more about requests that
-nobody has seen than the others, whose rules and evidence come from the same recordings.
+nobody has seen than the others, whose rules and evidence come from the same recordings. Calls to a provider's
+own system, such as a preset, are compared but have no bound.
 """
 
 from collections import Counter, defaultdict
@@ -18,6 +19,7 @@ from foveate import wire
 from foveate.errors import MalformedRequest
 from foveate.tokens import RequestCount, counter_for, with_model
 from foveate.tokens.families import is_claude
+from foveate.tokens.request_count import PROVIDER_SYSTEMS
 from foveate.values import Request, TokenCount
 
 _Judged = tuple[count_evidence.Counted, TokenCount]
@@ -141,8 +143,8 @@ def _left_out(call: Call, count: RequestCount | None) -> str:
         return f"no messages to read: {call.route}"
     if count is None:
         return f"not in a format that is read: {call.route}"
-    if count.unexplained:
-        return count.unexplained[0]
+    if hidden := [name for name in count.unexplained if name not in PROVIDER_SYSTEMS]:
+        return hidden[0]
     return "" if call.billed else "no input billed"
 
 

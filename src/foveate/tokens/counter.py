@@ -22,7 +22,7 @@ from foveate.tokens.memo import DEFAULT_CAPACITY, Memo, digest
 from foveate.tokens.opening import Opening, is_certain
 from foveate.tokens.remembering import Remembering
 from foveate.tokens.rendering import Measured, Rendering, Rules, Yardstick, measure, text_count
-from foveate.tokens.request_count import PartCount, RequestCount
+from foveate.tokens.request_count import PartCount, RequestCount, provider_systems
 from foveate.tokens.tally import EMPTY, Tally
 from foveate.values import NOTHING, Format, Message, Request, TokenCount
 from foveate.wire.around import around_of
@@ -70,6 +70,7 @@ class RequestCounter:
         """`judge` says what its counts are worth; by default the evidence that ships with Foveate."""
         self.model = model
         self.backend = backend
+        self._provider_systems = provider_systems(model)
         self._ruler = Remembering(ruler, capacity)
         self._plain_ruler = ruler
         self._rules = rules
@@ -168,8 +169,8 @@ class RequestCounter:
         if request.format not in self._rules.speaks:
             margin = rendering.margin_tokens + _TRANSLATED_TOKENS
             rendering = replace(rendering, margin_tokens=margin, certain=False)
-        if request.unexplained:
-            rendering = replace(rendering, unexplained=request.unexplained + rendering.unexplained)
+        if hidden := request.unexplained + self._provider_systems:
+            rendering = replace(rendering, unexplained=hidden + rendering.unexplained)
         memory = self._memory
         known, measured = memory.last_frame
         if rendering != known:

@@ -1,5 +1,6 @@
 """A counted request."""
 
+import re
 from dataclasses import dataclass
 
 from foveate.values import TokenCount
@@ -7,6 +8,22 @@ from foveate.values import TokenCount
 # Cannot be seen, and yet is within the count: pictures have a largest size, sealed reasoning is as long as its
 # seal, and a guardrail is not input of the model.
 BOUNDED = frozenset(("image (url)", "image (file)", "sealed reasoning", "guardrailConfig"))
+
+
+# Model names that select a system of the provider, which decides what it adds to the input: Groq's compound
+# systems search and run code, OpenRouter's presets contain prompts, and `:online` adds what a web search finds
+# (console.groq.com/docs/compound, openrouter.ai/docs; November 2026).
+PROVIDER_SYSTEMS = {
+    "compound system": re.compile(r"(^|/)compound(-|$)"),
+    "preset": re.compile(r"(^|@)@?preset/"),
+    "web plugin": re.compile(r":online$"),
+}
+
+
+def provider_systems(model: str) -> tuple[str, ...]:
+    """Provider-side systems that a model name selects; usually none."""
+    name = model.lower().strip()
+    return tuple(system for system, pattern in PROVIDER_SYSTEMS.items() if pattern.search(name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,8 @@ from foveate.wire.body import (
 from foveate.wire.shapes import Shape
 from foveate.wire.threads import continues_thread
 
-_SERVER_SIDE_FIELDS = ("container", "mcp_servers", "context_management")
+# Fields by which the provider adds to the input; the last two are OpenRouter's.
+_SERVER_SIDE_FIELDS = ("container", "mcp_servers", "context_management", "preset", "plugins")
 
 
 SHAPE = Shape(

@@ -37,8 +37,9 @@ from foveate.wire.body import (
 from foveate.wire.shapes import Shape
 
 _PLAIN_FIELDS = frozenset(("role", "content"))
-# What OpenRouter and xAI search for by these is added too, and what Azure OpenAI finds in data sources.
-_SERVER_SIDE_FIELDS = ("web_search_options", "audio", "plugins", "search_parameters", "data_sources")
+# What OpenRouter and xAI search for by these is added too, what Azure OpenAI finds in data sources, and what an
+# OpenRouter preset holds.
+_SERVER_SIDE_FIELDS = ("web_search_options", "audio", "plugins", "search_parameters", "data_sources", "preset")
 
 
 def _whole_kind(message: Mapping[str, Any]) -> str:

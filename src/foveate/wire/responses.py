@@ -32,8 +32,10 @@ from foveate.wire.body import (
 )
 from foveate.wire.shapes import Shape
 
-# Fields through which the provider adds what it has stored.
-_STORED_FIELDS = ("previous_response_id", "conversation", "prompt", "context_management")
+# Fields through which the provider adds what it has stored; the last two are OpenRouter's.
+_STORED_FIELDS = (
+    "previous_response_id", "conversation", "prompt", "context_management", "preset", "plugins"
+)  # fmt: skip
 
 
 def _whole_kind(message: Mapping[str, Any]) -> str:
