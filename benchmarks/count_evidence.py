@@ -26,13 +26,20 @@ AS_OF = "2026-11"
 TABLE = Path(foveate.tokens.__file__).parent / "data" / "evidence.json"
 _MIN_SOURCES = 2
 _MIN_RIGHT_SHARE = 0.98
+# One wrong recording alone does not refute a feature that this many confirm: its usage may have been edited.
+_MIN_RIGHT_CALLS = 10
 _COVERAGE = 0.99
 # A bound for a group of requests needs this many recordings; a wider group stands in for it otherwise.
 _MIN_CALLS = 20
 # A source that nobody has seen may be farther off than those recorded.
 _UNSEEN_FACTOR = 1.2
+# A margin that has to be taken more often than this says nothing about usage.
+_MAX_MARGIN_FACTOR = 4.0
 # A token is at least a byte, and no provider was seen to add more than this: such usage was edited by hand.
 _MAX_ADDED_TOKENS = 3000
+# Recorded tests are short; what agents send is about this long.
+_LONG_TOKENS = 10_000
+_UNREAD_FIELDS = frozenset(("stream", "stream_options", "store", "include", "user", "metadata"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +60,12 @@ class Counted:
     def is_right(self) -> bool:
         """Whether the count is what the provider reported."""
         return self.raw.whole == self.used_tokens
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The model, where it runs, and what it is given to read."""
+        read = {name: given for name, given in self.call.body.items() if name not in _UNREAD_FIELDS}
+        return self.call.host, self.call.model, json.dumps(read, sort_keys=True)
 
     @property
     def is_plausible(self) -> bool:
@@ -84,7 +97,7 @@ def judge_held_out(calls: Sequence[Counted]) -> Iterator[tuple[Counted, TokenCou
 def make_table(calls: Iterable[Counted]) -> Evidence:
     """The table that these calls support. Calls with input that the request does not show are left out."""
     usable = [counted for counted in calls if not counted.raw.unexplained and counted.is_plausible]
-    certain = [counted for counted in usable if counted.raw.profile.certain]
+    certain = [counted for counted in _consistent(usable) if counted.raw.profile.certain]
     dropped = _causes(certain)
     sources: dict[str, set[str]] = defaultdict(set)
     for counted in certain:
@@ -108,6 +121,14 @@ def rendered(table: Evidence) -> str:
     return json.dumps(found, indent=1, sort_keys=True) + "\n"
 
 
+def _consistent(calls: Sequence[Counted]) -> list[Counted]:
+    """Without recordings of one request that differ in their usage: no count could be right for all of them."""
+    usages: dict[tuple[str, ...], set[int]] = defaultdict(set)
+    for counted in calls:
+        usages[counted.identity].add(counted.used_tokens)
+    return [counted for counted in calls if len(usages[counted.identity]) == 1]
+
+
 def _causes(calls: Sequence[Counted]) -> frozenset[str]:
     """Features and generations that are taken for the cause of wrong counts.
 
@@ -129,14 +150,15 @@ def _failing(calls: Sequence[Counted], dropped: Collection[str]) -> dict[str, fl
     left = [counted for counted in calls if counted.keys.isdisjoint(dropped)]
     total = Counter(key for counted in left for key in counted.keys)
     wrong = Counter(key for counted in left if not counted.is_right for key in counted.keys)
-    shares = {key: wrong[key] / total[key] for key in wrong}
+    shares = {key: wrong[key] / total[key] for key in wrong if wrong[key] > 1 or total[key] <= _MIN_RIGHT_CALLS}
     return {key: share for key, share in shares.items() if share > 1 - _MIN_RIGHT_SHARE}
 
 
 def _bounds(calls: Sequence[Counted], is_exact: Callable[[Profile], bool]) -> Iterator[tuple[str, Bound]]:
     by_group: dict[str, list[Counted]] = defaultdict(list)
     for counted in calls:
-        for name in groups(counted.raw.profile, exact=is_exact(counted.raw.profile)):
+        profile = counted.raw.profile
+        for name in groups(profile.subject, "exact" if is_exact(profile) else profile.kind):
             by_group[name].append(counted)
     for name in sorted(by_group):
         group = by_group[name]
@@ -146,7 +168,9 @@ def _bounds(calls: Sequence[Counted], is_exact: Callable[[Profile], bool]) -> It
 
 def _bound(group: Collection[Counted]) -> Bound:
     """The form of bound that costs least on average, with the conformal quantile of its factor."""
-    return min((_quantile_bound(form, group) for form in FORMS), key=lambda bound: _mean_excess(bound, group))
+    forms = [_quantile_bound(form, group) for form in FORMS]
+    usable = [bound for bound in forms if bound.form != "margin" or bound.factor <= _MAX_MARGIN_FACTOR]
+    return min(usable, key=lambda bound: _mean_excess(bound, group))
 
 
 def _quantile_bound(form: str, group: Collection[Counted]) -> Bound:
@@ -158,4 +182,12 @@ def _quantile_bound(form: str, group: Collection[Counted]) -> Bound:
 
 
 def _mean_excess(bound: Bound, group: Collection[Counted]) -> float:
-    return sum(bound.above(counted.raw) / max(1, counted.raw.whole) for counted in group) / len(group)
+    """The share that a bound adds on average, to the recordings and to long requests of their kind."""
+    raws = [counted.raw for counted in group if counted.raw.whole]
+    shares = [(bound.above(raw) / raw.whole, bound.above(_lengthened(raw)) / _LONG_TOKENS) for raw in raws]
+    return sum(map(sum, shares)) / max(1, len(shares))
+
+
+def _lengthened(raw: RawCount) -> RawCount:
+    factor = _LONG_TOKENS / raw.whole
+    return replace(raw, tokens=float(_LONG_TOKENS), upper=_LONG_TOKENS + factor * raw.margin)

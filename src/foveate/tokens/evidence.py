@@ -22,16 +22,23 @@ _KEPT_VERDICTS = 1024
 # How a definition or a schema is written does not depend on the API that carries it.
 _SHARED_PREFIXES = (
     "tool keyword", "tool title", "tool description", "tool nested", "tool default", "tool several", "tool odd",
-    "tool enum", "tool constraint", "tool many", "tool reference", "schema ", "strict tool",
+    "tool enum", "tool constraint", "tool many", "tool reference", "schema ", "strict tool", "reasoning effort",
 )  # fmt: skip
 _APART = ("schema beside tools", "schema after an answer")
+# Features that Gemini is not shown: `toolConfig` only constrains the answer (ai.google.dev, November 2026), and
+# neither it nor a title changed a count in 50 recordings.
+_UNSEEN_BY_GEMINI = ("tool choice", "tool title", "schema title")
+# Gemini is not shown a schema in this field, whatever it contains (22 recordings of two sources).
+_UNSEEN_SCHEMA = "field generationConfig.responseJsonSchema"
 _MEDIA = int(Feature.IMAGE | Feature.DOCUMENT)
 _TOOLS = int(Feature.TOOL_CALL | Feature.TOOL_RESULT)
-# No bound is closer than this, however well the recordings of a group were met: a source that nobody has seen
-# may be farther off. For exact counts and for estimates.
-_MIN_EXACT = (0.01, 1)
-_MIN_ESTIMATE = (0.04, 3)
-_MANY_SOURCES = 4
+# Smallest bounds, as tokens and a share of the count: a source that nobody has seen may be farther off than all
+# recordings of a group. For exact counts, for estimates of a group with several sources, and for the rest.
+_MIN_EXACT = (1.0, 0.01, 0.0)
+_MIN_ESTIMATE = (3.0, 0.04, 0.0)
+_MIN_UNSETTLED = (16.0, 0.1, 0.0)
+_KEEP_MARGIN = (0.0, 0.0, 1.0)
+_SEVERAL_SOURCES, _MANY_SOURCES = 3, 4
 _SHARE_BASE_TOKENS = 16
 _TOKENS_SHARE = 0.02
 _ROUNDING = 1e-9
@@ -45,6 +52,11 @@ class Subject:
     api: str
     family: str
     generation: str
+
+    @property
+    def family_key(self) -> str:
+        """The family as the table spells it."""
+        return f"{self.vendor} | {self.api} | model {self.family}"
 
     @property
     def generation_key(self) -> str:
@@ -69,13 +81,21 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         return _keys(self.subject, self.features, self.message_features)
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds that the request passes through as its messages are added; the last one is its own."""
+        found = [
+            "tools" if "tools" in self.features else "structured" if "schema" in self.features else "plain"
+        ]
+        if self.message_features & _TOOLS and found != ["tools"]:
+            found.append("tools")
+        if self.message_features & _MEDIA:
+            found.append("media")
+        return tuple(found)
+
+    @property
     def kind(self) -> str:
         """The kind of request."""
-        if self.message_features & _MEDIA:
-            return "media"
-        if "tools" in self.features or self.message_features & _TOOLS:
-            return "tools"
-        return "structured" if "schema" in self.features else "plain"
+        return self.kinds[-1]
 
 
 class RawCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +114,11 @@ class RawCount(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def margin(self) -> float:
         """What the rules themselves add for what they do not know."""
-        return max(0.0, self.upper - self.whole)
+        return max(0.0, self.upper - self.tokens)
+
+
+_Weights = tuple[float, float, float]
+"""Tokens above a count: so many, and so many for each token of it and of the rules' margin."""
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -105,8 +129,8 @@ class Bound(msgspec.Struct, frozen=True):
     sources: int
 
     @property
-    def weights(self) -> tuple[float, float, float]:
-        """The tokens above a count: so many, and so many for each token of it and of the rules' margin."""
+    def weights(self) -> _Weights:
+        """The weights of the tokens above a count."""
         match self.form:
             case "margin":
                 return self.factor, 0.0, self.factor
@@ -137,25 +161,22 @@ FORMS = ("margin", "share", "tokens")
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What counts of requests with one profile are worth."""
+    """What counts of requests with one profile are worth: the widest of `bounds`, and of `floors` if any tokens
+    are counted.
+    """
 
     exact: bool
-    tokens: float
-    share: float
-    margin_share: float
-    keeps_margin: bool
+    bounds: tuple[_Weights, ...]
+    floors: tuple[_Weights, ...]
 
     def judge(self, tokens: float, upper: float) -> TokenCount:
         """A count with what it is worth."""
         whole = max(0, round(tokens))
-        margin = max(0.0, upper - whole)
-        above = self.tokens + self.share * whole + self.margin_share * margin
-        if self.keeps_margin and margin > above:
-            above = margin
-        min_share, min_tokens = _MIN_EXACT if self.exact else _MIN_ESTIMATE
-        if whole:
-            above = max(above, min_share * whole + min_tokens)
-        return TokenCount(whole, self.exact, whole + math.ceil(above - _ROUNDING))
+        margin = max(0.0, upper - tokens)
+        widest = 0.0
+        for fixed, share, margin_share in (self.bounds + self.floors) if whole else self.bounds:
+            widest = max(widest, fixed + share * whole + margin_share * margin)
+        return TokenCount(whole, self.exact, whole + math.ceil(widest - _ROUNDING))
 
 
 class Judge(Protocol):
@@ -184,26 +205,44 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return profile.keys <= self.confirmed
 
     def verdict(self, profile: Profile) -> Verdict:
-        """The verdict on requests with a profile."""
+        """The verdict on requests with a profile.
+
+        A growing request can turn from exact into an estimate, and from one kind into another. The bounds of
+        its earlier kinds keep applying, so that one more message never lowers `upper`.
+        """
         exact = self.confirms(profile)
-        names = groups(profile, exact=exact)
-        found = next((self.bounds[name] for name in names if name in self.bounds), None)
-        # If nothing like it was recorded, there is only the margin of the rules.
-        tokens, share, margin_share = found.weights if found else (0.0, 0.0, 1.0)
-        # That margin is only taken back if many sources agree.
-        is_settled = found is not None and found.sources >= _MANY_SOURCES and profile.kind != "media"
-        return Verdict(
-            exact=exact, tokens=tokens, share=share, margin_share=margin_share, keeps_margin=not is_settled
-        )
+        bounds: list[_Weights] = []
+        floors: list[_Weights] = [_MIN_EXACT]
+        if exact or profile.subject.family_key in self.confirmed:
+            bounds += self._exact_bounds(profile)
+        if not exact:
+            for kind in profile.kinds:
+                found = self._bound(profile, kind)
+                sources = found.sources if found else 0
+                bounds += [found.weights] if found else []
+                # The margin of the rules is only taken back if many sources agree.
+                bounds += [_KEEP_MARGIN] if sources < _MANY_SOURCES or kind == "media" else []
+                floors.append(_MIN_UNSETTLED if sources < _SEVERAL_SOURCES else _MIN_ESTIMATE)
+        return Verdict(exact=exact, bounds=tuple(bounds), floors=tuple(floors))
+
+    def _exact_bounds(self, profile: Profile) -> list[_Weights]:
+        found = self._bound(profile, "exact")
+        if found is None:
+            return [_KEEP_MARGIN]
+        return [found.weights] if found.sources >= _MANY_SOURCES else [found.weights, _KEEP_MARGIN]
+
+    def _bound(self, profile: Profile, kind: str) -> Bound | None:
+        """The bound of the narrowest group that has one."""
+        names = groups(profile.subject, kind)
+        return next((self.bounds[name] for name in names if name in self.bounds), None)
 
     def judge(self, raw: RawCount) -> TokenCount:
         """A count with what it is worth."""
         return self.verdict(raw.profile).judge(raw.tokens, raw.upper)
 
 
-def groups(profile: Profile, *, exact: bool) -> Iterator[str]:
-    """The groups of requests that those with a profile belong to, the narrowest first."""
-    subject, kind = profile.subject, "exact" if exact else profile.kind
+def groups(subject: Subject, kind: str) -> Iterator[str]:
+    """The groups that requests of one kind belong to, the narrowest first. `exact` is a kind of its own."""
     yield f"{subject.vendor} | {subject.api} | {subject.family} | {kind}"
     yield f"{subject.vendor} | {subject.api} | any | {kind}"
     yield f"{subject.vendor} | any | any | {kind}"
@@ -211,14 +250,26 @@ def groups(profile: Profile, *, exact: bool) -> Iterator[str]:
 
 @lru_cache(_KEPT_VERDICTS)
 def _keys(subject: Subject, features: frozenset[str], message_features: int) -> frozenset[str]:
-    names = features | feature_names(message_features)
+    names = _relevant(subject.vendor, features) | feature_names(message_features)
     if "schema" in names and message_features & Feature.ASSISTANT:
         names |= {"schema after an answer"}
-    found = {f"{subject.vendor} | {subject.api} | model {subject.family}"}
+    found = {subject.family_key}
     for name in names:
         shared = name.startswith(_SHARED_PREFIXES) and name not in _APART
         found.add(f"{subject.vendor} | {'any' if shared else subject.api} | {name}")
     return frozenset(found)
+
+
+def _relevant(vendor: str, features: frozenset[str]) -> frozenset[str]:
+    """Without features that cannot change how this vendor's models are shown a request."""
+    match vendor:
+        case "openai":  # the effort is one word, whichever it is
+            return frozenset("reasoning effort" if name.startswith("thinking ") else name for name in features)
+        case "gemini":
+            unseen = _UNSEEN_BY_GEMINI + (("schema ",) if _UNSEEN_SCHEMA in features else ())
+            return frozenset(name for name in features if not name.startswith(unseen))
+        case _:
+            return features
 
 
 @cache

@@ -40,7 +40,8 @@ _KNOWN_FIELDS = frozenset(
         "logit_bias", "logprobs", "top_logprobs", "user", "metadata", "store", "include", "service_tier",
         "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "safetySettings", "labels",
         "cache_control", "anthropic_version", "background", "truncation", "requestMetadata",
-        "additionalModelResponseFieldPaths",
+        "additionalModelResponseFieldPaths", "moderation", "parallel_tool_calls", "prompt_cache_options",
+        "usage", "reasoning_format",
     )
 )  # fmt: skip
 _SAMPLING = frozenset(
@@ -56,7 +57,11 @@ _FEW_REFERENCES = 8
 _CONTAINERS = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
 # Constraints on values, which recordings showed to be left out of a schema.
 _CONSTRAINTS = frozenset(("additionalProperties", "required", "minimum", "maximum", "maxItems"))
-_PLAIN_CHOICES = ("", "auto", "none", "required", "any", "tool", "validated")
+_PLAIN_CHOICES = ("auto", "none", "required", "tool", "validated")
+# Without a choice providers take `auto` (documented by all), and they call the same thing by several names.
+_CHOICES = {"": "auto", "any": "required"}
+_SYSTEM_FIELDS = ("instructions", "system", "systemInstruction", "system_instruction")
+_NOTHING_SAID = (b"null", b"[]", b"{}", b'""')
 
 
 class Feature(IntFlag):
@@ -178,8 +183,8 @@ def request_features(request: Request) -> frozenset[str]:
         if any(type(part) is not Text for part in request.system):
             found.add("system of other blocks")
     if request.tools:
-        choice = request.tool_choice
-        found |= {"tools", f"tool choice {choice if choice in _PLAIN_CHOICES else 'of one function'}".rstrip()}
+        choice = _CHOICES.get(request.tool_choice, request.tool_choice)
+        found |= {"tools", f"tool choice {choice if choice in _PLAIN_CHOICES else 'of one function'}"}
     if request.thinking:
         found.add(f"thinking {request.thinking}")
     if request.schema is not None:
@@ -207,8 +212,11 @@ def _field_features(request: Request) -> Iterator[str]:
             inner = value(raw)
             keys = as_record(inner).keys() - _SAMPLING
             yield from (f"field {name}.{key}" for key in keys if key not in ("format", "responseModalities"))
-        elif name not in _KNOWN_FIELDS and raw not in (b"null", b"[]", b"{}", b'""'):
-            yield f"field {name}"
+        elif name not in _KNOWN_FIELDS:
+            if bytes(raw) not in _NOTHING_SAID:
+                yield f"field {name}"
+        elif name in _SYSTEM_FIELDS and bytes(raw) == b'""':
+            yield "empty system"
 
 
 def schema_features(schema: bytes) -> set[str]:
@@ -246,8 +254,6 @@ def schema_features(schema: bytes) -> set[str]:
             elif name in ("title", "description"):
                 if isinstance(inner, str) and "\n" in inner.strip():
                     found.add(f"{name} of several lines")
-                elif is_root:
-                    found.add(f"{name} of all")
             elif name in ("enum", "const", "default", "examples"):
                 found.add(f"keyword {name}")
                 if name == "enum" and not all(isinstance(one, str) for one in as_list(inner)):
@@ -259,8 +265,6 @@ def schema_features(schema: bytes) -> set[str]:
                 left.append((inner, False))
                 if name == "$ref" and not str(inner).startswith(("#/$defs/", "#/definitions/")):
                     found.add("reference elsewhere")
-        if isinstance(at.get("title"), str) and isinstance(at.get("description"), str) and not is_root:
-            found.add("title and description")
-        elif isinstance(at.get("title"), str) and not is_root:
-            found.add("title")
+        if isinstance(at.get("title"), str):
+            found.add("title and description" if isinstance(at.get("description"), str) else "title")
     return found

@@ -23,7 +23,7 @@ class RulesAlone:
     """Takes the rules at their word, whatever recordings say."""
 
     def verdict(self, profile: Profile) -> Verdict:
-        return Verdict(exact=profile.certain, tokens=0, share=0, margin_share=1, keeps_margin=True)
+        return Verdict(exact=profile.certain, bounds=((0.0, 0.0, 1.0),), floors=())
 
 
 def rules_for(model: str, host: str) -> GeminiRules | TemplateRules:

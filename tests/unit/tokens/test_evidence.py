@@ -4,13 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import foveate
 from benchmarks import count_evidence, recorded
 from benchmarks.count_evidence import TABLE, Counted, make_table, rendered
 from benchmarks.recorded import Call
 from foveate import wire
-from foveate.tokens.evidence import Bound, Evidence, Profile, RawCount, Subject, evidence, groups
+from foveate.tokens.evidence import FORMS, Bound, Evidence, Profile, RawCount, Subject, evidence, groups
 from foveate.tokens.features import Feature
 from foveate.values import Format
 
@@ -26,7 +28,11 @@ def profile(*features: str, certain: bool = True, bits: int = int(Feature.USER))
     return Profile(subject=CHAT, certain=certain, features=frozenset(features), message_features=bits)
 
 
-def used(source: str, tokens: int, *features: str, off: int = 0) -> Counted:
+def table_of(bounds: dict[str, Bound], confirmed: frozenset[str] = frozenset()) -> Evidence:
+    return Evidence(as_of="", sources=(), confirmed=confirmed, refuted=frozenset(), bounds=bounds)
+
+
+def used(source: str, tokens: int, *features: str, off: int = 0, text: str = "") -> Counted:
     call = Call(
         source=source,
         provider="openai-chat",
@@ -35,7 +41,7 @@ def used(source: str, tokens: int, *features: str, off: int = 0) -> Counted:
         model="gpt-4o",
         format=Format.CHAT,
         asks_to_read=True,
-        body={},
+        body={"text": text or f"{source} {tokens} {off}"},
         billed=tokens + off,
     )
     return Counted(call=call, request=REQUEST, raw=raw(tokens, *features), used_tokens=tokens + off)
@@ -83,22 +89,78 @@ def test_a_bound_covers_what_was_off_in_the_recordings() -> None:
     assert table.judge(raw(1000, "odd")).upper >= 1200
 
 
-def test_requests_like_none_recorded_keep_the_margin_of_the_rules() -> None:
-    table = Evidence(as_of="", sources=(), confirmed=frozenset(), refuted=frozenset(), bounds={})
+def test_a_single_wrong_recording_refutes_only_what_few_confirm() -> None:
+    wrong = used("b", 10, "odd", off=3)
 
-    assert table.judge(raw(100, margin=50)).upper == 150
+    often = make_table([*(used(source, 10, "odd") for source in "ab" for _ in range(6)), wrong])
+    seldom = make_table([*(used(source, 10, "odd") for source in "ab" for _ in range(2)), wrong])
+
+    assert often.judge(raw(100, "odd")).exact
+    assert not seldom.judge(raw(100, "odd")).exact
+
+
+def test_recordings_of_one_request_that_disagree_refute_nothing() -> None:
+    right = [used("a", 10, "odd"), used("b", 10, "odd"), used("a", 10, "odd", text="again")]
+    other_usage = [used("a", 10, "odd", off=off, text="again") for off in (1, 18)]
+
+    assert make_table([*right, *other_usage]).judge(raw(100, "odd")).exact
+    assert not make_table([*right[:2], *other_usage[1:]]).judge(raw(100, "odd")).exact
+
+
+def test_requests_like_none_recorded_keep_the_margin_of_the_rules() -> None:
+    assert table_of({}).judge(raw(100, margin=50)).upper == 150
 
 
 def test_few_sources_do_not_take_back_the_margin_of_the_rules() -> None:
-    name = next(groups(profile(), exact=False))
+    name = next(groups(CHAT, "plain"))
 
     def upper(sources: int) -> int:
-        bounds = {name: Bound("share", 0.1, sources)}
-        table = Evidence(as_of="", sources=(), confirmed=frozenset(), refuted=frozenset(), bounds=bounds)
-        return table.judge(raw(100, margin=50)).upper
+        return table_of({name: Bound("share", 0.1, sources)}).judge(raw(100, margin=50)).upper
 
     assert upper(sources=2) == 150
     assert upper(sources=4) < 120
+
+
+def test_the_bound_of_what_no_recording_is_like_is_wider_than_that_of_the_recorded() -> None:
+    name = next(groups(CHAT, "plain"))
+
+    assert table_of({}).judge(raw(100)).upper > table_of({name: Bound("share", 0.0, 4)}).judge(raw(100)).upper
+
+
+_BITS = st.integers(0, sum(Feature))
+_BOUNDS = st.builds(Bound, st.sampled_from(FORMS), st.floats(0, 5), st.integers(2, 6))
+_GROUPS = [name for kind in ("exact", "plain", "structured", "tools", "media") for name in groups(CHAT, kind)]
+_KEYS = profile("schema", "tools", bits=sum(Feature)).keys
+
+
+@given(
+    bounds=st.dictionaries(st.sampled_from(_GROUPS), _BOUNDS),
+    confirmed=st.frozensets(st.sampled_from(sorted(_KEYS))),
+    features=st.frozensets(st.sampled_from(("schema", "tools"))),
+    bits=st.tuples(_BITS, _BITS),
+    certain=st.tuples(st.booleans(), st.booleans()),
+    tokens=st.tuples(st.floats(0, 1000), st.floats(0, 100)),
+    margins=st.tuples(st.floats(0, 100), st.floats(0, 100)),
+)
+def test_the_bound_of_a_request_never_falls_as_messages_are_added(
+    bounds: dict[str, Bound],
+    confirmed: frozenset[str],
+    features: frozenset[str],
+    bits: tuple[int, int],
+    certain: tuple[bool, bool],
+    tokens: tuple[float, float],
+    margins: tuple[float, float],
+) -> None:
+    table = table_of(bounds, confirmed)
+
+    def upper(message_features: int, is_certain: bool, count: float, margin: float) -> int:
+        found = profile(*features, certain=is_certain, bits=message_features)
+        return table.judge(RawCount(tokens=count, upper=count + margin, profile=found)).upper
+
+    before = upper(bits[0], certain[0], tokens[0], margins[0])
+    after = upper(bits[0] | bits[1], all(certain), sum(tokens), sum(margins))
+
+    assert after >= before
 
 
 def test_an_exact_count_has_a_close_bound_above_it() -> None:
@@ -127,6 +189,26 @@ def test_parameters_of_sampling_leave_a_count_exact() -> None:
     assert chat(temperature=0.2, max_tokens=100, seed=7, stop=["\n"]).total.exact
 
 
+@pytest.mark.parametrize("choice", ["auto", "none", "required"])
+def test_a_choice_of_tools_leaves_the_count_of_gemini_exact(choice: str) -> None:
+    tool = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+    body = {
+        "contents": [{"role": "user", "parts": [{"text": "What is the weather?"}]}],
+        "tools": [{"functionDeclarations": [tool]}],
+        "toolConfig": {"functionCallingConfig": {"mode": choice}},
+    }
+
+    assert foveate.count_request(body, model="gemini-2.5-flash").total.exact
+
+
+def test_an_empty_field_leaves_a_count_exact_and_empty_instructions_do_not() -> None:
+    def is_exact(**fields: Any) -> bool:
+        return foveate.count_request({"model": "gpt-4.1", "input": "Hi", **fields}).total.exact
+
+    assert is_exact(previous_response_id=None)
+    assert not is_exact(instructions="")
+
+
 def test_a_hosted_tool_leaves_no_bound() -> None:
     search = foveate.count_request({"model": "gpt-5", "input": "News?", "tools": [{"type": "web_search"}]})
 
@@ -152,8 +234,8 @@ def test_held_out_sources_are_judged_honestly(shared_data: Path) -> None:
 
     called = [found for found, count in judged if count.exact]
     assert sum(found.is_right for found in called) >= 0.98 * len(called)
-    assert len(called) >= 0.25 * len(judged)
-    assert sum(count.upper >= found.used_tokens for found, count in judged) >= 0.985 * len(judged)
+    assert len(called) >= 0.3 * len(judged)
+    assert sum(count.upper >= found.used_tokens for found, count in judged) >= 0.99 * len(judged)
 
 
 def test_the_shipped_table_names_its_sources() -> None:

@@ -44,10 +44,12 @@ from foveate.wire.duplicate_keys import has_unique_keys
 class Dialect:
     """How one generation on one host is counted.
 
-    `content_tokens` goes around each content and the system instruction. `counts_thoughts`: a signature is
-    billed with the thoughts it stands for, until a text of the user; `knows_turns`: and that is certain.
+    `family` names the models that are rendered so. `content_tokens` goes around each content and the system
+    instruction. `counts_thoughts`: a signature is billed with the thoughts it stands for, until a text of the
+    user; `knows_turns`: and that is certain.
     """
 
+    family: str
     vocabulary: str
     content_tokens: int
     script: Script
@@ -57,16 +59,17 @@ class Dialect:
 
 # Which vocabulary is which shows in words that only one of them has (" haiku", " meow"): 2.0 (3 of 3)
 # and Vertex (4 of 4) say gemma2, those of 2.5 and 3 on AI Studio (17 of 17) gemma3.
-_LEAVES = Dialect(vocabulary="gemma2", content_tokens=0, script=Leaves())
-_PYTHON = Dialect(vocabulary="gemma3", content_tokens=1, script=PythonText())
+_LEAVES = Dialect(family="gemini-1.5 and 2.0", vocabulary="gemma2", content_tokens=0, script=Leaves())
+_PYTHON = Dialect(family="gemini-2.5", vocabulary="gemma3", content_tokens=1, script=PythonText())
 _TEMPLATE = Dialect(
+    family="gemini-3",
     vocabulary="gemma3",
     content_tokens=1,
     script=GemmaTemplate(),
     counts_thoughts=True,
 )
 # From 3.6 on a text right behind an answer did not end the turn (2 recordings of 2026).
-_TEMPLATE_3_6 = dataclasses.replace(_TEMPLATE, knows_turns=False)
+_TEMPLATE_3_6 = dataclasses.replace(_TEMPLATE, family="gemini-3.6", knows_turns=False)
 
 # A signature is billed with the thoughts of the answer that it came from. Fitted to 60 recorded pairs of a
 # signature's bytes and its thoughts: half are within 3.7%, nine in ten within 18%.
@@ -102,9 +105,15 @@ def gemini_rules(model: str, host: str) -> "GeminiRules":
     else:
         dialect = _TEMPLATE if (major, minor) < (3, 6) else _TEMPLATE_3_6
     known = found is not None and (major, minor) in _KNOWN_VERSIONS and "embedding" not in model.lower()
-    on_vertex = "aiplatform" in host.lower()
-    family = "gemini on Vertex AI" if on_vertex else f"gemini-{major}.{minor}" if known else "gemini"
-    return GeminiRules(dialect, generation=major, known=known, family=family)
+    version = f"gemini-{major}.{minor}" if known else "gemini"
+    if "-exp" in model.lower():
+        version += " experimental"
+    if "aiplatform" in host.lower():
+        family = "gemini on Vertex AI"
+        version += " on Vertex AI"
+    else:
+        family = dialect.family if known else "gemini"
+    return GeminiRules(dialect, generation=major, known=known, family=family, version=version)
 
 
 class GeminiRules:
@@ -116,10 +125,16 @@ class GeminiRules:
     keeps_thoughts = False
 
     def __init__(
-        self, dialect: Dialect, *, generation: int, known: bool = True, family: str = "gemini"
+        self,
+        dialect: Dialect,
+        *,
+        generation: int,
+        known: bool = True,
+        family: str = "gemini",
+        version: str = "gemini",
     ) -> None:
         """`known`: bills of this version were seen; another inherits, and is not called exact."""
-        self.family = self.generation = family
+        self.family, self.generation = family, version
         self._dialect = dialect
         self._script = dialect.script
         self._generation = generation

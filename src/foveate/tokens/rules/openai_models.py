@@ -28,7 +28,7 @@ class Generation:
     """What one generation adds, in tokens."""
 
     name: str
-    family: str  # generations of one family differ in their prices of images alone
+    family: str  # generations of one family differ in their prices of images, and in how Responses show calls
     vocabulary: str
     images: Pricing
     layout: Layout
@@ -103,7 +103,6 @@ _GPT_5 = Generation(
 _GPT_5_4 = replace(
     _GPT_5,
     name="gpt-5.4",
-    family="gpt-5.4",
     images=Patches(2500, 1.0),
     keeps_reasoning=True,
     responses_call=12,
