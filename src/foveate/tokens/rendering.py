@@ -23,6 +23,9 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
     `thoughts` are texts that count only until the next turn opens, `opens_turn` says that this part opens one.
     `certain` says that the rule is known and not fitted. `loads` names deferred tools whose definition is
     written out here. `unexplained` names what will be billed but cannot be seen from here.
+
+    The results of `parallel_calls` can be entries of one list. `list_entry` is what a result is shown as there:
+    its text, and its two ends as the first, another and the last entry.
     """
 
     texts: tuple[str, ...] = ()
@@ -37,6 +40,8 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
     certain: bool = True
     loads: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
+    parallel_calls: int = 0
+    list_entry: tuple[str, ...] = ()
 
 
 class Length(msgspec.Struct, frozen=True):
@@ -133,7 +138,10 @@ class Rules(Protocol):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """A rendering whose texts have been measured. Only totals are rounded, so that nothing is rounded twice."""
+    """A rendering whose texts have been measured. Only totals are rounded, so that nothing is rounded twice.
+
+    `entry_tokens` are those of a result as the first, another and the last entry of a list.
+    """
 
     tokens: float = 0.0
     upper: float = 0.0
@@ -146,6 +154,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     loads: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
     features: int = 0
+    parallel_calls: int = 0
+    entry_tokens: tuple[float, ...] = ()
 
 
 def measure(renderings: Sequence[Rendering], ruler: Ruler, features: Sequence[int] = ()) -> list[Measured]:
@@ -157,6 +167,7 @@ def measure(renderings: Sequence[Rendering], ruler: Ruler, features: Sequence[in
     for rendering in renderings:
         texts += rendering.texts
         texts += rendering.thoughts
+        texts += rendering.list_entry
     lengths = iter(ruler.lengths(texts))
     if not features:
         return [_measured(rendering, lengths, 0) for rendering in renderings]
@@ -172,6 +183,13 @@ def _measured(rendering: Rendering, lengths: Iterator[Length], features: int) ->
     for length in islice(lengths, len(rendering.thoughts)):
         thought_tokens += length.tokens
         thought_margin += length.margin_tokens
+    entry_tokens: tuple[float, ...] = ()
+    if rendering.list_entry:
+        inner, *ends = [
+            round(length.tokens * _STEPS_PER_TOKEN) / _STEPS_PER_TOKEN
+            for length in islice(lengths, len(rendering.list_entry))
+        ]
+        entry_tokens = tuple(inner + ends[at] + ends[at + 1] for at in range(0, len(ends), 2))
     # In steps that add up exactly, so that no sum depends on the order in which it is made.
     tokens = round(tokens * _STEPS_PER_TOKEN) / _STEPS_PER_TOKEN
     margin = math.ceil(margin * _STEPS_PER_TOKEN) / _STEPS_PER_TOKEN
@@ -189,4 +207,6 @@ def _measured(rendering: Rendering, lengths: Iterator[Length], features: int) ->
         loads=rendering.loads,
         unexplained=rendering.unexplained,
         features=features,
+        parallel_calls=rendering.parallel_calls,
+        entry_tokens=entry_tokens,
     )

@@ -24,6 +24,9 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     loads: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
     features: int = 0
+    # The parallel calls whose results are one list, and how many of those are still to come.
+    parallel_calls: int = 0
+    missing_results: int = 0
     # Of the last message, what the sums do not tell.
     last_thought_tokens: float = 0.0
     last_opens_turn: bool = False
@@ -33,13 +36,18 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def plus(self, message: Measured, *, keeps_thoughts: bool) -> "Tally":
         """The tally with one more message."""
         forgets = message.opens_turn and not keeps_thoughts
+        tokens, parallel_calls, missing = message.tokens, message.parallel_calls, message.parallel_calls
+        if message.entry_tokens and self.missing_results:
+            first, other, last = message.entry_tokens
+            parallel_calls, missing = self.parallel_calls, self.missing_results - 1
+            tokens = first if self.missing_results == parallel_calls else other if missing else last
         unexplained = self.unexplained
         if message.unexplained:
             unexplained = tuple(dict.fromkeys(unexplained + message.unexplained))
         return Tally(
             messages=self.messages + 1,
-            tokens=self.tokens + message.tokens,
-            upper=self.upper + message.upper,
+            tokens=self.tokens + tokens,
+            upper=self.upper + message.upper - message.tokens + tokens,
             image_tokens=self.image_tokens + message.image_tokens,
             image_upper=self.image_upper + message.image_upper,
             thought_tokens=message.thought_tokens + (0 if forgets else self.thought_tokens),
@@ -48,6 +56,8 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             loads=self.loads + message.loads if message.loads else self.loads,
             unexplained=unexplained,
             features=self.features | message.features,
+            parallel_calls=parallel_calls,
+            missing_results=missing,
             last_thought_tokens=message.thought_tokens,
             last_opens_turn=message.opens_turn,
             last_is_certain=message.certain and not message.unexplained,

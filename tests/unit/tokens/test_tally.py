@@ -58,3 +58,17 @@ def test_what_is_uncertain_stays_so() -> None:
 
     assert not tally.certain
     assert tally.unexplained == ("a", "b")
+
+
+def test_results_are_entries_of_a_list_until_all_have_come() -> None:
+    calls = Measured(tokens=10, upper=12, parallel_calls=2)
+    result = Measured(tokens=5, upper=6, entry_tokens=(100.0, 200.0, 400.0))
+
+    def total(*messages: Measured) -> float:
+        return tallied(list(messages), keeps_thoughts=False).tokens
+
+    assert total(calls, result) == 110
+    assert total(calls, result, result) == 510
+    assert total(calls, result, result, result) == 515
+    assert total(calls, Measured(tokens=1), result) == 16
+    assert tallied([calls, result], keeps_thoughts=False).upper == 113

@@ -13,7 +13,7 @@ def joined(renderings: Iterable[Rendering], *, certain: bool = True, opens_turn:
     loads: list[str] = []
     unexplained: list[str] = []
     fixed_tokens = margin_tokens = thought_tokens = thought_margin_tokens = 0.0
-    image_tokens = image_margin_tokens = 0
+    image_tokens = image_margin_tokens = parallel_calls = 0
     for part in renderings:
         texts += part.texts
         thoughts += part.thoughts
@@ -27,6 +27,7 @@ def joined(renderings: Iterable[Rendering], *, certain: bool = True, opens_turn:
         image_margin_tokens += part.image_margin_tokens
         opens_turn = opens_turn or part.opens_turn
         certain = certain and part.certain
+        parallel_calls += part.parallel_calls
     return Rendering(
         texts=tuple(texts),
         fixed_tokens=fixed_tokens,
@@ -40,6 +41,7 @@ def joined(renderings: Iterable[Rendering], *, certain: bool = True, opens_turn:
         certain=certain,
         loads=tuple(loads),
         unexplained=tuple(dict.fromkeys(unexplained)),
+        parallel_calls=parallel_calls,
     )
 
 

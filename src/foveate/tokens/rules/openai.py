@@ -15,6 +15,7 @@ from foveate.tokens.rules.openai_models import (
     Generation,
     generation_of,
 )
+from foveate.tokens.rules.openai_results import list_entry
 from foveate.tokens.rules.typescript import function_type
 from foveate.values import (
     Document,
@@ -53,6 +54,8 @@ _HIDDEN_KEYWORDS = frozenset(
 )  # fmt: skip
 _NAMED_SCHEMAS = ("properties", "$defs", "definitions")
 _VALUES = ("enum", "const")
+# What goes around parallel calls in one chat message, and around the list of their results.
+_PARALLEL_TOKENS = 16
 # A PDF is shown as each page's text and a picture of it (developers.openai.com/docs/guides/pdf-files, November
 # 2026). Neither size is documented: a page of prose, and A4 at about 124 dots an inch. No recording had one.
 _PAGE_TEXT_TOKENS, _PAGE_PIXELS = 500, (1024, 1448)
@@ -145,7 +148,10 @@ class OpenAIRules:
         said = tuple(part for part in message.parts if not isinstance(part, ToolCall))
         if not calls:
             around = generation.message + (generation.assistant if message.role == "assistant" else 0)
-            return self._said(said, around, role=message.role, name=message.name)
+            rendering = self._said(said, around, role=message.role, name=message.name)
+            if message.role == "tool" and not generation.channels:
+                return replace(rendering, list_entry=list_entry("".join(rendering.texts)))
+            return rendering
         called = self._called(calls)
         if all(isinstance(part, Thinking) or part == Text("") for part in said):
             return called
@@ -222,10 +228,13 @@ class OpenAIRules:
                 f'{{"recipient_name":"functions.{call.name}","parameters":{said}}}'
                 for call, said in zip(calls, arguments, strict=True)
             )
-            # The results of such a call are one message as well, a list of strings.
-            fixed = generation.message + 16 - 2 * len(calls)
-            texts = (f'{{"tool_uses":[{uses}]}}',)
-            return Rendering(texts=texts, fixed_tokens=fixed, margin_tokens=margin, certain=certain)
+            return Rendering(
+                texts=(f'{{"tool_uses":[{uses}]}}',),
+                fixed_tokens=generation.message + _PARALLEL_TOKENS,
+                margin_tokens=margin,
+                certain=certain,
+                parallel_calls=len(calls),
+            )
         each: list[str] = []
         fixed = 0
         for call, said in zip(calls, arguments, strict=True):
