@@ -125,6 +125,7 @@ _COST = {
     "caps[].agent": (_NUMBERS, "test_caps_refuse_what_they_are_set_for"),
     "caps[].unknown": (_NUMBERS, "test_caps_refuse_what_they_are_set_for"),
     "caps[].warn_at": (_SERVER, "test_a_cap_is_near_from_the_share_on_that_is_set"),
+    "allow_fields": (_NUMBERS, "test_a_field_of_unknown_cost_passes_a_cap_only_if_it_is_allowed"),
     "min_output_tokens": (_NUMBERS, "test_an_output_limit_that_fits_a_cap_is_set_down_to_the_least"),
     **{f"prices[].{key}": (_NUMBERS, _PRICES) for key in ("model", "provider", "since", "input", "output")},
     **{f"prices[].{key}": (_NUMBERS, _PRICES) for key in ("discount", "tiers", "tiers[].over_tokens")},

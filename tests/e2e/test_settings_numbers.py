@@ -516,6 +516,21 @@ def test_a_session_and_a_day_are_capped_over_calls(gateway: LiveGateway) -> None
             assert (again.status_code, fresh.status_code) == (402, 200)
 
 
+@pytest.mark.parametrize(("allowed", "status"), [("[]", 402), ("[provider.*]", 200)])
+def test_a_field_of_unknown_cost_passes_a_cap_only_if_it_is_allowed(
+    gateway: LiveGateway, allowed: str, status: int
+) -> None:
+    gateway.configure(f"cost: {{allow_fields: {allowed}, caps: [{{scope: call, dollars: 100}}]}}\n")
+    response = gateway.post(
+        "/v1/chat/completions",
+        {"model": GPT, "messages": gateway.messages(), "max_tokens": 9, "provider": {"only": ["azure"]}},
+        x_foveate_agent=gateway.new_agent(),
+    )
+
+    assert response.status_code in (status, 400)  # the sandbox is strict: it may refuse what reaches it
+    assert ("provider.only" in response.text) == (status == 402)
+
+
 @pytest.mark.parametrize(("least", "status"), [(10, 200), (100_000, 402)])
 def test_an_output_limit_that_fits_a_cap_is_set_down_to_the_least(
     gateway: LiveGateway, least: int, status: int

@@ -79,6 +79,7 @@ def _cost_keys() -> Described:
     """What stands under `cost`, which is read by code of its own."""
     yield "cost", f"mapping of {', '.join(COST_KEYS)}"
     yield "cost.min_output_tokens", f"int, default {CostOptions().min_output_tokens}"
+    yield "cost.allow_fields", f"list of str, default {list(CostOptions().allow_fields)}"
     yield from _fields("cost.caps[]", CAP_KEYS, Cap)
     yield from _fields("cost.prices[]", PRICE_KEYS, OwnPrice, PerMillion)
     yield from _fields("cost.prices[].tiers[]", TIER_KEYS, OwnTier, PerMillion)

@@ -21,7 +21,7 @@ from foveate.cost.own_prices import OwnPrice, OwnTier, PerMillion, check_own_pri
 from foveate.errors import BadOption
 
 COST = "cost"
-COST_KEYS = ("caps", "min_output_tokens", "prices")
+COST_KEYS = ("caps", "min_output_tokens", "allow_fields", "prices")
 CAP_KEYS = ("scope", "dollars", "agent", "warn_at", "unknown")
 KINDS = {
     "input": "uncached",
@@ -49,10 +49,12 @@ class CostOptions:
     """The caps, and the prices of one's own, that a configuration holds; `PriceBook` takes the latter.
 
     A request without an output limit gets one that the caps have room for, at least `min_output_tokens`.
+    `allow_fields` are globs of request fields, tools and models of unknown cost that a cap lets through.
     """
 
     caps: tuple[Cap, ...] = ()
     min_output_tokens: int = MIN_OUTPUT_TOKENS
+    allow_fields: tuple[str, ...] = ()
     prices: tuple[OwnPrice, ...] = ()
 
 
@@ -87,6 +89,7 @@ def _cost_in(document: Document) -> CostOptions:
         return CostOptions(
             caps=_caps(given.get("caps", [])),
             min_output_tokens=_tokens(given.get("min_output_tokens", MIN_OUTPUT_TOKENS), "min_output_tokens"),
+            allow_fields=_names(given.get("allow_fields", []), "allow_fields"),
             prices=_prices(given.get("prices", [])),
         )
     except BadOption as error:
@@ -201,6 +204,15 @@ def _per_million(given: Any) -> PerMillion:
         kind = str(error.path[0])
         key = _KEY_OF[kind]
         raise BadOption(f"{key}{str(error).removeprefix(kind)}", path=(key,)) from None
+
+
+def _names(said: object, key: str) -> tuple[str, ...]:
+    place: Place = (COST, key)
+    names = _list(said, key, place)
+    for index, name in enumerate(names):
+        if not isinstance(name, str) or not name.strip():
+            raise BadOption(f"{key} has names such as `provider.order`, not {name!r:.80}", path=(*place, index))
+    return tuple(names)
 
 
 def _tokens(said: object, key: str) -> int:

@@ -1,6 +1,6 @@
 """What calls cost: by prices of one's own, by what the provider says itself, or by the tables."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from decimal import Decimal
 from functools import cache, cached_property, partial
 
@@ -10,7 +10,7 @@ from foveate.cost.price_table import FamilySchedule, Schedule, load, schedule_of
 from foveate.cost.price_update import PriceUpdate
 from foveate.cost.prices import EXACT, Price, Rates, ceiling_of, dollars_of, price_of, said_price
 from foveate.values import Ttl, Usage
-from foveate.wire.bills import billed_calls
+from foveate.wire.bills import Unit, billed_calls
 
 _LONGEST_NAME_CHARS = 1_000  # names are kept, and anybody may send one
 _MOST_FOUND = 1024
@@ -107,11 +107,12 @@ class PriceBook:
         tier: str | None = None,
         region: str | None = None,
         searches: int = 0,
+        units: Collection[Unit] = (),
     ) -> Decimal | None:
         """The most dollars that a call can cost which has at most so many tokens; None where that is not known.
 
         `ttl` is the longest time that a mark in it asks for, `tier` and `region` are the provider's words for
-        how and where it is asked to be served. `searches` are in it where they have a price.
+        how and where it is asked to be served. `searches` and `units` need a price.
         """
         if region is None:  # one may be set with the provider
             found = self._find(model, provider, "", "")
@@ -122,7 +123,12 @@ class PriceBook:
             if rates is None:
                 return None
             dollars = ceiling_of(
-                rates, input_tokens=input_tokens, output_tokens=output_tokens, ttl=ttl, searches=searches
+                rates,
+                input_tokens=input_tokens,
+                output_tokens=output_tokens,
+                ttl=ttl,
+                searches=searches,
+                units=units,
             )
             if dollars is None:
                 return None

@@ -69,6 +69,11 @@ _TIERS: Mapping[str, Mapping[str, str]] = {
 _PREPAID = frozenset(("provisioned_throughput", "reserved", "scale"))
 
 
+def is_known_tier(tier: str) -> bool:
+    """Whether the price of a tier is known, or known not to have one; any other word may mean anything."""
+    return tier.strip().lower() in _USUAL | _TIERS.keys() | _PREPAID
+
+
 def load() -> None:
     """Loads the tables, so that the first price does not wait for them."""
     _providers()

@@ -1,6 +1,6 @@
 """What a price is, and the sums: dollars of each kind of token, exact, from what a call was billed."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal, DivisionByZero, Inexact, InvalidOperation, Overflow
 from enum import StrEnum
@@ -265,14 +265,24 @@ _LONG = (Ttl.ONE_HOUR, Ttl.TWELVE_HOURS)
 
 
 def ceiling_of(
-    rates: Rates, *, input_tokens: int, output_tokens: int, ttl: Ttl | None = None, searches: int = 0
+    rates: Rates,
+    *,
+    input_tokens: int,
+    output_tokens: int,
+    ttl: Ttl | None = None,
+    searches: int = 0,
+    units: Collection[Unit] = (),
 ) -> Decimal | None:
     """The most dollars that a call of at most so many tokens can cost; None where that is not known.
 
     The input is taken at the dearest that it may be billed as: written for the long time where `ttl` says so,
     for the short one where writing has a price, or as sound or pictures; and so is the output. Searches of the
-    web are added where they have a price; other things that are counted (citations) nobody knows before.
+    web are added: they have a price of their own, or are part of a fee for each request. `units` are what it
+    may be billed for beside text. Other things that are counted (citations) nobody knows before.
     """
+    has_search_fee = Unit.WEB_SEARCHES in rates.by_kind or Unit.REQUESTS in rates.by_kind
+    if (searches and not has_search_fee) or not rates.by_kind.keys() >= set(units):
+        return None
     dearest = rates.dearest_for_long if ttl in _LONG else rates.dearest
     if (
         dearest.is_unknown

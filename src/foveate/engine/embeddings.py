@@ -11,8 +11,9 @@ from foveate.cost.ledger import Call, Category, Entry
 from foveate.cost.savings import pricing, unchanged
 from foveate.engine.behind import Behind
 from foveate.engine.calls import Done, Incoming, Outgoing, check_model
+from foveate.engine.cost_features import Feature, unknown_embedding_fields, without_allowed
 from foveate.engine.exchange import Exchange
-from foveate.engine.money import MoneyOptions, let_through
+from foveate.engine.money import MoneyOptions, check_unknown, let_through
 from foveate.engine.uncounted import Uncounted
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.errors import BadEdit, DuplicateKey, MalformedRequest
@@ -26,10 +27,11 @@ from foveate.wire.duplicate_keys import check_unique_keys
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingsAsked:
-    """Whose vectors are asked for, and how many tokens are read for them."""
+    """Whose vectors are asked for, how many tokens are read for them, and features of unknown cost."""
 
     model: str
     count: TokenCount
+    features: tuple[Feature, ...] = ()
 
 
 def embeddings_asked(body: bytes, served_model: str = "") -> EmbeddingsAsked:
@@ -57,7 +59,11 @@ def embeddings_asked(body: bytes, served_model: str = "") -> EmbeddingsAsked:
         raise MalformedRequest("the input of embeddings is a text, a list of token ids, or a list of these")
 
     is_many = isinstance(given, list) and not all(type(token) is int for token in given)
-    return EmbeddingsAsked(model=model, count=sum(map(counted, given if is_many else [given]), NOTHING))
+    return EmbeddingsAsked(
+        model=model,
+        count=sum(map(counted, given if is_many else [given]), NOTHING),
+        features=unknown_embedding_fields(found),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +114,8 @@ class Embeddings:
             output_tokens=0,
             at=now,
         )
+        if features := without_allowed(asked.features, options.allow_fields):
+            check_unknown([cap for cap in options.caps if cap.holds(call)], str(features[0]))
         admitted = await let_through(
             self.admission,
             call,

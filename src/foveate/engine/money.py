@@ -1,7 +1,7 @@
 """Money on the way of a call: a cap is held before it is made, and its bill is booked after."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -13,7 +13,7 @@ from foveate.cost.caps import MIN_OUTPUT_TOKENS, Cap, Unknown, unchecked
 from foveate.cost.ledger import Call, Category, Entry
 from foveate.cost.price_book import PriceBook
 from foveate.cost.savings import PriceOf, compare, pricing
-from foveate.engine.bounds import at_most
+from foveate.engine.bounds import at_most, unknown_features
 from foveate.engine.exchange import Exchange
 from foveate.engine.output_limits import limit_output
 from foveate.engine.remembered import Remembered
@@ -24,6 +24,10 @@ from foveate.tokens.threads import run_in_thread
 from foveate.values import NOTHING, STORED_HISTORY, CacheUsage, Comparison, Savings, Usage
 from foveate.wire.large_json import LARGE_BYTES
 
+_LEAVE_OUT = (
+    "leave it out, name it in `cost.allow_fields` if what it adds does not matter, or say `unknown: allow` with"
+    " the cap"
+)
 _UNKNOWN_SIZE = "the provider keeps the earlier messages of this conversation, so its size is not known here"
 _SEND_ALL = "send the whole conversation with each request, or say `unknown: allow` with the cap"
 
@@ -32,12 +36,14 @@ _SEND_ALL = "send the whole conversation with each request, or say `unknown: all
 class MoneyOptions:
     """The caps that hold, and the prices.
 
-    A request without an output limit is never limited to fewer than `min_output_tokens`.
+    A request without an output limit is never limited to fewer than `min_output_tokens`. `allow_fields` are
+    globs of features (fields, tools, models) that calls under a cap may have though their cost is not known.
     """
 
     caps: Sequence[Cap]
     prices: PriceBook
     min_output_tokens: int = MIN_OUTPUT_TOKENS
+    allow_fields: Sequence[str] = ()
 
 
 class HoldCaps:
@@ -82,24 +88,25 @@ class HoldCaps:
         size_bytes = len(work.request.body)
         if not held:
             if size_bytes < LARGE_BYTES:
-                asyncio.get_running_loop().call_soon(self._expect_meanwhile, work, options.prices)
+                asyncio.get_running_loop().call_soon(self._expect_meanwhile, work, options)
             else:
-                await run_in_thread(lambda: _try_to_expect(work, options.prices), size_bytes)
+                await run_in_thread(lambda: _try_to_expect(work, options), size_bytes)
             return
         if work.has_unknown_size:
             for cap in held:
                 if cap.unknown is Unknown.REFUSE:
                     raise unchecked(cap, _UNKNOWN_SIZE, _SEND_ALL)
         try:
-            await beside(lambda: _expect(work, options.prices), size_bytes, least_bytes=LARGE_BYTES)
+            unknown = await beside(lambda: _expect(work, options), size_bytes, least_bytes=LARGE_BYTES)
+            check_unknown(held, unknown)
             work.admitted = await self._admit(work, call, held, options)
         except CallRefused:
             raise
         except Exception as error:  # a cap is held whatever fails: then nobody can say that there is room
             raise unchecked(held[0], f"{type(error).__name__}: {error}", "look into the log") from error
 
-    def _expect_meanwhile(self, work: Work, prices: PriceBook) -> None:
-        _try_to_expect(work, prices)
+    def _expect_meanwhile(self, work: Work, options: MoneyOptions) -> None:
+        _try_to_expect(work, options)
         self._admission.announce_ceiling(work.incoming.id, work.ceiling)
 
     async def _admit(self, work: Work, call: Call, caps: Sequence[Cap], options: MoneyOptions) -> Admitted:
@@ -129,6 +136,17 @@ class HoldCaps:
                 work.ceiling = work.at_most.dollars(options.prices)
 
 
+def check_unknown(caps: Iterable[Cap], unknown: str) -> None:
+    """Refuse a call with something `unknown` in it, if one of the caps that hold for it says so.
+
+    Raises:
+        CapUncheckable: nobody can say what it costs.
+    """
+    for cap in caps:
+        if unknown and cap.unknown is Unknown.REFUSE:
+            raise unchecked(cap, f"nobody knows how much {unknown} may add to the cost", _LEAVE_OUT)
+
+
 async def let_through(
     admission: Admission,
     call: Call,
@@ -151,14 +169,18 @@ async def let_through(
     return await admission.admit(call, ceiling, caps)
 
 
-def _expect(work: Work, prices: PriceBook) -> None:
+def _expect(work: Work, options: MoneyOptions) -> str:
     """Work out what a call can come to; nothing is known of one that was not counted.
 
-    What the provider stores fits into the window, whatever its size.
+    Returns what makes its cost unknown, if that is a feature of the request; a cap that allows it still
+    reserves the rest. What the provider stores fits into the window, whatever its size.
     """
+    prices, allowed = options.prices, options.allow_fields
+    features = unknown_features(work.request, work.incoming.provider, allowed)
+    unknown = str(features[0]) if features else ""
     count = NOTHING if work.count is None and work.has_unknown_size else work.count
     if count is None:
-        return
+        return unknown
     most = at_most(
         work.request,
         count,
@@ -169,14 +191,18 @@ def _expect(work: Work, prices: PriceBook) -> None:
         unexplained=work.unexplained,
         counted=STORED_HISTORY if work.counts_stored else frozenset(),
         region=work.incoming.region or None,
+        allowed=allowed,
     )
     work.ceiling = most.dollars(prices) if most is not None else None
     work.at_most = most
+    if not unknown and most is not None and work.ceiling is None:
+        return most.unpriced(prices)
+    return unknown
 
 
-def _try_to_expect(work: Work, prices: PriceBook) -> None:
+def _try_to_expect(work: Work, options: MoneyOptions) -> None:
     with suppress(Exception):  # a border: it is tried once more with the bill, and told then
-        _expect(work, prices)
+        _expect(work, options)
 
 
 class Book:
@@ -210,7 +236,8 @@ class Book:
         if not has_bill and not exchange.may_be_billed:
             self._admission.withdraw(work.call.id)
             return
-        prices = self._options().prices
+        options = self._options()
+        prices = options.prices
         price = pricing(prices, work.call)
         usage = exchange.usage or Usage(cache=CacheUsage())
         call = work.call
@@ -223,7 +250,7 @@ class Book:
             estimated_input_tokens=work.count.tokens if work.count is not None else None,
             estimated_dollars=work.ceiling,
             is_partial=not exchange.is_whole,
-            charge=None if has_bill else _charge(exchange, work, price, prices),
+            charge=None if has_bill else _charge(exchange, work, price, options),
             is_inherited=has_bill
             and prices.is_inherited(call.model, usage, provider=call.provider, at=call.at),
         )
@@ -234,10 +261,10 @@ class Book:
         work, entry = exchange.work, exchange.entry
         if work is None or entry is None:
             return
-        prices = self._options().prices
-        _know_most(exchange, work, prices)
+        options = self._options()
+        _know_most(exchange, work, options)
         exchange.entry = replace(
-            entry, estimated_dollars=work.ceiling, savings=self._compare(exchange, work, entry, prices)
+            entry, estimated_dollars=work.ceiling, savings=self._compare(exchange, work, entry, options.prices)
         )
 
     def _compare(self, exchange: Exchange, work: Work, entry: Entry, prices: PriceBook) -> Savings:
@@ -250,19 +277,19 @@ class Book:
         return compare(entry.usage, entry.dollars, pricing(prices, entry.call), exchange.simulated)
 
 
-def _know_most(exchange: Exchange, work: Work, prices: PriceBook) -> None:
+def _know_most(exchange: Exchange, work: Work, options: MoneyOptions) -> None:
     """Work out what a call can come to where no cap wanted to know it before."""
     if work.admitted is not None or work.at_most is not None:
         return
     try:
-        _expect(work, prices)
+        _expect(work, options)
     except Exception as error:  # noqa: BLE001 - a border: what is billed is booked, whatever was expected
         exchange.failed(HoldCaps.name, error)
 
 
-def _charge(exchange: Exchange, work: Work, price: PriceOf, prices: PriceBook) -> Decimal | None:
+def _charge(exchange: Exchange, work: Work, price: PriceOf, options: MoneyOptions) -> Decimal | None:
     """What a stream without a whole bill has cost by then; None where all that was reserved may be billed."""
-    _know_most(exchange, work, prices)
+    _know_most(exchange, work, options)
     said = exchange.usage
     if said is not None and said.is_unreadable:
         return work.ceiling
@@ -272,4 +299,4 @@ def _charge(exchange: Exchange, work: Work, price: PriceOf, prices: PriceBook) -
     written = min(written, most.output_tokens)
     if said is not None:
         return price(replace(said, output_tokens=max(said.output_tokens, written)))
-    return replace(most, output_tokens=written).dollars(prices)
+    return replace(most, output_tokens=written).dollars(options.prices)

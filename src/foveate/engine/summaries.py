@@ -10,7 +10,7 @@ from foveate.budget.windows import window_of
 from foveate.cost.admission import Admission, Admitted
 from foveate.cost.ledger import Call, Entry
 from foveate.cost.savings import own_call, pricing
-from foveate.engine.bounds import asked_of, at_most, longest_mark
+from foveate.engine.bounds import asked_of, at_most, longest_mark, unknown_features
 from foveate.engine.money import MoneyOptions
 from foveate.errors import CallRefused, MalformedRequest, UpstreamBroken, UpstreamStatus, UpstreamUnreachable
 from foveate.tokens import counter_for
@@ -99,8 +99,10 @@ class PaidClient(Client):
             at=call.at,
             unexplained=counted.unexplained,
             region=call.region or None,
+            allowed=options.allow_fields,
         )
-        ceiling = most.dollars(options.prices) if most is not None else None
+        is_known = not unknown_features(request, call.provider, options.allow_fields)
+        ceiling = most.dollars(options.prices) if most is not None and is_known else None
         return await self._payment.admission.admit(call, ceiling, options.caps)
 
     async def _booked(self, admitted: Admitted, usage: Usage | None) -> None:

@@ -92,6 +92,7 @@ def choices_of(
             caps=found.cost.caps,
             prices=PriceBook(found.cost.prices, updates=_no_update if price_file is None else price_file.now),
             min_output_tokens=found.cost.min_output_tokens,
+            allow_fields=found.cost.allow_fields,
         ),
         price_file=price_file,
     )

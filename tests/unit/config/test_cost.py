@@ -92,6 +92,8 @@ def test_a_configuration_that_says_nothing_of_money_has_no_caps(text: str) -> No
 
 def test_the_shortest_output_limit_is_read() -> None:
     assert read("cost: {min_output_tokens: 1000}").min_output_tokens == 1_000
+    assert read("cost: {allow_fields: [provider.*]}").allow_fields == ("provider.*",)
+    assert CostOptions().allow_fields == ()
     assert CostOptions().min_output_tokens == 4_000
 
 
@@ -140,7 +142,7 @@ PRICE = "cost:\n  prices:\n    - model: m\n"
     ("text", "line", "key", "words"),
     [
         ("- a\n", 1, "", "the configuration is a mapping"),
-        ("a: 1\ncost: 5\n", 2, "cost", "cost is a mapping of caps, min_output_tokens, prices"),
+        ("a: 1\ncost: 5\n", 2, "cost", "cost is a mapping of caps, min_output_tokens, allow_fields, prices"),
         ("cost:\n  cap: []\n", 2, "cost.cap", "did you mean caps?"),
         ("cost:\n  caps:\n", 2, "cost.caps", "caps is a list"),
         ("cost:\n  caps: {scope: day}\n", 2, "cost.caps", "caps is a list"),
@@ -191,6 +193,8 @@ PRICE = "cost:\n  prices:\n    - model: m\n"
         ),
         ("cost:\n  prices:\n    - {input: 1, output: 2}\n", 3, "cost.prices.0", "needs the name of a model"),
         ("cost:\n  min_output_tokens: 0\n", 2, "cost.min_output_tokens", "a whole number of tokens, 1 or more"),
+        ("cost:\n  allow_fields: provider\n", 2, "cost.allow_fields", "allow_fields is a list"),
+        ("cost:\n  allow_fields: [1]\n", 2, "cost.allow_fields.0", "names such as `provider.order`, not 1"),
         ("cost: {min_output_tokens: many}\n", 1, "cost.min_output_tokens", "not 'many'"),
         (PRICE, 3, "cost.prices.0", "the price of m lacks input and output"),
         (f"{PRICE}      input: 1\n", 3, "cost.prices.0", "the price of m lacks output"),

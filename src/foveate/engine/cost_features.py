@@ -1,0 +1,340 @@
+"""Features of a request whose cost is not known: fields, tools and models that are on no list of known ones.
+
+The lists name what is known. Whatever a provider adds later is unknown until it is added here, so that a cap
+fails closed. Sources, read November 2026: the parameter types of the SDKs anthropic 2.8, openai 3.49,
+google-genai and botocore, and OpenRouter's pages on provider routing, model fallbacks and plugins.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from foveate.cost.price_table import is_known_tier
+from foveate.tokens.rules.claude_models import CLIENT_TOOL_TOKENS
+from foveate.values import Format, Request
+from foveate.wire.body import Fields, as_list, as_record, as_text, record, value
+from foveate.wire.gemini import request_fields as gemini_fields
+from foveate.wire.large_json import contains
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A feature of unknown cost: what it is (field, tool or model), and its name."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"the {self.kind} `{self.name[:MAX_NAME_CHARS]}`"
+
+
+MAX_NAME_CHARS = 100
+_Check = Callable[[object], bool]
+
+
+def _is_list_of_text(said: object) -> bool:
+    return isinstance(said, list) and all(isinstance(one, str) for one in said)
+
+
+def _is_one_of(*allowed: object) -> _Check:
+    return lambda said: said in allowed
+
+
+def _is_anything(_: object) -> bool:
+    return True
+
+
+def _is_pro(said: object) -> bool:
+    return as_record(said).get("mode") == "pro"
+
+
+# Tools that the client runs itself, by how their kinds begin; all others run at the provider.
+CLIENT_TOOLS = ("function", "custom", "local_shell", "apply_patch", "namespace", *CLIENT_TOOL_TOKENS)
+# Tools that run at the provider and cost no more than tokens, or a fee that the price list has (searches).
+_BOUNDED_TOOLS: Mapping[Format, tuple[str, ...]] = {
+    Format.ANTHROPIC: ("web_search", "web_fetch", "tool_search", "mcp"),
+    Format.RESPONSES: ("web_search", "file_search", "tool_search", "mcp"),
+    Format.GEMINI: ("googlesearch", "urlcontext", "codeexecution", "filesearch", "computeruse"),
+}
+_REFERENCE = "tool_reference"
+
+# Parameters that change what is said, and not what a token costs; or that the ceiling reads itself.
+_SAMPLING = "temperature top_p top_k seed stop stop_sequences metadata user stream tools tool_choice model"
+_OPENAI = f"""{_SAMPLING} stream_options parallel_tool_calls service_tier store safety_identifier
+    prompt_cache_key prompt_cache_options prompt_cache_retention comparison_response_id top_logprobs
+    verbosity moderation reasoning max_tokens max_completion_tokens max_output_tokens n client_metadata
+    models route provider plugins preset transforms usage session_id trace cache_control include_reasoning"""
+# What servers that many run themselves read beside it (vLLM, llama.cpp, SGLang, Ollama), and other hosts.
+_HOSTS = """min_p typical_p min_tokens top_a tfs_z repetition_penalty repeat_penalty length_penalty
+    no_repeat_ngram_size ignore_eos skip_special_tokens spaces_between_special_tokens
+    include_stop_str_in_output stop_token_ids add_generation_prompt continue_final_message
+    add_special_tokens chat_template_kwargs chat_template_args guided_json guided_regex guided_choice
+    guided_grammar guided_decoding_backend structured_outputs grammar json_schema cache_prompt id_slot
+    slot_id samplers mirostat mirostat_tau mirostat_eta dry_multiplier xtc_probability timings_per_token
+    return_progress parse_tool_calls return_token_ids return_tokens_as_token_ids request_id keep_alive
+    options think enable_thinking thinking thinking_budget reasoning_format reasoning_split clear_thinking
+    tool_stream do_sample safe_prompt random_seed prompt_mode disable_tool_validation logit_bias
+    result_format incremental_output"""
+_FIELDS: Mapping[Format, frozenset[str]] = {
+    Format.CHAT: frozenset(
+        f"""{_OPENAI} {_HOSTS} messages frequency_penalty presence_penalty logprobs response_format
+        functions function_call reasoning_effort modalities audio prediction web_search_options best_of
+        search_parameters enable_search""".split()
+    ),
+    Format.RESPONSES: frozenset(
+        f"""{_OPENAI} input instructions include max_tool_calls text truncation background
+        context_management previous_response_id conversation modalities""".split()
+    ),
+    Format.ANTHROPIC: frozenset(
+        f"""{_SAMPLING} messages system max_tokens thinking service_tier speed inference_geo cache_control
+        output_config output_format anthropic_version anthropic_beta betas mcp_servers context_management
+        thread diagnostics user_profile_id workspace_id fallback_credit_token models route provider
+        plugins preset""".split()
+    ),
+    Format.GEMINI: frozenset(
+        """contents systeminstruction tools toolconfig generationconfig safetysettings cachedcontent
+        labels model servicetier store continuationtoken generatecontentrequest""".split()
+    ),
+    Format.BEDROCK: frozenset(
+        """messages system inferenceConfig toolConfig additionalModelRequestFields
+        additionalModelResponseFieldPaths requestMetadata performanceConfig serviceTier outputConfig
+        modelId schemaVersion""".split()
+    ),
+}
+_GEMINI_CONFIG = frozenset(
+    """temperature topp topk candidatecount maxoutputtokens stopsequences responsemimetype responseschema
+    responsejsonschema responseformat presencepenalty frequencypenalty seed responselogprobs logprobs
+    thinkingconfig responsemodalities speechconfig imageconfig mediaresolution audiotimestamp
+    enableenhancedcivicanswers""".split()
+)
+_RESOLUTIONS = tuple(f"MEDIA_RESOLUTION_{size}" for size in ("UNSPECIFIED", "LOW", "MEDIUM"))
+_BEDROCK_FIELDS = frozenset(
+    """thinking top_k topK anthropic_beta anthropic_version reasoning_config reasoningConfig
+    reasoning_effort output_config tool_choice inferenceConfig metadata tools""".split()
+)
+_EMBEDDING_FIELDS = frozenset(
+    """model input encoding_format dimensions user input_type truncation truncate output_dimension
+    output_dtype task task_type embedding_type normalized keep_alive options""".split()
+)
+
+# OpenRouter's preferences that never lead to a dearer endpoint, by the values that do not.
+_ROUTING: Mapping[str, _Check] = {
+    "sort": _is_one_of("price", {"by": "price"}),
+    "max_price": _is_anything,
+    "allow_fallbacks": _is_anything,
+    "require_parameters": _is_one_of(False),
+    "data_collection": _is_one_of("allow"),
+    "zdr": _is_one_of(False),
+}
+_MODALITIES = ("text", "audio", "image")
+# Fields that are known with some values only.
+_VALUES: Mapping[str, _Check] = {
+    "models": _is_list_of_text,
+    "route": _is_one_of("fallback"),
+    "plugins": _is_one_of([]),
+    "preset": _is_one_of(""),
+    "search_parameters": _is_one_of({"mode": "off"}),
+    "enable_search": _is_one_of(False),
+    "service_tier": lambda said: isinstance(said, str) and is_known_tier(said),
+    "speed": _is_one_of("standard", "fast"),
+    "inference_geo": _is_one_of("us", "global"),
+    "reasoning": lambda said: not _is_pro(said),
+    "performanceConfig": _is_one_of({}, {"latency": "standard"}),
+    "modalities": lambda said: _is_list_of_text(said) and set(as_list(said)) <= set(_MODALITIES),
+    "thinking_budget": lambda said: type(said) is int,
+    "best_of": lambda said: type(said) is int,
+    "context_management": lambda said: all(
+        as_text(as_record(edit).get("type")).startswith(("clear_", "compact"))
+        for edit in (as_list(as_record(said).get("edits")) if isinstance(said, dict) else as_list(said))
+    ),
+}
+
+# Variants of models at OpenRouter that choose endpoints by price alone, or are models of their own.
+_VARIANTS = frozenset(("free", "floor", "thinking", "beta", "extended"))
+_DEARER_VARIANTS = frozenset(("online", "nitro", "exacto"))
+_OPENROUTER = "openrouter"
+# They search the web with every request.
+_SEARCHING_MODEL = re.compile(r"search-preview|search-api|(?:^|/)sonar|deep-research")
+_ADDED_TOOLS = (b"additional_tools", b"tool_addition")
+# Names can be spelled with escapes, which no encoder does to letters by itself.
+_ESCAPED, _ESCAPED_LETTER = b"\\u00", re.compile(rb"\\u00(?:5[fF]|[67])")
+
+
+def features_around(
+    spoken: Format, said: Fields | Mapping[str, bytes], tools: Sequence[bytes]
+) -> tuple[Feature, ...]:
+    """The features of unknown cost among the top-level fields and the tools of a request."""
+    names = [Feature("field", name) for name in _fields(spoken, said)]
+    return (*names, *(Feature("tool", kind) for kind in _tools(spoken, tools)))
+
+
+def features_of(request: Request, models: Sequence[str], provider: str) -> tuple[Feature, ...]:
+    """The features of unknown cost among the messages of a request, and the models that may answer it."""
+    added = (kind for kind in _added_tools(request) if not kind.startswith((*CLIENT_TOOLS, _REFERENCE)))
+    variants = (model for model in (request.model, *models) if not is_known_variant(model, provider))
+    return (*(Feature("tool", kind) for kind in added), *(Feature("model", model) for model in variants))
+
+
+def without_allowed(features: Iterable[Feature], allowed: Collection[str]) -> tuple[Feature, ...]:
+    """The features that an operator has not allowed on purpose, by globs of their names."""
+    return tuple(
+        dict.fromkeys(one for one in features if not any(fnmatchcase(one.name, glob) for glob in allowed))
+    )
+
+
+def unknown_embedding_fields(said: Fields | Mapping[str, bytes]) -> tuple[Feature, ...]:
+    """The fields of a request for embeddings whose cost is not known."""
+    return tuple(
+        Feature("field", name)
+        for name, raw in said.items()
+        if name not in _EMBEDDING_FIELDS and value(raw) is not None
+    )
+
+
+def _fields(spoken: Format, said: Fields | Mapping[str, bytes]) -> list[str]:
+    if spoken is Format.GEMINI:
+        return _gemini_fields(said)
+    found = []
+    for name, raw in said.items():
+        known = value(raw)
+        if known is None:
+            continue
+        if name not in _FIELDS[spoken] or (name in _VALUES and not _VALUES[name](known)):
+            found.append(name)
+        elif name == "provider":
+            found += [f"provider.{inner}" for inner in _preferences(known)]
+        elif name == "serviceTier" and not is_known_tier(as_text(as_record(known).get("type"))):
+            found.append(name)
+        elif name == "additionalModelRequestFields":
+            found += [f"{name}.{inner}" for inner in _added_fields(as_record(known))]
+    return found
+
+
+def _gemini_fields(said: Fields | Mapping[str, bytes]) -> list[str]:
+    """Google reads names in two spellings."""
+    found = []
+    for name, raw in gemini_fields(said).items():
+        plain = _plain(name)
+        if value(raw) is None:
+            continue
+        if plain not in _FIELDS[Format.GEMINI]:
+            found.append(name)
+        elif plain == "servicetier" and not is_known_tier(as_text(value(raw))):
+            found.append(name)
+        elif plain == "generationconfig":
+            config = record(raw)
+            found += [f"{name}.{key}" for key, known in config.items() if not _is_known_config(key, known)]
+    return found
+
+
+def _is_known_config(name: str, said: object) -> bool:
+    plain = _plain(name)
+    if said is None or plain != "mediaresolution":
+        return said is None or plain in _GEMINI_CONFIG
+    return as_text(said) in _RESOLUTIONS  # higher ones take more tokens than are counted
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def _preferences(said: object) -> list[str]:
+    """OpenRouter's preferences that may lead to an endpoint that is dearer than the listed price."""
+    if not isinstance(said, dict):
+        return ["*"]
+    return [
+        name
+        for name, known in said.items()
+        if known is not None and (name not in _ROUTING or not _ROUTING[name](known))
+    ]
+
+
+def _added_fields(said: Mapping[str, object]) -> list[str]:
+    """Fields that Converse passes on to the model; tools among them have to be the client's own."""
+    tools = [as_text(as_record(one).get("type")) or "function" for one in as_list(said.get("tools"))]
+    is_client_run = all(kind.startswith(CLIENT_TOOLS) for kind in tools)
+    return [name for name in said if name not in _BEDROCK_FIELDS or (name == "tools" and not is_client_run)]
+
+
+def tool_kind(spoken: Format, raw: bytes) -> str:
+    """The kind of a tool: `function` for one that has no kind of its own."""
+    found = record(raw)
+    if spoken is Format.GEMINI:
+        return "function" if "name" in found else next(iter(found), "tool")
+    if spoken is Format.BEDROCK:
+        return "function" if "toolSpec" in found else next(iter(found), "tool")
+    return as_text(found.get("type")) or "function"
+
+
+def _tools(spoken: Format, tools: Sequence[bytes]) -> list[str]:
+    known = CLIENT_TOOLS + _BOUNDED_TOOLS.get(spoken, ())
+    kinds = [tool_kind(spoken, raw) for raw in tools]
+    return [kind for kind in kinds if not (_plain(kind) if spoken is Format.GEMINI else kind).startswith(known)]
+
+
+def _added_tools(request: Request) -> list[str]:
+    """The kinds of tools that messages add to those of the request."""
+    if request.format not in (Format.ANTHROPIC, Format.RESPONSES):
+        return []
+    body = request.body
+    is_escaped = contains(body, _ESCAPED) and _ESCAPED_LETTER.search(body) is not None
+    if not is_escaped and not any(contains(body, name) for name in _ADDED_TOOLS):
+        return []
+    return [
+        as_text(as_record(tool).get("type")) or "function"
+        for raw in request.messages
+        for tool in _tools_in(value(raw))
+    ]
+
+
+def _tools_in(said: object) -> list[object]:
+    """The definitions in items that add tools, at any depth."""
+    found: list[object] = []
+    waiting = [said]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list):
+            waiting += one
+        elif isinstance(one, dict):
+            if one.get("type") in ("additional_tools", "tool_addition"):
+                found += [*as_list(one.get("tools")), *([one["tool"]] if "tool" in one else [])]
+            else:
+                waiting += one.values()
+    return found
+
+
+def fallback_models(spoken: Format, said: Fields | Mapping[str, bytes]) -> Sequence[str]:
+    """The models that may answer in the place of the one that is asked (OpenRouter)."""
+    if spoken not in (Format.CHAT, Format.RESPONSES, Format.ANTHROPIC) or "models" not in said:
+        return ()
+    return [one for one in as_list(value(said["models"])) if isinstance(one, str)]
+
+
+def modalities(spoken: Format, said: Fields | Mapping[str, bytes]) -> frozenset[str]:
+    """The kinds of output beside text that a request asks for."""
+    if spoken is Format.GEMINI:
+        inner = gemini_fields(said)
+        configs = [record(inner.get(name)) for name in ("generationConfig", "generation_config")]
+        given = [
+            as_text(one).lower()
+            for config in configs
+            for name in ("responseModalities", "response_modalities")
+            for one in as_list(config.get(name))
+        ]
+    else:
+        given = [as_text(one) for one in as_list(value(said.get("modalities")))]
+    return frozenset(given) - {"text"}
+
+
+def is_known_variant(model: str, provider: str) -> bool:
+    """Whether a model's name has no suffix that adds a search, or may choose a dearer endpoint."""
+    _, colon, variant = model.rpartition(":")
+    if not colon:
+        return True
+    return variant not in _DEARER_VARIANTS and (provider != _OPENROUTER or variant in _VARIANTS)
+
+
+def searches_itself(model: str) -> bool:
+    """Whether a model searches the web with every request, which has a fee."""
+    return _SEARCHING_MODEL.search(model) is not None

@@ -1,0 +1,207 @@
+"""Attacks on caps: requests with something in them that costs more than a ceiling knows of."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.config.settings import Settings, StoreAt
+from foveate.cost.caps import Cap, Scope, Unknown
+from foveate.cost.price_book import PriceBook
+from foveate.engine.money import MoneyOptions
+from foveate.engine.options import AgentOptions
+from foveate.gateway.app import GatewayOptions
+from foveate.gateway.assembly import Choices
+from foveate.gateway.doors import Family
+from foveate.gateway.routing import Route, Routing, Upstream
+from tests.gateways import running_gateway
+from tests.support.stores import ensure_store
+from tests.upstreams import ScriptedUpstream, answer, answering, running_upstream
+
+CAP = Cap(scope=Scope.TOTAL, dollars=Decimal(1_000_000))
+HI = [{"role": "user", "content": "Hi"}]
+PATHS: Mapping[str, dict[str, Any]] = {
+    "/v1/messages": {"model": "claude-opus-4-5", "max_tokens": 9, "messages": HI},
+    "/v1/chat/completions": {"model": "gpt-4.1", "max_tokens": 9, "messages": HI},
+    "/v1/responses": {"model": "gpt-4.1", "max_output_tokens": 9, "input": HI},
+    "/v1/embeddings": {"model": "text-embedding-3-small", "input": "Hi"},
+    "/v1beta/models/gemini-2.5-flash:generateContent": {
+        "contents": [{"role": "user", "parts": [{"text": "Hi"}]}]
+    },
+}
+USAGE = b'{"usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}}'
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """A gateway with a cap that has room for everything whose cost is known, and its upstream."""
+
+    url: str
+    upstream: ScriptedUpstream
+
+    def send(self, path: str, said: Mapping[str, Any]) -> httpx.Response:
+        headers = {"anthropic-version": "2023-06-01"} if path == "/v1/messages" else {}
+        body = json.dumps({**PATHS[path], **said}).encode()
+        return httpx.post(
+            f"{self.url}{path}", content=body, headers={**headers, "content-type": "application/json"}
+        )
+
+
+@contextmanager
+def attacked(
+    folder: Path, caps: Sequence[Cap] = (CAP,), allow_fields: Sequence[str] = ()
+) -> Iterator[Attacked]:
+    with running_upstream(answering(answer(USAGE))) as upstream:
+        families = {"anthropic": Family.ANTHROPIC, "openai": Family.OPENAI, "google": Family.GEMINI}
+        upstreams = {
+            name: Upstream(
+                name=name,
+                base_url=f"{upstream.url}/v1" if family is Family.OPENAI else upstream.url,
+                family=family,
+                provider=name,
+            )
+            for name, family in {**families, "openrouter": Family.OPENAI}.items()
+        }
+        choices = Choices(
+            settings=Settings(store=StoreAt(url=ensure_store(folder / "gateway.sqlite"))),
+            gateway=GatewayOptions(
+                routing=Routing(upstreams=upstreams, routes=[Route(models="*/*", upstream="openrouter")])
+            ),
+            agents=lambda _agent: AgentOptions(),
+            cost=MoneyOptions(caps=caps, prices=PriceBook(), allow_fields=allow_fields),
+        )
+        with running_gateway(upstream.url, folder, configured=choices) as gateway:
+            yield Attacked(gateway.url, upstream)
+
+
+SONNET = "anthropic/claude-sonnet-4.5"
+ATTACKS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "the field `plugins`": ("/v1/chat/completions", {"model": SONNET, "plugins": [{"id": "web"}]}),
+    f"the model `{SONNET}:online`": ("/v1/chat/completions", {"model": f"{SONNET}:online"}),
+    "the field `preset`": ("/v1/chat/completions", {"model": SONNET, "preset": "dear"}),
+    "the field `provider.order`": ("/v1/chat/completions", {"model": SONNET, "provider": {"order": ["dear"]}}),
+    "the fallback model `nobody/knows-it`": (
+        "/v1/chat/completions",
+        {"model": SONNET, "models": ["nobody/knows-it"], "route": "fallback"},
+    ),
+    "searches of the web": ("/v1/chat/completions", {"model": "gpt-4o-search-preview"}),
+    "audio output": ("/v1/chat/completions", {"modalities": ["text", "audio"], "audio": {"voice": "x"}}),
+    "the field `search_parameters`": ("/v1/chat/completions", {"search_parameters": {"mode": "auto"}}),
+    "the field `service_tier`": ("/v1/chat/completions", {"service_tier": "gold"}),
+    "the tool `image_generation`": ("/v1/responses", {"tools": [{"type": "image_generation"}]}),
+    "the field `prompt`": ("/v1/responses", {"prompt": {"id": "pmpt_1"}}),
+    "the field `container`": ("/v1/messages", {"container": "c_1"}),
+    "the tool `code_execution_20260120`": (
+        "/v1/messages",
+        {"tools": [{"type": "code_execution_20260120", "name": "code_execution"}]},
+    ),
+    "the field `fallbacks`": ("/v1/messages", {"fallbacks": [{"model": "claude-fable-5-2"}]}),
+    "the field `generationConfig.routingConfig`": (
+        "/v1beta/models/gemini-2.5-flash:generateContent",
+        {"generationConfig": {"routingConfig": {}}},
+    ),
+    "the tool `googleMaps`": (
+        "/v1beta/models/gemini-2.5-flash:generateContent",
+        {"tools": [{"googleMaps": {}}]},
+    ),
+    "the field `models`": ("/v1/embeddings", {"models": ["dear"]}),
+}
+
+
+@pytest.mark.parametrize("feature", ATTACKS)
+def test_a_feature_of_unknown_cost_does_not_pass_a_cap(tmp_path: Path, feature: str) -> None:
+    path, said = ATTACKS[feature]
+    with attacked(tmp_path) as gateway:
+        answered = gateway.send(path, said)
+
+    assert answered.status_code == 402
+    assert f"nobody knows how much {feature} may add to the cost" in answered.text
+    assert "cost.allow_fields" in answered.text
+    assert gateway.upstream.heard == []
+
+
+@pytest.mark.parametrize("feature", ATTACKS)
+def test_without_a_cap_a_feature_of_unknown_cost_passes_as_it_is(tmp_path: Path, feature: str) -> None:
+    path, said = ATTACKS[feature]
+    with attacked(tmp_path, caps=()) as gateway:
+        assert gateway.send(path, said).status_code == 200
+
+    assert len(gateway.upstream.heard) == 1
+
+
+def test_a_cap_that_allows_unknown_cost_lets_features_through(tmp_path: Path) -> None:
+    cap = Cap(scope=Scope.TOTAL, dollars=Decimal(1_000), unknown=Unknown.ALLOW)
+    with attacked(tmp_path, caps=[cap]) as gateway:
+        statuses = [gateway.send(path, said).status_code for path, said in ATTACKS.values()]
+
+    assert set(statuses) == {200}
+
+
+def test_a_cap_that_allows_unknown_cost_still_holds_what_is_known(tmp_path: Path) -> None:
+    cap = Cap(scope=Scope.CALL, dollars=Decimal("0.01"), unknown=Unknown.ALLOW)
+    said = {"model": SONNET, "max_tokens": 64_000, "plugins": [{"id": "web"}]}
+    with attacked(tmp_path, caps=[cap]) as gateway:
+        assert gateway.send("/v1/chat/completions", said).status_code == 402
+
+
+def test_a_field_that_is_allowed_on_purpose_passes_a_cap_and_others_do_not(tmp_path: Path) -> None:
+    said = {"model": SONNET, "provider": {"order": ["anthropic"]}}
+    with attacked(tmp_path, allow_fields=["provider.*", "code_execution_*", "web_search"]) as gateway:
+        assert gateway.send("/v1/chat/completions", said).status_code == 200
+        assert gateway.send(*ATTACKS["the tool `code_execution_20260120`"]).status_code == 200
+        assert gateway.send("/v1/chat/completions", {**said, "plugins": [{"id": "web"}]}).status_code == 402
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_plain_request_passes_a_cap(tmp_path: Path, path: str) -> None:
+    with attacked(tmp_path) as gateway:
+        assert gateway.send(path, {}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"model": "openai/gpt-4o-mini", "max_tokens": 100_000, "models": ["anthropic/claude-opus-4.5"]},
+        {"model": "gpt-4.1", "prediction": {"type": "content", "content": "word " * 50_000}},
+        {"model": "gpt-4.1", "max_tokens": 10_000, "n": 1, "best_of": 20},
+    ],
+    ids=["a dear fallback model", "a long prediction", "many answers of which one is returned"],
+)
+def test_what_a_request_may_cost_more_is_part_of_its_ceiling(tmp_path: Path, said: dict[str, Any]) -> None:
+    cap = Cap(scope=Scope.CALL, dollars=Decimal("0.30"))
+    plain: dict[str, Any] = {name: said[name] for name in ("model", "max_tokens") if name in said}
+    with attacked(tmp_path, caps=[cap]) as gateway:
+        assert gateway.send("/v1/chat/completions", plain).status_code == 200
+        refused = gateway.send("/v1/chat/completions", said)
+
+    assert refused.status_code == 402
+    assert "this call may cost $" in refused.text
+    assert len(gateway.upstream.heard) == 1
+
+
+def test_no_field_that_nobody_knows_ever_passes_a_cap(tmp_path: Path) -> None:
+    with attacked(tmp_path) as gateway:
+
+        @settings(max_examples=60, deadline=None)
+        @given(
+            path=st.sampled_from(list(PATHS)),
+            name=st.text(st.characters(codec="utf-8"), max_size=8).map(lambda text: f"new_{text}"),
+            value=st.one_of(st.booleans(), st.integers(), st.text(), st.lists(st.integers()), st.just({})),
+            known=st.sampled_from([{}, {"temperature": 1}, {"stream": False}]),
+        )
+        def refuses(path: str, name: str, value: object, known: dict[str, Any]) -> None:
+            answered = gateway.send(path, {name: value, **known})
+
+            assert answered.status_code == 402, (path, name, value)
+
+        refuses()
+
+    assert gateway.upstream.heard == []
