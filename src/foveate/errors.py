@@ -464,7 +464,7 @@ class UpstreamUnreachable(UpstreamError):
 
 
 class UpstreamBroken(UpstreamUnreachable):
-    """A connection that broke off in its answer, or long after it was asked: it may be billed all the same."""
+    """A response that broke off, is not valid HTTP, or never began: the provider may charge for it all the same."""
 
     code = "upstream_broken"
 

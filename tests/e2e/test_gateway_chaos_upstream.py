@@ -261,12 +261,18 @@ NO_HTTP = {
 def test_what_is_no_http_is_told_as_the_provider_would_tell_it(
     between: Between, name: str, is_claude: bool
 ) -> None:
+    before = len(between.books(0).calls)
     found = between.sent(message(SECRET) if is_claude else chat(SECRET), once(NO_HTTP[name]))
 
     assert (found.status, found.is_whole) == (502, True)
     error = json.loads(found.body)["error"]
     assert error["type"] == ("api_error" if is_claude else "server_error")
     assert "x-should-retry" not in found.headers
+    # A provider that answers at all has had the request, and may charge for it.
+    charged = name != "nothing"
+    booked = between.books(before + charged)
+    assert len(booked.calls) == before + charged
+    assert not charged or booked.calls[-1].is_unknown
 
 
 @pytest.mark.parametrize("name", BROKEN)

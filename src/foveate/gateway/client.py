@@ -34,7 +34,8 @@ class Client:
 
     def begin(self, answer: Answer, *, is_changed: bool) -> Awaitable[None]:
         """The head of a provider's answer, and the id under which the log has it."""
-        headers = brought_back(answer.headers, is_changed=is_changed)
+        # A length on a response without a body makes some clients wait for one (RFC 9110, 8.6).
+        headers = brought_back(answer.headers, is_changed=is_changed or answer.status == _NO_CONTENT)
         headers.append((_ID, self._ask.id.encode()))
         return self._start(answer.status, headers)
 

@@ -39,6 +39,7 @@ class Connection(asyncio.Protocol):
         self._waiting_bytes = 0
         self._header_bytes = 0
         self._is_whole = False
+        self._has_begun = False
         self._is_paused = False
         self._no_body = False
         self._error: UpstreamError | None = None
@@ -68,14 +69,14 @@ class Connection(asyncio.Protocol):
         `total_seconds` in all. `no_body`: the answer has none, whatever its head says.
 
         Raises, to whoever waits for it:
-            UpstreamUnreachable: the other side closed the connection without a word, or speaks no HTTP.
-            UpstreamBroken: it did so after `work_seconds`.
+            UpstreamUnreachable: the other side closed the connection without a word.
+            UpstreamBroken: it did so after `work_seconds`, or what it sent is not valid HTTP.
             UpstreamTimeout: nothing came in time.
         """
         assert self._transport is not None
         self._parser = httptools.HttpResponseParser(self)
         self._asked = True
-        self._is_whole = False
+        self._is_whole = self._has_begun = False
         self._no_body = no_body
         self._header_bytes = 0
         self.status, self.headers, self.keeps_alive, self.keep_seconds = 0, [], False, None
@@ -141,15 +142,16 @@ class Connection(asyncio.Protocol):
         if not self._asked:  # unasked: nothing that comes from now on can be trusted to be an answer
             self.close()
             return
+        self._has_begun = True
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fail(UpstreamUnreachable(self._url, "it wants another protocol than HTTP/1.1"))
+            self._fail(UpstreamBroken(self._url, "it wants another protocol than HTTP/1.1"))
         except httptools.HttpParserError as error:
             if self._is_whole:  # what comes behind an answer is none of it
                 self.keeps_alive = False
             else:
-                self._fail(self._error or UpstreamUnreachable(self._url, f"the answer is no HTTP ({error})"))
+                self._fail(self._error or UpstreamBroken(self._url, f"the answer is no HTTP ({error})"))
         if self._pieces and self._error is None:
             self._hold(len(data))
 
@@ -174,7 +176,7 @@ class Connection(asyncio.Protocol):
         if self.status:
             self._fail(UpstreamBroken(self._url, "the answer broke off"))
         else:
-            has_worked = self._loop.time() - self._asked_at >= self._work_seconds
+            has_worked = self._has_begun or self._loop.time() - self._asked_at >= self._work_seconds
             kind = UpstreamBroken if has_worked else UpstreamUnreachable
             self._fail(kind(self._url, "the connection was closed before an answer came"))
 
@@ -187,16 +189,14 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > _MOST_HEADER_BYTES:
-            self._error = UpstreamUnreachable(
-                self._url, f"its headers are longer than {_MOST_HEADER_BYTES} bytes"
-            )
+            self._error = UpstreamBroken(self._url, f"its headers are longer than {_MOST_HEADER_BYTES} bytes")
             raise httptools.HttpParserCallbackError("too long")
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if not 100 <= status <= 599:
-            self._error = UpstreamUnreachable(self._url, f"the status {status} does not exist")
+            self._error = UpstreamBroken(self._url, f"the status {status} does not exist")
             raise httptools.HttpParserCallbackError("no such status")
         if status < 200:  # 100 Continue and the like: the answer comes after it
             self.headers = []

@@ -194,6 +194,27 @@ async def test_an_answer_that_breaks_off_is_told_from_none(said: bytes) -> None:
     assert not isinstance(failure.value, UpstreamBroken)
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"HTTP/1.1 200 O",
+        b"SSH-2.0-OpenSSH_9.9\r\n",
+        b"HTTP/1.1 999 Odd\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"x-a: " + b"y" * 300_000 + b"\r\n\r\n",
+    ],
+    ids=["half a head", "another protocol", "no such status", "two lengths", "an upgrade", "a long head"],
+)
+async def test_a_server_that_answers_with_something_else_than_http_may_have_served_the_request(
+    reply: bytes,
+) -> None:
+    """Defect: such a call was taken for one that never reached its provider, and was not charged."""
+    async with server(closing(reply)) as upstream, Pool() as pool:
+        with pytest.raises(UpstreamBroken):
+            await got(pool, upstream.target)
+
+
 @pytest.mark.parametrize(("work_seconds", "kind"), [(60.0, UpstreamUnreachable), (0.0, UpstreamBroken)])
 async def test_who_closes_without_a_word_may_have_done_what_it_had_the_time_for(
     work_seconds: float, kind: type[Exception]
