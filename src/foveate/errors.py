@@ -464,7 +464,7 @@ class UpstreamUnreachable(UpstreamError):
 
 
 class UpstreamBroken(UpstreamUnreachable):
-    """A response that broke off, is not valid HTTP, or never began: the provider may charge for it all the same."""
+    """A response that broke off, is not valid HTTP, or never began: the provider may charge for it."""
 
     code = "upstream_broken"
 

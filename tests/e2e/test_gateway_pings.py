@@ -15,6 +15,8 @@ import pytest
 from foveate.cost.caps import Cap, Scope
 from foveate.cost.ledger import By, Sum
 from foveate.engine.options import AgentOptions, PingOptions
+from foveate.gateway.doors import Family
+from foveate.gateway.routing import Upstream
 from foveate.sandbox.scripts import Step
 from foveate.store import open_store
 from tests.gateways import running_gateway
@@ -95,6 +97,25 @@ def test_a_session_that_returns_after_forty_minutes_reads_its_cache(tmp_path: Pa
     assert sums["ping"].savings.keep_alive == -sums["ping"].dollars
     keys = {heard.headers["authorization"] for heard in sandbox.heard}
     assert keys == {f"Bearer {KEY}"}
+
+
+def test_a_ping_to_an_upstream_without_reuse_has_a_connection_of_its_own(tmp_path: Path) -> None:
+    """Defect: only the requests of clients heeded `reuse: false`."""
+    with running_sandbox() as sandbox:
+        upstream = Upstream(
+            name="anthropic", base_url=sandbox.url, family=Family.ANTHROPIC, provider="anthropic", reuse=False
+        )
+        with (
+            running_gateway(
+                sandbox.url, tmp_path, clock=sandbox.clock, options=PINGING, upstreams=[upstream]
+            ) as gateway,
+            anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+        ):
+            ask(client, HELLO)
+            assert one_more(sandbox, after_seconds=291)
+
+    assert len(sandbox.heard) > 1
+    assert {heard.headers.get("connection") for heard in sandbox.heard} == {"close"}
 
 
 @pytest.mark.parametrize("calls", [False, True])

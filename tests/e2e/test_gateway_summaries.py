@@ -91,6 +91,23 @@ def test_a_summary_is_asked_for_in_the_clients_api_and_reads_its_cache(
     assert cost.read > 9 * (cost.uncached + cost.written_5m + cost.written_1h)
 
 
+def test_a_summary_from_an_upstream_without_reuse_has_a_connection_of_its_own(tmp_path: Path) -> None:
+    """Defect: only the requests of clients heeded `reuse: false`."""
+    options = AgentOptions(compaction=True, window_tokens=16_000, fold=FoldOptions(tail_keep_tokens=1_000))
+    with running_sandbox(Step(text=GOOD), repeat=True) as sandbox:
+        upstream = Upstream(
+            name="anthropic", base_url=sandbox.url, family=Family.ANTHROPIC, provider="anthropic", reuse=False
+        )
+        with running_gateway(
+            sandbox.url, tmp_path, clock=sandbox.clock, options=options, upstreams=[upstream]
+        ) as gateway:
+            post(f"{gateway.url}/v1/messages", claude_body(38, model="claude-opus-4-8"))
+            (fold, *_), _ = compactions(tmp_path, 1)
+
+    assert fold.outcome is Outcome.OK, fold.reason
+    assert {heard.headers.get("connection") for heard in sandbox.heard} == {"close"}
+
+
 def without_reasoning(body: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name not in ("reasoning", "include")}
 

@@ -85,9 +85,8 @@ class Asking:
         where, request = work.endpoint, work.request
         if where is None:
             return _NOBODY
-        endpoint = _endpoint(
-            options, work.incoming, where, request, await self._client(options.timeout_ms), self._endpoints
-        )
+        client = (await self._client(options.timeout_ms)).with_reuse(where.reuse)
+        endpoint = _endpoint(options, work.incoming, where, request, client, self._endpoints)
         if endpoint is None:
             return _NOBODY
         try:

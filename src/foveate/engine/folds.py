@@ -179,7 +179,8 @@ class Folds:
             spoken=endpoint.spoken,
             compare=lambda call, charged: _compare(work, subject, call, charged),
         )
-        return PaidClient(self._client, payment, first, output_tokens=_OUTPUT_TOKENS)
+        client = self._client.with_reuse(endpoint.reuse)
+        return PaidClient(client, payment, first, output_tokens=_OUTPUT_TOKENS)
 
     def _call(self, work: Work) -> Call:
         return Call(

@@ -194,7 +194,7 @@ class Pings:
             spoken=Format.ANTHROPIC,
             compare=self._compare,
         )
-        client = PaidClient(self._client, payment, first)
+        client = PaidClient(self._client.with_reuse(warm.endpoint.reuse), payment, first)
         return await client.post_json(warm.endpoint.url, warm.body, warm.endpoint.headers)
 
     def _compare(self, call: Call, charged: Decimal | None) -> Savings:

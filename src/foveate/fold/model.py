@@ -66,13 +66,15 @@ class Endpoint:
     """Where a model is: the whole address of the route, the format that it takes, and headers with the key.
 
     `model` is the name of the client's own model there, if it differs from the one that it is known by: on
-    Azure that of a deployment. The query of `url` can hold a key.
+    Azure that of a deployment. The query of `url` can hold a key. Without `reuse`, each call has a connection
+    of its own.
     """
 
     url: str = field(repr=False)
     spoken: Format
     headers: Mapping[str, str] = field(repr=False)
     model: str = ""
+    reuse: bool = True
 
 
 class _Write(Protocol):

@@ -539,4 +539,5 @@ def _endpoint(ask: Ask, upstream: Upstream, spoken: Format, model: str) -> Endpo
         spoken=spoken,
         headers=headers,
         model=model,
+        reuse=upstream.reuse,
     )

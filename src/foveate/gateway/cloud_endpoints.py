@@ -21,6 +21,7 @@ def google_endpoint(ask: Ask, upstream: Upstream, model: str) -> Endpoint:
         spoken=Format.CHAT,
         headers={"authorization": _google_credential(ask, upstream)},
         model=model,
+        reuse=upstream.reuse,
     )
 
 
@@ -34,6 +35,7 @@ def azure_endpoint(ask: Ask, upstream: Upstream, model: str) -> Endpoint:
         spoken=ask.spoken,
         headers={name.decode("latin-1"): said.decode("latin-1") for name, said in headers},
         model=model,
+        reuse=upstream.reuse,
     )
 
 

@@ -22,9 +22,15 @@ _REPLY = msgspec.json.Decoder(Reply)
 class Client:
     """A pool of connections, opened at the first call and closed with `async with` or `close`."""
 
-    def __init__(self, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+    def __init__(self, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS, reuse: bool = True) -> None:
+        """Without `reuse`, each call has a connection of its own, which is closed after it."""
         self.timeout_seconds = timeout_seconds
+        self._reuse = reuse
         self._pool = Pool()
+
+    def with_reuse(self, reuse: bool) -> "Client":
+        """Return this client, or one with the same time-out that never reuses a connection."""
+        return self if reuse else Client(timeout_seconds=self.timeout_seconds, reuse=False)
 
     async def __aenter__(self) -> "Client":
         """The client itself."""
@@ -62,7 +68,7 @@ class Client:
         try:
             async with (
                 asyncio.timeout(seconds),
-                self._pool.asked("POST", target(url), sent, body, timeouts=waits) as answer,
+                self._pool.asked("POST", target(url), sent, body, timeouts=waits, reuse=self._reuse) as answer,
             ):
                 reply = await whole(answer, most_bytes=_LONGEST_REPLY_BYTES, url=url)
         except TimeoutError:

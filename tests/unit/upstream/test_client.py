@@ -7,6 +7,8 @@ import pytest
 from foveate.errors import UpstreamError, UpstreamGarbled, UpstreamStatus, UpstreamTimeout, UpstreamUnreachable
 from foveate.upstream import Client
 from tests.fakes import always, ok, raw_server, response
+from tests.unit.upstream.servers import saying
+from tests.unit.upstream.servers import server as http_server
 
 
 async def test_an_answer_is_its_fields_each_in_its_own_bytes() -> None:
@@ -67,6 +69,17 @@ async def test_a_header_that_cannot_be_sent_is_an_error_of_ours() -> None:
             await client.post_json(server.url, b"{}", {"x-api-key": "a\r\nb: c"})
 
     assert server.requests == 0
+
+
+@pytest.mark.parametrize(("reuse", "connections"), [(True, 1), (False, 3)])
+async def test_connections_are_reused_only_if_that_is_on(reuse: bool, connections: int) -> None:
+    reply = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+    async with http_server(saying(reply)) as upstream, Client() as client:
+        for _ in range(3):
+            await client.with_reuse(reuse).post_json(upstream.url, b"{}")
+        await client.close()
+
+    assert len(upstream.heard) == connections
 
 
 async def test_a_closed_client_opens_again_at_the_next_call() -> None:
