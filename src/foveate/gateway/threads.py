@@ -25,12 +25,12 @@ from foveate.wire.threads import (
     CONTINUE_IN_FLIGHT,
     FINGERPRINT_MISMATCH,
     NOT_FOUND,
-    QUOTED_FIELD,
     UNSUPPORTED_REQUEST,
     ThreadHistory,
     ThreadRequest,
     answer_message,
     changed_fields,
+    may_use_thread,
     next_history,
     read_thread_request,
     whole_body,
@@ -222,7 +222,7 @@ async def begin_turn(
     """
     if ask.spoken is not Format.ANTHROPIC or ask.door.family is not Family.ANTHROPIC or mode is ThreadMode.PASS:
         return None
-    if len(body) < LARGE_BYTES and QUOTED_FIELD not in body:
+    if len(body) < LARGE_BYTES and not may_use_thread(body):
         return None
     request = await beside(lambda: read_thread_request(body), len(body), least_bytes=_LONG_BYTES)
     if request is None:

@@ -24,8 +24,6 @@ from foveate.wire.splice import Patch
 
 BETA_PREFIX = "message-threads-"
 """Beta values that begin so turn threads on (`message-threads-2026-08-12`)."""
-QUOTED_FIELD = b'"thread"'
-"""Requests without these bytes use no thread."""
 FIXED_FIELDS = ("system", "tools")
 """Fields that a thread keeps from the request that created it."""
 
@@ -37,6 +35,10 @@ FINGERPRINT_MISMATCH = "thread_fingerprint_mismatch"
 UNSUPPORTED_REQUEST = "thread_unsupported_request"
 
 _FIELD = "thread"
+_QUOTED_FIELD = b'"thread"'
+# A key may be written with escapes, and then has at least one of these in it.
+_ESCAPE = b"\\u00"
+_ESCAPED_LETTERS = tuple(b"\\u00%02x" % letter for letter in sorted(set(b"thread")))
 _BREAKPOINT = "cache_control"
 _QUOTED_BREAKPOINT = b'"cache_control"'
 # The keys below a message that hold blocks; the same name in a tool's input is data like any other.
@@ -84,6 +86,13 @@ class ThreadHistory:
         return len(self.system) + len(self.tools) + len(self.messages)
 
 
+def may_use_thread(body: bytes) -> bool:
+    """Tell quickly whether a request may have a `thread` field; one that may not does not have to be parsed."""
+    return contains(body, _QUOTED_FIELD) or (
+        contains(body, _ESCAPE) and any(contains(body, letter) for letter in _ESCAPED_LETTERS)
+    )
+
+
 def read_thread_request(body: bytes) -> ThreadRequest | None:
     """Return a request that uses a thread; None for any other, and for one that is not a JSON object.
 
@@ -92,7 +101,7 @@ def read_thread_request(body: bytes) -> ThreadRequest | None:
         MalformedRequest: its `thread` is not one of the two known shapes, or it continues one without a list of
             messages.
     """
-    if not contains(body, QUOTED_FIELD):
+    if not may_use_thread(body):
         return None
     try:
         root = members(body, whole(body))
@@ -118,13 +127,15 @@ def read_thread_request(body: bytes) -> ThreadRequest | None:
 
 
 def changed_fields(request: ThreadRequest, history: ThreadHistory) -> list[str]:
-    """Return the fixed fields that a request repeats with another value than its thread has."""
+    """Return the fixed fields that a request repeats with another value than its thread has.
+
+    A field that says nothing, as `null` or an empty list does, is one that the request leaves out.
+    """
     held = {"system": history.system, "tools": history.tools}
     return [
         name
         for name in FIXED_FIELDS
-        if name in request.root.values
-        and not _is_same(request.root.values[name].of(request.body), held[name] or b"null")
+        if (said := _fixed_field(request, name)) and not _is_same(said, held[name] or b"null")
     ]
 
 
@@ -146,6 +157,8 @@ def whole_body(request: ThreadRequest, history: ThreadHistory | None) -> bytes:
         for name, held in (("system", history.system), ("tools", history.tools)):
             if held and name not in request.root.values:
                 patch.set_member(_without(request.root, _FIELD), name, held)
+            elif held and not _fixed_field(request, name):
+                patch.put(*request.root.values[name], held)
     return patch.applied(request.body)
 
 
@@ -162,7 +175,7 @@ def next_history(request: ThreadRequest, history: ThreadHistory | None, answer: 
 def _fixed_field(request: ThreadRequest, name: str) -> bytes:
     span = request.root.values.get(name)
     raw = b"" if span is None else span.of(request.body)
-    return b"" if raw == b"null" else raw
+    return raw if raw and is_said(raw) else b""
 
 
 def answer_message(answer: bytes, *, is_stream: bool) -> tuple[str, bytes] | None:
@@ -182,7 +195,17 @@ def _plain_message(answer: bytes) -> tuple[str, bytes] | None:
     blocks = value(content)
     if not isinstance(message_id, str) or not message_id or not isinstance(blocks, list):
         return None
-    return message_id, _assistant(content) if blocks else b""
+    if any(map(_is_blank, blocks)):
+        raws = (span.of(content) for span in items(content, whole(content)))
+        kept = [raw for raw, block in zip(raws, blocks, strict=True) if not _is_blank(block)]
+        content = b"[" + b",".join(kept) + b"]" if kept else b""
+    return message_id, _assistant(content) if blocks and content else b""
+
+
+def _is_blank(block: object) -> bool:
+    """Whether a block is a text without anything but whitespace, which the provider refuses in a request."""
+    found = as_record(block)
+    return found.get("type") == "text" and not as_text(found.get("text")).strip()
 
 
 def _streamed_message(answer: bytes) -> tuple[str, bytes] | None:
@@ -206,7 +229,8 @@ def _streamed_message(answer: bytes) -> tuple[str, bytes] | None:
     for at, pieces in inputs.items():
         if written := "".join(pieces):
             blocks[at]["input"] = msgspec.Raw(_checked_json(written))
-    return message_id, _assistant(msgspec.json.encode(blocks)) if blocks else b""
+    kept = [block for block in blocks if not _is_blank(block)]
+    return message_id, _assistant(msgspec.json.encode(kept)) if kept else b""
 
 
 def _add_delta(block: dict[str, Any], delta: dict[str, Any], input_pieces: list[str]) -> bool:

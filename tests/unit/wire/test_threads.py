@@ -98,6 +98,12 @@ def response(message_id: str, content: list[Json], *, is_stream: bool) -> bytes:
     return json.dumps({"id": message_id, "role": "assistant", "content": content}).encode()
 
 
+def assistant(content: list[Json]) -> list[Json]:
+    """The message of a response in later requests: without blank texts, which are refused there."""
+    kept = [block for block in content if block["type"] != "text" or block["text"].strip()]
+    return [{"role": "assistant", "content": kept}] if kept else []
+
+
 def request(body: bytes | Json) -> Any:
     found = read_thread_request(body if isinstance(body, bytes) else json.dumps(body).encode())
     assert found is not None
@@ -138,7 +144,7 @@ def test_a_threaded_conversation_says_what_the_same_conversation_says_whole(
         assert history.messages.startswith(before)
         before = history.messages
         sent_whole += [_unmarked(message) for message in new]
-        sent_whole += [{"role": "assistant", "content": content}] if content else []
+        sent_whole += assistant(content)
 
 
 @pytest.mark.slow
@@ -172,7 +178,7 @@ def test_a_threaded_conversation_costs_what_the_same_conversation_costs_whole(
         assert answer is not None
         history = next_history(asked, history, answer[1])
         sent_whole += [_unmarked(message) for message in new]
-        sent_whole += [{"role": "assistant", "content": content}] if content else []
+        sent_whole += assistant(content)
 
 
 def _prompt(body: bytes, rules: Rules) -> CachedPrompt:
@@ -188,7 +194,7 @@ def test_a_streamed_answer_is_rebuilt_like_a_whole_one(content: list[Json]) -> N
     assert stream is not None
     assert plain[0] == stream[0]
     assert [msgspec.json.decode(each) if each else None for each in (plain[1], stream[1])] == 2 * [
-        {"role": "assistant", "content": content} if content else None
+        next(iter(assistant(content)), None)
     ]
 
 
@@ -262,7 +268,42 @@ def test_only_fixed_fields_with_another_value_have_changed() -> None:
     assert changed() == []
     assert changed(system="Be kind.", tools=None, max_tokens=5) == []
     assert changed(system="Be rude.") == ["system"]
-    assert changed(system=None, tools=[]) == ["system", "tools"]
+    assert changed(tools=[{"name": "look"}]) == ["tools"]
+
+
+@pytest.mark.parametrize("nothing", [None, [], ""])
+def test_fixed_fields_that_say_nothing_are_those_of_the_thread(nothing: object) -> None:
+    """Defect: clients that write every field got `thread_fingerprint_mismatch`."""
+    history = ThreadHistory(b'"Be kind."', b'[{"name":"look"}]', b'{"role":"user","content":"a"}')
+    thread = {"type": "continue", "previous_message_id": "m"}
+    asked = request({"system": nothing, "thread": thread, "messages": [], "tools": nothing})
+
+    assert changed_fields(asked, history) == []
+    assert msgspec.json.decode(whole_body(asked, history)) == {
+        "system": "Be kind.",
+        "messages": [{"role": "user", "content": "a"}],
+        "tools": [{"name": "look"}],
+    }
+
+
+def test_a_thread_field_with_an_escaped_key_is_a_thread() -> None:
+    """Defect: a request with such a key went to the upstream as if it used no thread."""
+    body = b'{"messages":[],"\\u0074hr\\u0065ad":{"type":"create"},"model":"m"}'
+
+    assert whole_body(request(body), None) == b'{"messages":[],"model":"m"}'
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_empty_texts_of_a_response_are_not_sent_back(is_stream: bool) -> None:
+    """Defect: the provider refused the next request, since a text block in it was empty."""
+    call = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
+    empty = {"type": "text", "text": ""}
+    found = answer_message(response("m", [empty, call, empty], is_stream=is_stream), is_stream=is_stream)
+    none = answer_message(response("m", [empty], is_stream=is_stream), is_stream=is_stream)
+
+    assert found is not None
+    assert msgspec.json.decode(found[1])["content"] == [call]
+    assert none == ("m", b"")
 
 
 def test_a_thread_is_resumed_without_new_messages() -> None:
