@@ -82,12 +82,18 @@ def root() -> Path:
     return ROOT
 
 
+def recorded_data() -> Path | None:
+    """Return the folder of recorded data beside the project; None if there is none."""
+    path = Path(os.environ.get("FOVEATE_SHARED_DATA") or ROOT.parent / "shared" / "data")
+    return path if path.is_dir() else None
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The recorded data beside the project."""
-    path = Path(os.environ.get("FOVEATE_SHARED_DATA") or ROOT.parent / "shared" / "data")
-    if not path.is_dir():
-        pytest.skip(f"no recorded data at {path} (FOVEATE_SHARED_DATA can say where it is)")
+    path = recorded_data()
+    if path is None:
+        pytest.skip("no recorded data beside the project (FOVEATE_SHARED_DATA can say where it is)")
     return path
 
 

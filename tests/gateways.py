@@ -34,6 +34,7 @@ class RunningGateway:
     url: str
     failed: list[Problem] = field(default_factory=list)
     broke: list[SeenBreak] = field(default_factory=list)
+    loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def openai_url(self) -> str:
@@ -96,7 +97,10 @@ def running_gateway(
         cost=MoneyOptions(caps=caps, prices=PriceBook()),
     )
 
+    loops: list[asyncio.AbstractEventLoop] = []
+
     async def serve(where: object, started: Callable[[uvicorn.Server], None]) -> None:
+        loops.append(asyncio.get_running_loop())
         async with assembled(
             lambda: choices, environment={}, clock=clock, watch=_Watch(problems, breaks)
         ) as gateway:
@@ -120,7 +124,7 @@ def running_gateway(
         while thread.is_alive() and not (servers and servers[0].started):
             time.sleep(0.005)
         try:
-            yield RunningGateway(url=address(where), failed=problems, broke=breaks)
+            yield RunningGateway(url=address(where), failed=problems, broke=breaks, loop=loops[0])
         finally:
             servers[0].should_exit = True
             thread.join(10)

@@ -33,8 +33,8 @@ def post(path: str, body: bytes, **headers: str) -> bytes:
     return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body
 
 
-def sent(url: str, request: bytes, *, timeout_seconds: float = 10) -> Heard:
-    """What comes back to some bytes, until the connection is closed.
+def sent(url: str, request: bytes, *, timeout_seconds: float = 10, ends: bool = False) -> Heard:
+    """What comes back to some bytes, until the connection is closed; `ends`: no more bytes come from here.
 
     Raises:
         TimeoutError: it stays open, and nothing comes.
@@ -42,6 +42,8 @@ def sent(url: str, request: bytes, *, timeout_seconds: float = 10) -> Heard:
     with connected(url, timeout_seconds=timeout_seconds) as connection:
         with suppress(BrokenPipeError, ConnectionResetError):  # what was answered before may still be there
             connection.sendall(request)
+            if ends:
+                connection.shutdown(socket.SHUT_WR)
         return heard(all_of(connection))
 
 

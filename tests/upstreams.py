@@ -133,6 +133,7 @@ def _accepting(server: socket.socket, upstream: ScriptedUpstream) -> None:
             found, _ = server.accept()
         except OSError:
             return
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else small pieces wait for each other
         upstream.connections += 1
         with _COUNTING:
             upstream.talking += 1

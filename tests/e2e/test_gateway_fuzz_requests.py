@@ -1,0 +1,191 @@
+"""Any request is answered, forwarded byte for byte unless the gateway edits it, and charged once.
+
+`FOVEATE_FUZZ_EXAMPLES` says how many requests are tried at each gateway.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from foveate.engine.embeddings import embeddings_asked
+from foveate.engine.options import AgentOptions
+from foveate.errors import FoveateError
+from foveate.fold.cuts import FoldOptions
+from foveate.gateway.doors import Asks, Door, door_of, meant_path
+from foveate.gateway.routing import Route, ThreadMode
+from foveate.values import Format
+from tests.conftest import recorded_data
+from tests.odd_requests import GOOD
+from tests.raw_http import post, sent
+from tests.support.fuzz_harness import FuzzedGateway, fuzzed_gateway
+from tests.support.fuzz_requests import BUILT_IN, FuzzedRequest, Seed, recorded_seeds, requests
+from tests.support.fuzz_responses import stream_body
+from tests.support.mutated_json import parse
+from tests.support.response_seeds import STREAMED, WHOLE
+from tests.upstreams import Gone, Talk, answer
+
+EXAMPLES = int(os.environ.get("FOVEATE_FUZZ_EXAMPLES", "10"))
+fuzzed = settings(
+    max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+_NUMBERS = count()
+_NAMES = {
+    Format.ANTHROPIC: "anthropic",
+    Format.CHAT: "chat",
+    Format.RESPONSES: "responses",
+    Format.GEMINI: "gemini",
+    Format.BEDROCK: "bedrock",
+}
+
+
+def _seeds() -> Sequence[Seed]:
+    folder = recorded_data()
+    return [*BUILT_IN, *(recorded_seeds(folder) if folder is not None else ())]
+
+
+def _door(path: str) -> Door:
+    headers = {"anthropic-version": "2023-06-01"} if path.startswith("/v1/mess") else {}
+    return door_of("POST", meant_path(path.partition("?")[0]), headers)
+
+
+def _response(request: bytes) -> bytes:
+    """What a provider would answer, with usage; a stream if the request asks for one."""
+    line, _, rest = request.partition(b"\r\n")
+    # OpenAI's upstream has the version in its address, and the path of Azure's is the client's own.
+    door = _door(line.split(b" ")[1].decode("latin-1"))
+    if door.asks is Asks.EMBEDDINGS:
+        return answer(json.dumps(WHOLE["embeddings"]).encode())
+    if door.asks is Asks.COUNT:
+        return answer(b'{"input_tokens": 9, "totalTokens": 9}')
+    name = _NAMES.get(door.spoken) if door.spoken is not None else None
+    if name is None or door.asks is Asks.OTHER:
+        return answer(b'{"object": "something"}')
+    if door.streams or (b'"stream":true' in rest.replace(b" ", b"") and name not in ("gemini", "bedrock")):
+        events = [one if isinstance(one, str) else parse(json.dumps(one)) for one in STREAMED[name]]
+        kind = "application/vnd.amazon.eventstream" if name == "bedrock" else "text/event-stream"
+        return answer(stream_body(name, events), content_type=kind)
+    return answer(json.dumps(WHOLE[name]).encode())
+
+
+def _answer_all(talk: Talk) -> None:
+    while True:
+        try:
+            talk.say(_response(talk.ask()))
+        except Gone:
+            return
+
+
+_GATEWAYS = {
+    "plain": AgentOptions(prompt_cache=False),
+    "full": AgentOptions(compaction=True, fold=FoldOptions(extractive=True), replace_breakpoints=True),
+    "routed": AgentOptions(),
+}
+_ROUTES = [
+    Route(models="claude-*", upstream="anthropic", model="claude-sonnet-4-5"),
+    Route(models="gpt-*", upstream="openai", model="gpt-4.1-mini"),
+]
+
+
+@pytest.fixture(scope="module", params=_GATEWAYS)
+def gateway(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[FuzzedGateway]:
+    name = request.param
+    with fuzzed_gateway(
+        tmp_path_factory.mktemp(name),
+        _answer_all,
+        options=_GATEWAYS[name],
+        routes=_ROUTES if name == "routed" else (),
+        threads=ThreadMode.PASS if name == "plain" else ThreadMode.HOLD,
+    ) as running:
+        running.edits = name != "plain"
+        yield running
+
+
+_BODY = json.dumps(GOOD["/v1/messages"]).encode()
+LAST = FuzzedRequest(
+    path="/v1/messages",
+    wire=post("/v1/messages", _BODY, x_api_key="sk-x", x_foveate_agent="last"),
+    body=_BODY,
+    packed=_BODY,
+    is_complete=True,
+)
+
+
+@pytest.mark.slow
+@given(asked=st.lists(requests(_seeds(), lambda: f"fuzz-{next(_NUMBERS)}"), min_size=1, max_size=5))
+@fuzzed
+def test_any_request_is_answered_forwarded_unchanged_unless_edited_and_charged_once(
+    gateway: FuzzedGateway, asked: list[FuzzedRequest]
+) -> None:
+    # Charges are recorded in their order: once the last one is there, no other can still come.
+    expected = sum([_relay(gateway, request) for request in (*asked, LAST)])
+    rows = gateway.new_rows(expected)
+
+    assert gateway.take_faults() == []
+    assert len(rows) == expected
+    for row in rows:
+        assert min(row.tokens) >= 0
+        assert row.picodollars is None or row.picodollars > 0
+
+
+def _relay(gateway: FuzzedGateway, request: FuzzedRequest) -> bool:
+    """Send a request, check what becomes of it, and tell whether the call is charged."""
+    gateway.gateway.failed.clear()
+    gateway.upstream.heard.clear()
+    # Nobody waits for the rest of a body that is cut off.
+    found = sent(gateway.gateway.url, request.wire, timeout_seconds=20, ends=not request.is_complete)
+    problems = list(gateway.gateway.failed)
+    forwarded = [body for head, body in _heard(gateway) if not _counts(head, request)]
+    event(f"status {found.status}, forwarded: {len(forwarded)}")
+
+    assert [problem for problem in problems if not problem.reason.startswith("MalformedRequest")] == []
+    assert len(forwarded) <= 1
+    assert 200 <= found.status < 500 or (found.status == 0 and not request.is_complete)
+    assert bool(forwarded) == (found.status == 200)
+    assert request.is_complete or not forwarded
+    if not forwarded:
+        return False
+    _check_forwarded(gateway, request, forwarded[0])
+    # A packed body is read if it can be unpacked, but not one that a client has signed.
+    is_packed = forwarded[0] == request.packed != request.body
+    return _is_charged(
+        request, forwarded[0], is_read=not is_packed and not any(problem.step == "read" for problem in problems)
+    )
+
+
+def _heard(gateway: FuzzedGateway) -> list[tuple[bytes, bytes]]:
+    parts = [heard.partition(b"\r\n\r\n") for heard in gateway.upstream.heard]
+    return [(head, body) for head, _, body in parts]
+
+
+def _counts(head: bytes, request: FuzzedRequest) -> bool:
+    """Tell whether the gateway asks by itself how many tokens a request has."""
+    return b"count_tokens " in head.partition(b"\r\n")[0] and "count_tokens" not in request.path
+
+
+def _check_forwarded(gateway: FuzzedGateway, request: FuzzedRequest, forwarded: bytes) -> None:
+    if forwarded in (request.body, request.packed) or request.body is None:
+        return
+    before, after = (json.loads(data.decode("utf-8-sig", "replace")) for data in (request.body, forwarded))
+    if not gateway.edits:
+        assert _door(request.path).spoken is Format.CHAT
+        assert after.pop("stream_options")["include_usage"] is True
+        before.pop("stream_options", None)
+        assert before == after
+    assert isinstance(after, dict)
+
+
+def _is_charged(request: FuzzedRequest, forwarded: bytes, *, is_read: bool) -> bool:
+    asks = _door(request.path).asks
+    if asks is Asks.EMBEDDINGS:
+        try:
+            embeddings_asked(forwarded)
+        except FoveateError:
+            return False
+    return asks in (Asks.ANSWER, Asks.EMBEDDINGS) and is_read

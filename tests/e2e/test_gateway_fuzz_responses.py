@@ -1,0 +1,130 @@
+"""Any response of an upstream reaches the client unchanged, or as an error, and the call is charged once.
+
+`FOVEATE_FUZZ_EXAMPLES` says how many responses of each format are tried.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from foveate.engine.options import AgentOptions
+from foveate.gateway.asks import REQUEST_ID
+from tests.raw_http import post, sent
+from tests.support.fuzz_harness import FuzzedGateway, fuzzed_gateway
+from tests.support.fuzz_responses import Response, made_response, plans, stock_response
+from tests.support.response_seeds import STREAMED, WHOLE
+from tests.upstreams import Gone, Talk
+
+EXAMPLES = int(os.environ.get("FOVEATE_FUZZ_EXAMPLES", "10"))
+fuzzed = settings(
+    max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+_NUMBERS = count()
+_HELLO = [{"role": "user", "content": "Hello"}]
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "anthropic": ("/v1/messages", {"model": "claude-opus-4-5", "max_tokens": 9, "messages": _HELLO}),
+    "chat": ("/v1/chat/completions", {"model": "gpt-4.1", "max_tokens": 9, "messages": _HELLO}),
+    "responses": ("/v1/responses", {"model": "gpt-4.1", "input": "Hello"}),
+    "gemini": ("/v1beta/models/gemini-2.5-pro:generateContent", {"contents": [{"parts": [{"text": "Hello"}]}]}),
+    "bedrock": (
+        "/model/anthropic.claude-opus-4-5-20251101-v1:0/converse",
+        {"messages": [{"role": "user", "content": [{"text": "Hello"}]}]},
+    ),
+    "embeddings": ("/v1/embeddings", {"model": "text-embedding-3-small", "input": "Hello"}),
+}
+
+
+class _Answering:
+    """Gives every request the current response."""
+
+    response: Response
+
+    def __call__(self, talk: Talk) -> None:
+        while True:
+            try:
+                talk.ask()
+            except Gone:
+                return
+            talk.say(*self.response.pieces, pause_seconds=0)
+            if self.response.closes:
+                return
+
+
+@pytest.fixture(scope="module")
+def answering() -> _Answering:
+    return _Answering()
+
+
+@pytest.fixture(scope="module")
+def gateway(answering: _Answering, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FuzzedGateway]:
+    with fuzzed_gateway(tmp_path_factory.mktemp("responses"), answering, options=AgentOptions()) as running:
+        yield running
+
+
+def _request(api_format: str, *, streams: bool) -> bytes:
+    path, body = REQUESTS[api_format]
+    if streams and api_format == "gemini":
+        path = path.replace(":generate", ":streamGenerate") + "?alt=sse"
+    elif streams and api_format == "bedrock":
+        path += "-stream"
+    elif streams:
+        body = {**body, "stream": True}
+        if api_format == "chat":  # without it the gateway asks for usage itself, and takes it out again
+            body |= {"stream_options": {"include_usage": True}}
+    headers = {"content_type": "application/json", "x_foveate_agent": f"fuzz-{next(_NUMBERS)}"}
+    return post(path, json.dumps(body).encode(), authorization="Bearer sk-x", **headers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("api_format", "streams"),
+    [*((name, False) for name in WHOLE), *((name, True) for name in STREAMED)],
+)
+@given(data=st.data())
+@fuzzed
+def test_any_response_reaches_the_client_unchanged_or_as_an_error_and_is_charged_once(
+    gateway: FuzzedGateway, answering: _Answering, api_format: str, streams: bool, data: st.DataObject
+) -> None:
+    responses = data.draw(
+        st.lists(plans(api_format, streams=streams).map(made_response), min_size=1, max_size=5)
+    )
+    # Charges are recorded in their order: once the last one is there, no other can still come.
+    last = stock_response(api_format)
+    charged = [
+        _relay(gateway, answering, response, _request(api_format, streams=streams))
+        for response in (*responses, last)
+    ]
+    rows = gateway.new_rows(sum(charged))
+
+    assert gateway.take_faults() == []
+    assert gateway.gateway.failed == []
+    # An error is charged as well, if it reports usage.
+    assert sum(charged) <= len(rows) <= len(charged)
+    for row in rows:
+        assert min(row.tokens) >= 0
+        assert row.picodollars is None or row.picodollars > 0
+
+
+def _relay(gateway: FuzzedGateway, answering: _Answering, response: Response, request: bytes) -> bool:
+    """Have a response relayed, check what the client gets, and tell whether the call must be charged."""
+    gateway.upstream.heard.clear()
+    answering.response = response
+    found = sent(gateway.gateway.url, request, timeout_seconds=20)
+    event(f"status {found.status}, whole: {found.is_whole}")
+
+    assert len(gateway.upstream.heard) == 1
+    if response.status is None:
+        assert found.status == 502
+    else:
+        assert found.status in (response.status, 502)
+    if response.body is not None:
+        assert (found.status, found.body) == (response.status, response.body)
+        assert found.is_whole or found.status == 304
+    assert not any(name.startswith("x-foveate-") and name != REQUEST_ID for name in found.headers)
+    return response.status is None or 200 <= response.status < 300
