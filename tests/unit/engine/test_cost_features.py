@@ -16,7 +16,7 @@ from foveate.values import Format
 from foveate.wire.bills import Unit
 
 PRICES = PriceBook()
-_SAID = {
+_SAID: dict[Format, dict[str, Any]] = {
     Format.CHAT: {"model": "gpt-5", "messages": [{"role": "user", "content": "Hi"}]},
     Format.RESPONSES: {"model": "gpt-5", "input": [{"role": "user", "content": "Hi"}]},
     Format.ANTHROPIC: {
