@@ -65,8 +65,9 @@ def test_the_focus_is_there_with_what_it_stands_in_or_it_is_an_error(
         path = [*reversed([*node.ancestors()]), node]
         titles = "\n".join(heading(each, shape, each.depth) for each in path)
         below = "\n".join(filter(None, (planning(node), content(node, shape))))
-        # A date is not cut inside, any other line is.
-        least = below.split("\n")[0] if planning(node) else below[:8]
+        # A date is not cut inside, any other line is. After a short line the next one may be left out.
+        first = below.split("\n")[0]
+        least = first if planning(node) else first[:8]
         alone, above, some, whole = (
             foveate.count(text).tokens
             for text in (
