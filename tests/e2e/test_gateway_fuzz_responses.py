@@ -118,7 +118,7 @@ def _relay(gateway: FuzzedGateway, answering: _Answering, response: Response, re
     found = sent(gateway.gateway.url, request, timeout_seconds=20)
     event(f"status {found.status}, whole: {found.is_whole}")
 
-    assert len(gateway.upstream.heard) == 1
+    assert len(gateway.upstream.heard) == 1, found
     if response.status is None:
         assert found.status == 502
     else:

@@ -26,7 +26,7 @@ FROM ledger_v1 WHERE category = 'main' ORDER BY rowid DESC LIMIT ?
 _COUNT = (
     "SELECT (SELECT count(*) FROM ledger_v1 WHERE category = 'main'), (SELECT count(*) FROM reservations_v1)"
 )
-_WAIT_SECONDS = 2.0
+_WAIT_SECONDS = 10.0
 # A leak leaves one or more for each example.
 _MAX_IDLE_TASKS = _MAX_IDLE_SOCKETS = 30
 

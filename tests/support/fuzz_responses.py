@@ -199,6 +199,7 @@ def _usual_type(plan: _Plan) -> str:
 
 
 _BODILESS = (204, 304)
+_MAX_BYTES_AT_ONCE = 16 * 1024
 _HEAD_END = b"\r\n\r\n"
 
 
@@ -234,8 +235,9 @@ def made_response(plan: _Plan) -> Response:
             lines += [f"content-length: {len(packed)}", "content-encoding: gzip"]
             pieces, read = _cut(packed, plan.cuts), b"" if is_bodiless else packed
         case "short_length":
-            lines.append(f"content-length: {len(body) // 2}")
-            read = b"" if is_bodiless else body[: len(body) // 2]
+            size = len(body) // 2 if len(body) < _MAX_BYTES_AT_ONCE else len(body)
+            lines.append(f"content-length: {size}")
+            pieces, closes, read = [body], True, b"" if is_bodiless else body[:size]
         case "long_length":
             lines.append(f"content-length: {len(body) + 5}")
             closes, read, after = True, b"" if is_bodiless else None, b""
@@ -258,10 +260,15 @@ def made_response(plan: _Plan) -> Response:
             lines.append(f"content-length: {len(body) + 1}")
             pieces, closes, after = pieces[: len(pieces) // 2], True, b""
             read = b"" if is_bodiless else None
-    head = "\r\n".join(lines).encode("latin-1") + _HEAD_END
     if any("transfer-encoding" in line for line in plan.headers):
         read, closes = None, True
-    sent = [head, *([] if is_bodiless else pieces), *([after] if after else [])]
+    if closes:  # else the next request may be sent on it in the same moment
+        lines.append("connection: close")
+    head = "\r\n".join(lines).encode("latin-1") + _HEAD_END
+    sent = [head, *([] if is_bodiless else pieces)]
+    # What arrives later could be taken for the response to the next request: HTTP/1.1 cannot tell.
+    after = after if len(body) < _MAX_BYTES_AT_ONCE else b""
+    sent[-1] += after
     return Response(
         pieces=sent,
         status=status if is_known else None,
