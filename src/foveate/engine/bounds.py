@@ -145,10 +145,8 @@ def _prediction(said: object) -> str:
     return "".join(as_text(as_record(part).get("text")) for part in as_list(content))
 
 
-_NAMES = frozenset(
-    (*LIMITS, "n", "best_of", "prediction", "thinking_budget")
-    + ("service_tier", "speed", "inference_geo", "context_management")
-)
+_COST_FIELDS = ("service_tier", "speed", "inference_geo", "context_management")
+_NAMES = frozenset((*LIMITS, "n", "best_of", "prediction", "thinking_budget", *_COST_FIELDS))
 
 
 def _limits(spoken: Format, said: Fields, found: Mapping[str, object]) -> list[object]:

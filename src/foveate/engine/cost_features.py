@@ -93,29 +93,102 @@ _FIELDS: Mapping[Format, frozenset[str]] = {
         plugins preset""".split()
     ),
     Format.GEMINI: frozenset(
-        """contents systeminstruction tools toolconfig generationconfig safetysettings cachedcontent
-        labels model servicetier store continuationtoken generatecontentrequest""".split()
+        [
+            "contents",
+            "systeminstruction",
+            "tools",
+            "toolconfig",
+            "generationconfig",
+            "safetysettings",
+            "cachedcontent",
+            "labels",
+            "model",
+            "servicetier",
+            "store",
+            "continuationtoken",
+            "generatecontentrequest",
+        ]
     ),
     Format.BEDROCK: frozenset(
-        """messages system inferenceConfig toolConfig additionalModelRequestFields
-        additionalModelResponseFieldPaths requestMetadata performanceConfig serviceTier outputConfig
-        modelId schemaVersion""".split()
+        [
+            "messages",
+            "system",
+            "inferenceConfig",
+            "toolConfig",
+            "additionalModelRequestFields",
+            "additionalModelResponseFieldPaths",
+            "requestMetadata",
+            "performanceConfig",
+            "serviceTier",
+            "outputConfig",
+            "modelId",
+            "schemaVersion",
+        ]
     ),
 }
 _GEMINI_CONFIG = frozenset(
-    """temperature topp topk candidatecount maxoutputtokens stopsequences responsemimetype responseschema
-    responsejsonschema responseformat presencepenalty frequencypenalty seed responselogprobs logprobs
-    thinkingconfig responsemodalities speechconfig imageconfig mediaresolution audiotimestamp
-    enableenhancedcivicanswers""".split()
+    [
+        "temperature",
+        "topp",
+        "topk",
+        "candidatecount",
+        "maxoutputtokens",
+        "stopsequences",
+        "responsemimetype",
+        "responseschema",
+        "responsejsonschema",
+        "responseformat",
+        "presencepenalty",
+        "frequencypenalty",
+        "seed",
+        "responselogprobs",
+        "logprobs",
+        "thinkingconfig",
+        "responsemodalities",
+        "speechconfig",
+        "imageconfig",
+        "mediaresolution",
+        "audiotimestamp",
+        "enableenhancedcivicanswers",
+    ]
 )
 _RESOLUTIONS = tuple(f"MEDIA_RESOLUTION_{size}" for size in ("UNSPECIFIED", "LOW", "MEDIUM"))
 _BEDROCK_FIELDS = frozenset(
-    """thinking top_k topK anthropic_beta anthropic_version reasoning_config reasoningConfig
-    reasoning_effort output_config tool_choice inferenceConfig metadata tools""".split()
+    [
+        "thinking",
+        "top_k",
+        "topK",
+        "anthropic_beta",
+        "anthropic_version",
+        "reasoning_config",
+        "reasoningConfig",
+        "reasoning_effort",
+        "output_config",
+        "tool_choice",
+        "inferenceConfig",
+        "metadata",
+        "tools",
+    ]
 )
 _EMBEDDING_FIELDS = frozenset(
-    """model input encoding_format dimensions user input_type truncation truncate output_dimension
-    output_dtype task task_type embedding_type normalized keep_alive options""".split()
+    [
+        "model",
+        "input",
+        "encoding_format",
+        "dimensions",
+        "user",
+        "input_type",
+        "truncation",
+        "truncate",
+        "output_dimension",
+        "output_dtype",
+        "task",
+        "task_type",
+        "embedding_type",
+        "normalized",
+        "keep_alive",
+        "options",
+    ]
 )
 
 # OpenRouter's preferences that never lead to a dearer endpoint, by the values that do not.
@@ -218,9 +291,9 @@ def _gemini_fields(said: Fields | Mapping[str, bytes]) -> list[str]:
         plain = _plain(name)
         if value(raw) is None:
             continue
-        if plain not in _FIELDS[Format.GEMINI]:
-            found.append(name)
-        elif plain == "servicetier" and not is_known_tier(as_text(value(raw))):
+        if plain not in _FIELDS[Format.GEMINI] or (
+            plain == "servicetier" and not is_known_tier(as_text(value(raw)))
+        ):
             found.append(name)
         elif plain == "generationconfig":
             config = record(raw)
