@@ -52,7 +52,7 @@ _NOTE_BYTES = 64
 _NOTED_AT_ONCE = 1000
 
 # What is kept was counted by these rules: raised with each change by which a message comes to something else.
-RULES = 7
+RULES = 8
 
 _ROW = msgspec.msgpack.Decoder(tuple[bytes, Measured])
 _NOTHING = astuple(Measured())

@@ -25,7 +25,7 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
     written out here. `unexplained` names what will be billed but cannot be seen from here.
 
     The results of `parallel_calls` can be entries of one list. `list_entry` is what a result is shown as there:
-    its text, and its two ends as the first, another and the last entry.
+    its text, and its two ends as the first, another and the last entry. `entry_margin_tokens` makes it a guess.
     """
 
     texts: tuple[str, ...] = ()
@@ -42,6 +42,7 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
     unexplained: tuple[str, ...] = ()
     parallel_calls: int = 0
     list_entry: tuple[str, ...] = ()
+    entry_margin_tokens: float = 0.0
 
 
 class Length(msgspec.Struct, frozen=True):
@@ -156,6 +157,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     features: int = 0
     parallel_calls: int = 0
     entry_tokens: tuple[float, ...] = ()
+    entry_margin_tokens: float = 0.0
 
 
 def measure(renderings: Sequence[Rendering], ruler: Ruler, features: Sequence[int] = ()) -> list[Measured]:
@@ -209,4 +211,5 @@ def _measured(rendering: Rendering, lengths: Iterator[Length], features: int) ->
         features=features,
         parallel_calls=rendering.parallel_calls,
         entry_tokens=entry_tokens,
+        entry_margin_tokens=rendering.entry_margin_tokens,
     )

@@ -36,23 +36,26 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def plus(self, message: Measured, *, keeps_thoughts: bool) -> "Tally":
         """The tally with one more message."""
         forgets = message.opens_turn and not keeps_thoughts
-        tokens, parallel_calls, missing = message.tokens, message.parallel_calls, message.parallel_calls
+        tokens, upper, certain = message.tokens, message.upper, message.certain
+        parallel_calls = missing = message.parallel_calls
         if message.entry_tokens and self.missing_results:
             first, other, last = message.entry_tokens
             parallel_calls, missing = self.parallel_calls, self.missing_results - 1
             tokens = first if self.missing_results == parallel_calls else other if missing else last
+            upper += tokens - message.tokens + message.entry_margin_tokens
+            certain = certain and not message.entry_margin_tokens
         unexplained = self.unexplained
         if message.unexplained:
             unexplained = tuple(dict.fromkeys(unexplained + message.unexplained))
         return Tally(
             messages=self.messages + 1,
             tokens=self.tokens + tokens,
-            upper=self.upper + message.upper - message.tokens + tokens,
+            upper=self.upper + upper,
             image_tokens=self.image_tokens + message.image_tokens,
             image_upper=self.image_upper + message.image_upper,
             thought_tokens=message.thought_tokens + (0 if forgets else self.thought_tokens),
             thought_upper=message.thought_upper + (0 if forgets else self.thought_upper),
-            certain=self.certain and message.certain,
+            certain=self.certain and certain,
             loads=self.loads + message.loads if message.loads else self.loads,
             unexplained=unexplained,
             features=self.features | message.features,
@@ -60,7 +63,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             missing_results=missing,
             last_thought_tokens=message.thought_tokens,
             last_opens_turn=message.opens_turn,
-            last_is_certain=message.certain and not message.unexplained,
+            last_is_certain=certain and not message.unexplained,
             before=self,
         )
 

@@ -56,6 +56,17 @@ def test_a_chat_with_parallel_calls_grows_with_the_list_of_their_results(results
     assert grown == tokens(json.dumps(results)) - tokens(json.dumps(plain))
 
 
+def test_letters_beyond_ascii_may_be_escaped_in_the_list() -> None:
+    listed, alone = chat(["東京は晴れ"] * 2), chat(["東京は晴れ"])
+
+    assert not listed.total.exact
+    assert (
+        listed.total.upper - listed.total.tokens
+        >= tokens(json.dumps(["東京は晴れ"] * 2)) - tokens("東京は晴れ") * 2
+    )
+    assert alone.total.exact
+
+
 def test_the_result_of_a_single_call_is_counted_as_it_is() -> None:
     assert chat(["a\nb"]).total.tokens - chat(["c"]).total.tokens == tokens("a\nb") - tokens("c")
 

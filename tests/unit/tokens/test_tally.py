@@ -72,3 +72,13 @@ def test_results_are_entries_of_a_list_until_all_have_come() -> None:
     assert total(calls, result, result, result) == 515
     assert total(calls, Measured(tokens=1), result) == 16
     assert tallied([calls, result], keeps_thoughts=False).upper == 113
+
+
+def test_a_guessed_entry_of_a_list_is_not_certain() -> None:
+    guess = Measured(tokens=5, upper=6, entry_tokens=(10.0, 10.0, 10.0), entry_margin_tokens=40)
+
+    alone = tallied([guess], keeps_thoughts=False)
+    listed = tallied([Measured(parallel_calls=2), guess], keeps_thoughts=False)
+
+    assert (alone.certain, alone.upper) == (True, 6)
+    assert (listed.certain, listed.upper) == (False, 51)

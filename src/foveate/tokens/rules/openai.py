@@ -15,7 +15,7 @@ from foveate.tokens.rules.openai_models import (
     Generation,
     generation_of,
 )
-from foveate.tokens.rules.openai_results import list_entry
+from foveate.tokens.rules.openai_results import escaping_tokens, list_entry
 from foveate.tokens.rules.typescript import function_type
 from foveate.values import (
     Document,
@@ -150,7 +150,9 @@ class OpenAIRules:
             around = generation.message + (generation.assistant if message.role == "assistant" else 0)
             rendering = self._said(said, around, role=message.role, name=message.name)
             if message.role == "tool" and not generation.channels:
-                return replace(rendering, list_entry=list_entry("".join(rendering.texts)))
+                text = "".join(rendering.texts)
+                margin = escaping_tokens(text)
+                return replace(rendering, list_entry=list_entry(text), entry_margin_tokens=margin)
             return rendering
         called = self._called(calls)
         if all(isinstance(part, Thinking) or part == Text("") for part in said):
