@@ -23,6 +23,7 @@ _KEPT_VERDICTS = 1024
 _SHARED_PREFIXES = (
     "tool keyword", "tool title", "tool description", "tool nested", "tool default", "tool several", "tool odd",
     "tool enum", "tool constraint", "tool many", "tool reference", "schema ", "strict tool", "reasoning effort",
+    "tool beyond ASCII",
 )  # fmt: skip
 _APART = ("schema beside tools", "schema after an answer")
 # Features that Gemini is not shown: `toolConfig` only constrains the answer (ai.google.dev, November 2026), and

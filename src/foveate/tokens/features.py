@@ -87,6 +87,7 @@ class Feature(IntFlag):
     IMAGE = auto()
     DOCUMENT = auto()
     OTHER_BLOCK = auto()
+    TOOL_CALL_BEYOND_ASCII = auto()
 
 
 _ROLES = {
@@ -121,6 +122,8 @@ def message_features(message: Message) -> int:
             bits |= Feature.TEXT_BESIDE_TOOL_CALL
         if any(call.item_id for call in calls):
             bits |= Feature.STORED_TOOL_CALL
+        if not all(call.arguments.isascii() and "\\u" not in call.arguments for call in calls):
+            bits |= Feature.TOOL_CALL_BEYOND_ASCII
     results = [part for part in parts if type(part) is ToolResult]
     if results:
         bits |= Feature.TOOL_RESULT
@@ -161,6 +164,8 @@ def tool_features(tool: Tool) -> frozenset[str]:
     found = {f"tool kind {tool.kind}"}
     if "\n" in tool.description.strip():
         found.add("tool description of several lines")
+    if not tool.raw.isascii() or b"\\u" in tool.raw:
+        found.add("tool beyond ASCII")
     if tool.kind == "function":
         found |= {f"tool {name}" for name in schema_features(tool.parameters)}
     if b'"strict"' in tool.raw and _is_strict(tool.raw):

@@ -176,6 +176,22 @@ def test_an_exact_count_has_a_close_bound_above_it() -> None:
         {"field_of_next_year": True},
         {"response_format": {"type": "json_schema", "json_schema": {"name": "A", "schema": {"not": {}}}}},
         {"tools": [{"type": "custom", "custom": {"name": "run"}}]},
+        {"tools": [{"type": "function", "function": {"name": "a", "description": "Größe"}}]},
+        {
+            "messages": [
+                {
+                    "role": "assistant",
+                    "tool_calls": [
+                        {
+                            "id": "1",
+                            "type": "function",
+                            "function": {"name": "a", "arguments": '{"b":"\\u00df"}'},
+                        }
+                    ],
+                },
+                {"role": "tool", "tool_call_id": "1", "content": "c"},
+            ]
+        },
         {"messages": [{"role": "user", "content": "Hi", "name": "ana"}]},
         {"messages": [{"role": "critic", "content": "Hi"}]},
         {"model": "gpt-4.9"},
