@@ -174,9 +174,16 @@ class NoUpstream(InputError):
 
 
 class KeyRefused(InputError):
-    """A request that shows a key of the gateway that is not known, or none where one is needed."""
+    """A request that shows a key of the gateway that is not known, or none where one is needed.
+
+    `public` is what a caller without a key is told, if the message names something of the configuration.
+    """
 
     code = "bad_key"
+
+    def __init__(self, message: str, *, public: str | None = None) -> None:
+        super().__init__(message)
+        self.public = message if public is None else public
 
 
 class WebSocketRefused(InputError):
@@ -321,13 +328,14 @@ class DoesNotFit(FoveateError):
 class CallRefused(FoveateError):
     """A call that a cap keeps from being made: `cap` says which, `limit` how many dollars it allows.
 
-    `problem` and `remedy` are what its message says.
+    `problem` and `remedy` are what its message says. `is_shared`: all agents spend what the cap allows.
     """
 
     code = "call_refused"
 
-    def __init__(self, problem: str, remedy: str, *, cap: str, limit: Decimal) -> None:
+    def __init__(self, problem: str, remedy: str, *, cap: str, limit: Decimal, is_shared: bool = False) -> None:
         super().__init__(f"{problem}; {remedy}")
+        self.is_shared = is_shared
         self.problem = problem
         self.remedy = remedy
         self.cap = cap
@@ -352,8 +360,9 @@ class CapExceeded(CallRefused):
         spent: Decimal,
         reserved: Decimal,
         ceiling: Decimal | None,
+        is_shared: bool = False,
     ) -> None:
-        super().__init__(problem, remedy, cap=cap, limit=limit)
+        super().__init__(problem, remedy, cap=cap, limit=limit, is_shared=is_shared)
         self.spent = spent
         self.reserved = reserved
         self.ceiling = ceiling
@@ -365,13 +374,27 @@ class CapExceeded(CallRefused):
 
 
 class CapUncheckable(CallRefused):
-    """A call of which nobody can say whether there is room for it; `reason` says why."""
+    """A call of which nobody can say whether there is room for it; `reason` says why.
+
+    `is_outage`: not because of the call, but because the ledger cannot be reached, or something failed here.
+    """
 
     code = "cap_uncheckable"
 
-    def __init__(self, problem: str, remedy: str, *, cap: str, limit: Decimal, reason: str) -> None:
-        super().__init__(problem, remedy, cap=cap, limit=limit)
+    def __init__(
+        self,
+        problem: str,
+        remedy: str,
+        *,
+        cap: str,
+        limit: Decimal,
+        reason: str,
+        is_outage: bool = False,
+        is_shared: bool = False,
+    ) -> None:
+        super().__init__(problem, remedy, cap=cap, limit=limit, is_shared=is_shared)
         self.reason = reason
+        self.is_outage = is_outage
 
 
 class WorkersFailed(FoveateError):

@@ -16,6 +16,7 @@ RAISED = [
     errors.WebSocketRefused("/v1/responses"),
     errors.MethodRefused("TRACE"),
     errors.BadPath("/v1/../x"),
+    errors.KeyRefused("calls of x are paid", public="calls are paid"),
     errors.OperationRefused("GET /v1/files", "openai"),
     errors.BadVocabulary("a.tiktoken", "is empty"),
     errors.WrongApi("qwen3", "vllm", api="anthropic"),

@@ -302,9 +302,11 @@ def port_is_free(host: str, port: int) -> bool:
 
 def gateway_seen(said: object, where: str, url: str) -> Finding | None:
     """How a gateway is by what its `/health` says, with what is wrong; None where none said it."""
-    if not isinstance(said, dict) or not {"version", "status"} <= said.keys():
+    if not isinstance(said, dict) or said.get("status") not in ("ok", "degraded"):
         return None
-    told = f"a gateway listens on {where}, version {said['version']}"
+    told = f"a gateway listens on {where}"
+    if "version" in said:  # it tells only those who may see its pages
+        told += f", version {said['version']}"
     if said["status"] == "ok":
         return ok("port", f"{told}, and is well")
     parts = {name: part for name, part in said.items() if isinstance(part, dict) and part.get("problem")}

@@ -291,7 +291,7 @@ class Admission:
 
     def _uncheckable(self, claimed: Claim, reason: str) -> CapUncheckable:
         tightest = min(claimed.caps.values(), key=lambda cap: cap.dollars)
-        return unchecked(tightest, reason, _BRING_IT_BACK)
+        return unchecked(tightest, reason, _BRING_IT_BACK, is_outage=True)
 
     def _keep(self, number: int, bill: _Bill) -> Settled:
         """Have a bill wait for the ledger, if there is room."""

@@ -80,6 +80,11 @@ class Cap:
             case scope, agent:
                 return f"the cap on a {scope}" + (f" of {agent}" if agent is not None else "")
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether all agents spend what it allows, and not each its own."""
+        return self.agent is None and self.scope in (Scope.DAY, Scope.TOTAL)
+
     def holds(self, call: Call) -> bool:
         """Whether a call is under it."""
         return self.agent in (None, call.agent)
@@ -176,10 +181,11 @@ def exceeded(
         spent=standing.spent,
         reserved=standing.reserved,
         ceiling=ceiling,
+        is_shared=cap.is_shared,
     )
 
 
-def unchecked(cap: Cap, reason: str, remedy: str) -> CapUncheckable:
+def unchecked(cap: Cap, reason: str, remedy: str, *, is_outage: bool = False) -> CapUncheckable:
     """What is told of a call of which nobody can say whether a cap has room for it."""
     return CapUncheckable(
         f"{cap} ({in_words(cap.dollars)}) cannot be checked: {reason}",
@@ -187,6 +193,8 @@ def unchecked(cap: Cap, reason: str, remedy: str) -> CapUncheckable:
         cap=str(cap),
         limit=cap.dollars,
         reason=reason,
+        is_outage=is_outage,
+        is_shared=cap.is_shared,
     )
 
 

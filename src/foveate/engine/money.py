@@ -103,7 +103,8 @@ class HoldCaps:
         except CallRefused:
             raise
         except Exception as error:  # a cap is held whatever fails: then nobody can say that there is room
-            raise unchecked(held[0], f"{type(error).__name__}: {error}", "look into the log") from error
+            said = f"{type(error).__name__}: {error}"
+            raise unchecked(held[0], said, "look into the log", is_outage=True) from error
 
     def _expect_meanwhile(self, work: Work, options: MoneyOptions) -> None:
         _try_to_expect(work, options)

@@ -6,14 +6,14 @@ Scoped pages are told who looks, and show only what that viewer may see; every o
 
 from base64 import b64decode
 from binascii import Error as NotBase64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from ipaddress import ip_address
 
 import msgspec
 
 from foveate.gateway.asks import GATEWAY_KEY, KEY_PREFIX, Receive, Scope, Send
 from foveate.gateway.keys import Keys
-from foveate.gateway.pages import OPEN, Page
+from foveate.gateway.pages import DETAILS, OPEN, Page
 from foveate.web.viewer import ADMIN, Viewer, set_viewer
 
 _NAMED = ("localhost", "127.0.0.1", "::1")
@@ -71,11 +71,12 @@ def viewer_of(headers: Mapping[bytes, bytes], *, host: str, keys: Keys) -> Viewe
         agent = keys.agent(key)
         return None if agent is None else Viewer(agent)
     is_local = is_loopback(host) and is_loopback(host_in(headers.get(b"host", b"").decode("latin-1")))
-    return ADMIN if is_local and not _is_proxied(headers) else None
+    return ADMIN if is_local and not is_proxied(headers) else None
 
 
-def _is_proxied(headers: Mapping[bytes, bytes]) -> bool:
-    return any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIX) for name in headers)
+def is_proxied(names: Iterable[bytes]) -> bool:
+    """Whether a proxy has passed a request on, by the names of its headers."""
+    return any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIX) for name in names)
 
 
 def host_in(said: str) -> str:
@@ -94,12 +95,25 @@ def guarded(
     administrators.
     """
     admins_only = {
-        path: page if path in OPEN else _guarded(page, host=host, keys=keys, is_scoped=False)
+        path: _open(page, host=host, keys=keys)
+        if path in OPEN
+        else _guarded(page, host=host, keys=keys, is_scoped=False)
         for path, page in pages.items()
     }
     return admins_only | {
         path: _guarded(page, host=host, keys=keys, is_scoped=True) for path, page in scoped.items()
     }
+
+
+def _open(page: Page, *, host: str, keys: Callable[[], Keys]) -> Page:
+    """Return a page for everybody, which is told whether its caller may see details."""
+
+    async def shown(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        viewer = None if is_from_another_site(headers) else viewer_of(headers, host=host, keys=keys())
+        await page({**scope, DETAILS: viewer is not None and viewer.sees_everything}, receive, send)
+
+    return shown
 
 
 def _guarded(page: Page, *, host: str, keys: Callable[[], Keys], is_scoped: bool) -> Page:

@@ -26,6 +26,7 @@ from foveate.errors import (
 )
 from foveate.fold.model import Endpoint
 from foveate.gateway.asks import KIND, SESSION, Ask, Receive, Scope, Send, ask_of
+from foveate.gateway.audience import audience_of
 from foveate.gateway.aws_signing import CLIENT_HEADERS, AwsSigner
 from foveate.gateway.body_errors import BodyRefused, TooLarge
 from foveate.gateway.body_memory import BodyMemory, HeldBody
@@ -160,7 +161,11 @@ class Gateway:
             if client.has_begun:
                 return  # the server cuts the connection, so that nobody takes it for the whole answer
             headers = _HEADERS_OF_REFUSALS.get(type(error), ())
-            await client.refuse(refusal_for(error, client.spoken), retry=may_retry(error), headers=headers)
+            audience = audience_of(
+                ask.raw_headers, has_key=ask.key is not None and bool(client.agent), is_open=self._is_open
+            )
+            refusal = refusal_for(error, client.spoken, audience)
+            await client.refuse(refusal, retry=may_retry(error), headers=headers)
         except Exception as error:  # a fault of ours: told, and left to the server, which answers it
             client.refused, client.reason = "internal_error", type(error).__name__
             client.status = client.status or 500

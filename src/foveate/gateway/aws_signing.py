@@ -85,5 +85,6 @@ class AwsSigner:
             reason = str(error)
         raise KeyRefused(
             f"the gateway has no AWS credentials to sign with ({reason}): set AWS_ACCESS_KEY_ID and"
-            " AWS_SECRET_ACCESS_KEY, or a profile, where it runs"
+            " AWS_SECRET_ACCESS_KEY, or a profile, where it runs",
+            public="the gateway cannot sign this request",
         )

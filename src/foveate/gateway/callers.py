@@ -62,7 +62,8 @@ def agent_of(ask: Ask, keys: Keys, user_agents: Sequence[tuple[str, str]] = ()) 
     if keys.are_of(named):
         raise KeyRefused(
             f"the agent {named!r} has keys of the gateway, and only they name it: show one of them (`foveate "
-            f"config key --agent {named}` makes another), or name an agent that has none"
+            f"config key --agent {named}` makes another), or name an agent that has none",
+            public="this agent has keys of the gateway, and only they name it: show one of them",
         )
     return named
 
@@ -113,7 +114,9 @@ def check_payer(ask: Ask, upstream: Upstream, *, is_open: bool) -> None:
     if is_open and upstream.replaces_keys and ask.key is None:
         raise KeyRefused(
             f"calls of {upstream.name} are paid by this gateway, and only for those who show a key of "
-            "the gateway (`foveate config key` makes one): send it in the place of the provider's"
+            "the gateway (`foveate config key` makes one): send it in the place of the provider's",
+            public="this gateway pays for such calls, and only for those who show one of its keys: send it in"
+            " the place of the provider's",
         )
 
 

@@ -123,14 +123,18 @@ def check_credentials(ask: Ask, upstream: Upstream) -> None:
             raise KeyRefused(
                 f"this request shows {what}, and would go to {upstream.name}, which should not see it. Nothing"
                 f" was sent. Use a key of {upstream.name}, or configure the provider of this key in"
-                " foveate.yaml (`upstreams` and `routes`)"
+                " foveate.yaml (`upstreams` and `routes`)",
+                public=f"this request shows {what}, and would go to a provider that should not see it. Nothing"
+                " was sent",
             )
     for pattern, what, owners in _PATHS:
         if target not in owners and pattern.match(ask.path):
             raise KeyRefused(
                 f"{ask.method} {ask.path[:100]} is {what}, and would go to {upstream.name}, which does not"
                 " speak it. Nothing was sent. Point the client at its provider, or name an upstream in"
-                " foveate.yaml that speaks it (docs/providers.md)"
+                " foveate.yaml that speaks it (docs/providers.md)",
+                public=f"{ask.method} {ask.path[:100]} is {what}, which this gateway does not serve. Nothing"
+                " was sent",
             )
 
 

@@ -1,7 +1,8 @@
 """The gateway's own pages: whether it is well, whether it can be sent requests, and its numbers.
 
 `/health` and `/ready` are for machines that know nothing, so they need no key and tell nothing of anybody's
-requests. `/metrics` names agents and what they spend.
+requests. To whoever may not see the other pages they say only whether the gateway is well and ready: no paths,
+and nothing of the configuration. `/metrics` names agents and what they spend.
 """
 
 import asyncio
@@ -22,6 +23,9 @@ HEALTH, READY, METRICS = "/health", "/ready", "/metrics"
 _ICON = "/favicon.ico"
 OPEN = frozenset((HEALTH, READY, _ICON))
 """Those that need no key, wherever they are asked from."""
+
+DETAILS = "foveate.details"
+"""The key of a scope that says whether its caller may see more than whether the gateway is well."""
 
 # So long the store may take to answer before it is taken to be out of reach.
 PROBE_SECONDS = 1.0
@@ -55,11 +59,16 @@ class Vitals:
         return not self.store_problem and not self.is_ending
 
 
+def status_of(vitals: Vitals) -> str:
+    """Return the word for how a gateway is."""
+    return "ok" if vitals.is_well else "degraded"
+
+
 def health_object(vitals: Vitals) -> dict[str, Any]:
     """What `/health` says."""
     problem = vitals.config
     return {
-        "status": "ok" if vitals.is_well else "degraded",
+        "status": status_of(vitals),
         "version": vitals.version,
         "config": {
             "valid": problem is None,
@@ -100,14 +109,15 @@ def pages(look: Callable[[], Awaitable[Vitals]], samples: Callable[[], list[Samp
 
     async def health(scope: Scope, _receive: Receive, send: Send) -> None:
         vitals = await look()
-        await _answer(scope, send, 200, msgspec.json.encode(health_object(vitals)))
+        said = health_object(vitals) if scope.get(DETAILS) else {"status": status_of(vitals)}
+        await _answer(scope, send, 200, msgspec.json.encode(said))
 
     async def ready(scope: Scope, _receive: Receive, send: Send) -> None:
         vitals = await look()
-        said = {
-            "ready": vitals.is_ready,
-            "problem": "ending" if vitals.is_ending else vitals.store_problem or None,
-        }
+        store_problem = vitals.store_problem or None
+        if store_problem and not scope.get(DETAILS):
+            store_problem = "the store cannot be reached"
+        said = {"ready": vitals.is_ready, "problem": "ending" if vitals.is_ending else store_problem}
         await _answer(scope, send, 200 if vitals.is_ready else 503, msgspec.json.encode(said))
 
     async def metrics(scope: Scope, _receive: Receive, send: Send) -> None:

@@ -26,6 +26,7 @@ from foveate.errors import (
     WebSocketRefused,
     WrongApi,
 )
+from foveate.gateway.audience import Audience, text_for
 from foveate.values import Format
 from foveate.wire.refusals import Refusal, failed
 from foveate.wire.threads import NOT_FOUND
@@ -35,24 +36,25 @@ SHOULD_RETRY = "x-should-retry"
 _HOST = re.compile(r"https?://(?:[^/?#]*@)?([^/?#@]+)")
 
 
-def refusal_for(error: FoveateError, spoken: Format) -> Refusal:
-    """How an error is told."""
+def refusal_for(error: FoveateError, spoken: Format, audience: Audience = Audience.OPERATOR) -> Refusal:
+    """Return the response for an error, with what its reader may know of it."""
+    said = text_for(error, audience)
     match error:
         case DoesNotFit():
-            return _too_long(error, spoken)
+            return _too_long(error, spoken, said)
         case CallRefused():
-            return _over_cap(error, spoken)
+            return _over_cap(said, spoken)
         case ThreadRefused():
-            refusal = failed(spoken, 404 if error.thread_code == NOT_FOUND else 400, str(error))
+            refusal = failed(spoken, 404 if error.thread_code == NOT_FOUND else 400, said)
             return replace(refusal, details={"error_code": error.thread_code})
         case WebSocketRefused():
-            return failed(spoken, 426, str(error))
+            return failed(spoken, 426, said)
         case KeyRefused():
-            return failed(spoken, 401, str(error))
+            return failed(spoken, 401, said)
         case OperationRefused():
-            return failed(spoken, 403, str(error))
+            return failed(spoken, 403, said)
         case MethodRefused():
-            return failed(spoken, 405, str(error))
+            return failed(spoken, 405, said)
         case (
             BadPath()
             | BudgetExceeded()
@@ -61,13 +63,13 @@ def refusal_for(error: FoveateError, spoken: Format) -> Refusal:
             | MalformedRequest()
             | RequestLimitExceeded()
         ):
-            return failed(spoken, 400, str(error))
+            return failed(spoken, 400, said)
         case UpstreamTimeout():
-            return failed(spoken, 504, f"the provider did not answer in time ({error.reason})")
+            return failed(spoken, 504, said)
         case UpstreamError():
-            return failed(spoken, 502, f"the provider could not be reached ({error.reason})")
+            return failed(spoken, 502, said)
         case _:
-            return failed(spoken, 500, str(error))
+            return failed(spoken, 500, said)
 
 
 def reason_of(error: FoveateError) -> str:
@@ -88,30 +90,30 @@ def may_retry(error: FoveateError) -> bool:
     return isinstance(error, UpstreamError)
 
 
-def _too_long(error: DoesNotFit, spoken: Format) -> Refusal:
+def _too_long(error: DoesNotFit, spoken: Format, said: str) -> Refusal:
     """In each provider's own words first: clients look for them, and shorten the conversation by themselves."""
     if spoken is Format.ANTHROPIC:
         return Refusal(
-            message=f"prompt is too long: {error.tokens} tokens > {error.limit_tokens} maximum. {error}"
+            message=f"prompt is too long: {error.tokens} tokens > {error.limit_tokens} maximum. {said}"
         )
     if spoken is Format.BEDROCK:
-        return failed(spoken, 400, f"Input is too long for requested model. {error}")
+        return failed(spoken, 400, f"Input is too long for requested model. {said}")
     if spoken is Format.GEMINI:
         return failed(
             spoken,
             400,
             f"The input token count ({error.tokens}) exceeds the maximum number of tokens allowed"
-            f" ({error.limit_tokens}). {error}",
+            f" ({error.limit_tokens}). {said}",
         )
     return Refusal(
         message=f"This model's maximum context length is {error.window_tokens} tokens. However, your messages "
-        f"resulted in {error.tokens} tokens. Please reduce the length of the messages. {error}",
+        f"resulted in {error.tokens} tokens. Please reduce the length of the messages. {said}",
         code="context_length_exceeded",
         param="input" if spoken is Format.RESPONSES else "messages",
     )
 
 
-def _over_cap(error: CallRefused, spoken: Format) -> Refusal:
+def _over_cap(said: str, spoken: Format) -> Refusal:
     if spoken in (Format.ANTHROPIC, Format.GEMINI, Format.BEDROCK):
-        return failed(spoken, 402, str(error))
-    return Refusal(message=str(error), status=402, kind="insufficient_quota", code="insufficient_quota")
+        return failed(spoken, 402, said)
+    return Refusal(message=said, status=402, kind="insufficient_quota", code="insufficient_quota")

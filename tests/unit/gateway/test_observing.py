@@ -19,7 +19,7 @@ from foveate.gateway import metrics_folder
 from foveate.gateway.assembly import Choices, choices_of
 from foveate.gateway.logs import LogWriter
 from foveate.gateway.observing import Observing, Parts
-from foveate.gateway.pages import Page
+from foveate.gateway.pages import DETAILS, Page
 from foveate.gateway.telemetry import Telemetry
 from foveate.prompt.workspace import WorkspaceCounts
 
@@ -82,7 +82,7 @@ async def asked(page: Page) -> tuple[int, bytes]:
     async def receive() -> MutableMapping[str, Any]:
         return {"type": "http.request"}
 
-    await page({"method": "GET", "headers": []}, receive, send)
+    await page({"method": "GET", "headers": [], DETAILS: True}, receive, send)
     return sent[0]["status"], sent[1]["body"]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from foveate.engine.board import Board, Sample
 from foveate.engine.series import REQUESTS
 from foveate.errors import BadSetting, StoreUnavailable
-from foveate.gateway.pages import Vitals, health_object, pages, probed
+from foveate.gateway.pages import DETAILS, Vitals, health_object, pages, probed
 
 WELL = Vitals(version="1.2.3", store="/data/foveate.sqlite")
 
@@ -23,7 +23,7 @@ def counted() -> list[Sample]:
 
 
 async def asked(
-    path: str, vitals: Vitals, *, method: str = "GET", accept: bytes = b""
+    path: str, vitals: Vitals, *, method: str = "GET", accept: bytes = b"", details: bool = True
 ) -> tuple[int, str, bytes]:
     """The status, content type and body of a page."""
     sent: list[MutableMapping[str, Any]] = []
@@ -38,7 +38,7 @@ async def asked(
         return vitals
 
     page = pages(look, counted)[path]
-    await page({"method": method, "headers": [(b"accept", accept)]}, receive, send)
+    await page({"method": method, "headers": [(b"accept", accept)], DETAILS: details}, receive, send)
     start, body = sent
     headers = dict(start["headers"])
     assert method == "HEAD" or int(headers[b"content-length"]) == len(body["body"])
@@ -134,3 +134,13 @@ async def test_a_store_that_fails_or_stalls_is_told_and_not_waited_for() -> None
     assert await probed(failing(StoreUnavailable("db", "gone"))) == "db: gone"
     assert await probed(failing(RuntimeError("no"))) == "RuntimeError: no"
     assert await probed(lambda: asyncio.sleep(60), limit_seconds=0.01) == "no answer within 0.01 s"
+
+
+async def test_without_details_health_says_only_whether_all_is_well() -> None:
+    where = "/home/ana/foveate.sqlite"
+    lost = Vitals(version="1", store=where, store_problem=f"{where}: is locked")
+    assert await asked("/health", WELL, details=False) == (200, "application/json", b'{"status":"ok"}')
+    assert (await asked("/health", lost, details=False))[2] == b'{"status":"degraded"}'
+    status, _, body = await asked("/ready", lost, details=False)
+    assert (status, body) == (503, b'{"ready":false,"problem":"the store cannot be reached"}')
+    assert where in (await asked("/ready", lost))[2].decode()

@@ -1,0 +1,171 @@
+"""What callers without a key learn of a gateway that other machines reach: no paths, amounts or addresses."""
+
+import http.client
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from foveate.gateway.keys import hash_of, new_key
+from tests.e2e.test_store_faults_sqlite import locked_by_another_process
+from tests.served import serving
+from tests.upstreams import Talk, running_upstream
+
+pytestmark = pytest.mark.process
+
+KEY, ADMIN_KEY = new_key(), new_key()
+LIMIT = "0.01234"
+CLAUDE = {"model": "claude-opus-4-5", "max_tokens": 64_000, "messages": [{"role": "user", "content": "Hello"}]}
+GPT = {"model": "gpt-4.1", "max_tokens": 50, "messages": CLAUDE["messages"]}
+CONFIG = """
+upstreams:
+  anthropic: {{base_url: '{url}'}}
+  openai: {{base_url: 'http://127.0.0.1:1/v1'}}
+  paidhost: {{base_url: '{url}/paid', api: openai, key_variable: PAID_KEY}}
+routes:
+  - {{models: 'paid-*', upstream: paidhost}}
+cost:
+  caps:
+    - {{scope: total, dollars: {limit}}}
+    - {{scope: call, agent: bob, dollars: 0.5}}
+    - {{scope: call, agent: ana, dollars: 0.02}}
+server: {{admin_keys: ['{admin}']}}
+agents:
+  - {{id: ana, keys: ['{hashed}']}}
+  - {{id: bob, keys: ['{other}']}}
+"""
+
+
+@dataclass(frozen=True)
+class Open:
+    """A gateway that other machines reach, its folder, and what no caller without a key may learn."""
+
+    port: int
+    folder: Path
+    secrets: tuple[str, ...]
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, str]:
+        """Send a request; its status and all of the response, headers too."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        sent = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        try:
+            connection.request(
+                method, path, sent, {name.replace("_", "-"): said for name, said in headers.items()}
+            )
+            answer = connection.getresponse()
+            return answer.status, f"{answer.getheaders()} {answer.read().decode()}"
+        finally:
+            connection.close()
+
+    def leaks(self, said: str) -> list[str]:
+        return [secret for secret in self.secrets if secret in said]
+
+
+def silent(talk: Talk) -> None:
+    talk.ask()
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
+    folder = tmp_path_factory.mktemp("texts")
+    with running_upstream(silent) as upstream:
+        config = CONFIG.format(
+            url=upstream.url,
+            limit=LIMIT,
+            hashed=hash_of(KEY),
+            admin=hash_of(ADMIN_KEY),
+            other=hash_of(new_key()),
+        )
+        (folder / "foveate.yaml").write_text(config)
+        with serving(folder, "--host", "0.0.0.0", PAID_KEY="sk-paid-0123456789") as found:
+            secrets = (
+                *(str(folder), str(Path.home()), "foveate.sqlite", "foveate.yaml", upstream.url),
+                *(
+                    urlsplit(upstream.url).netloc,
+                    "127.0.0.1:1",
+                    "paidhost",
+                    "bob",
+                    "sk-paid",
+                    KEY,
+                    hash_of(KEY),
+                ),
+                *(LIMIT, "$0.01", "$0.5", "$"),
+            )
+            yield Open(urlsplit(found.url).port or 0, folder, secrets)
+
+
+JSON = {"content_type": "application/json"}
+ANTHROPIC = {**JSON, "x_api_key": "sk-ant-0", "anthropic_version": "2023-06-01"}
+OPENAI = {**JSON, "authorization": "Bearer sk-0"}
+REQUESTS: dict[str, tuple[int, str, str, Any, dict[str, str]]] = {
+    "health": (200, "GET", "/health", None, {}),
+    "ready": (200, "GET", "/ready", None, {}),
+    "metrics": (401, "GET", "/metrics", None, {}),
+    "overview": (401, "GET", "/", None, {}),
+    "sessions": (401, "GET", "/-/sessions", None, {}),
+    "a cap": (402, "POST", "/v1/messages", CLAUDE, ANTHROPIC),
+    "a cap, chat": (402, "POST", "/v1/chat/completions", GPT | {"max_tokens": 30_000}, OPENAI),
+    "a cap, responses": (402, "POST", "/v1/responses", {"model": "gpt-4.1", "input": "Hi" * 99_999}, OPENAI),
+    "an unknown price": (402, "POST", "/v1/chat/completions", GPT | {"model": "nobody's"}, OPENAI),
+    "an unknown route": (402, "POST", "/v1/images", {}, OPENAI),
+    "a body that cannot be read": (402, "POST", "/v1/messages", b"{", ANTHROPIC),
+    "a duplicate key": (400, "POST", "/v1/messages", b'{"model": "a", "model": "b"}', ANTHROPIC),
+    "an upstream that is away": (502, "POST", "/v1/chat/completions", GPT | {"max_tokens": 5}, OPENAI),
+    "another agent": (401, "POST", "/v1/messages", CLAUDE, {**ANTHROPIC, "x_foveate_agent": "ana"}),
+    "an unknown key": (401, "POST", "/v1/messages", CLAUDE, {**JSON, "x_api_key": "fov-nobody's"}),
+    "a paid upstream": (401, "POST", "/v1/chat/completions", GPT | {"model": "paid-1"}, OPENAI),
+    "another API": (400, "POST", "/v1/messages", CLAUDE | {"model": "paid-1"}, ANTHROPIC),
+    "an API of another provider": (402, "POST", "/v1beta/models/gemini-3:generateContent", {}, JSON),
+    "an API without an upstream": (400, "POST", "/openai/deployments/x/chat/completions", GPT, JSON),
+    "a method": (405, "TRACE", "/v1/messages", None, {}),
+    "a path": (400, "GET", "/v1/../../etc/passwd", None, OPENAI),
+    "a websocket": (426, "GET", "/v1/responses", None, {"connection": "upgrade", "upgrade": "websocket"}),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_without_a_key_no_path_amount_or_address_is_told(gateway: Open, name: str) -> None:
+    """Attack: /health told the store's path to everybody, and a 402 told the caps and what is spent of them."""
+    status, method, path, body, headers = REQUESTS[name]
+    found, said = gateway.ask(method, path, body, **headers)
+    assert found == status, said
+    assert gateway.leaks(said) == []
+
+
+def test_only_administrators_read_what_is_wrong_with_the_gateway(gateway: Open) -> None:
+    shown: tuple[dict[str, str], ...] = (
+        {},
+        {"x_api_key": "fov-wrong"},
+        {"authorization": "Bearer sk-0"},
+        {"x_api_key": KEY},
+    )
+    for headers in shown:
+        said = gateway.ask("GET", "/health", **headers)[1]
+        assert said.partition("] ")[2] in ('{"status":"ok"}', '{"status":"degraded"}')
+    assert str(gateway.folder) in gateway.ask("GET", "/health", x_api_key=ADMIN_KEY)[1]
+
+
+def test_a_key_is_told_how_its_own_caps_stand_and_no_path(gateway: Open) -> None:
+    status, said = gateway.ask("POST", "/v1/messages", CLAUDE, **(ANTHROPIC | {"x_foveate_key": KEY}))
+    assert status == 402
+    assert "the cap on a call of ana is $0.02" in said
+    less = CLAUDE | {"max_tokens": 600}  # fits its own cap, and not the one that all agents share
+    status, said = gateway.ask("POST", "/v1/messages", less, **(ANTHROPIC | {"x_foveate_key": KEY}))
+    assert status == 402
+    assert gateway.leaks(said) == []
+
+
+def test_while_the_store_is_away_nobody_is_told_where_it_is(gateway: Open) -> None:
+    small = CLAUDE | {"max_tokens": 5}
+    gateway.ask("POST", "/v1/messages", small, **ANTHROPIC)
+    with locked_by_another_process(gateway.folder / "foveate.sqlite"):
+        for headers in (ANTHROPIC, ANTHROPIC | {"x_foveate_key": KEY}):
+            status, said = gateway.ask("POST", "/v1/messages", small, **headers)
+            assert (status, "cannot be checked" in said) == (402, True)
+            assert gateway.leaks(said) == []
+        status, said = gateway.ask("GET", "/ready")
+        assert gateway.leaks(said) == []
