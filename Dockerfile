@@ -5,19 +5,32 @@
 #   docker run -p 8090:8090 -v foveate:/data -e ANTHROPIC_API_KEY foveate
 #
 # The data (FOVEATE_HOME) is in the volume /data; a foveate.yaml in it is the configuration.
+#
+# Packages are installed by the hashes of the lock files. The base image is named by a tag, so that a build has
+# its latest security fixes. To pin it by its digest, as a release should:
+#
+#   docker build --build-arg PYTHON_IMAGE="$(python3 tools/image_digest.py)" -t foveate .
 
-FROM python:3.12-slim AS build
+ARG PYTHON_IMAGE=python:3.12-slim
+
+FROM ${PYTHON_IMAGE} AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
-RUN python -m venv /opt/foveate
-COPY pyproject.toml README.md LICENSE requirements.lock ./
-# What the lock pins also pins what is built here; the groups for tests and benchmarks are left out.
-RUN sed -e 's/ \\$//' -e '/^ *--hash/d' -e '/^ *#/d' requirements.lock > constraints.txt
+# Wheels alone: what is built from source would fetch its build tools without hashes. wordllama has none for Linux on
+# ARM (November 2026), so there the image is built with `--platform linux/amd64`.
+COPY requirements-build.lock requirements-runtime.lock ./
+RUN python -m venv /opt/build \
+    && /opt/build/bin/pip install --require-hashes --only-binary :all: -r requirements-build.lock
+RUN python -m venv /opt/foveate \
+    && /opt/foveate/bin/pip install --require-hashes --only-binary :all: -r requirements-runtime.lock
+COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
-RUN /opt/foveate/bin/pip install --constraint constraints.txt . \
+RUN /opt/build/bin/pip wheel --no-deps --no-index --no-build-isolation --wheel-dir wheel . \
+    && /opt/foveate/bin/pip install --no-deps --no-index wheel/foveate-*.whl \
+    && /opt/foveate/bin/pip check \
     && /opt/foveate/bin/python -m compileall -q /opt/foveate/lib
 
-FROM python:3.12-slim
+FROM ${PYTHON_IMAGE}
 LABEL org.opencontainers.image.title="foveate" \
       org.opencontainers.image.description="Decides what goes into a language model's context window, and what that costs." \
       org.opencontainers.image.licenses="Apache-2.0"

@@ -29,6 +29,7 @@ from tests import loopback
 
 ROOT = Path(__file__).parents[2]
 LOCKS = {"requirements.lock": "dev", "requirements-bench.lock": "bench"}
+IMAGE_LOCKS = ("requirements-runtime.lock", "requirements-build.lock")
 COMMANDS = ("run", "test", "bench", ".ci/run", "tools/lock")
 INDEX_ADDRESS = re.compile(r"pythonhosted\.org|pypi\.org|https?://\S*/simple\b|index-url\s*=")
 
@@ -71,7 +72,7 @@ def test_a_lock_pins_all_that_the_project_requires(lock: str) -> None:
             assert version in requirement.specifier, f"{lock} has {requirement.name} {version}"
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", [*LOCKS, *IMAGE_LOCKS])
 def test_a_lock_was_made_from_the_requirements_of_today(lock: str) -> None:
     digest = runpy.run_path(str(ROOT / "tools" / "lock_inputs.py"))["digest"]
     today = digest((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -90,7 +91,7 @@ def test_removing_a_requirement_makes_the_locks_stale() -> None:
     assert digest(without) != digest(text)
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", [*LOCKS, *IMAGE_LOCKS])
 def test_every_pin_of_a_lock_has_a_hash(lock: str) -> None:
     text = (ROOT / lock).read_text(encoding="utf-8")
     for entry in re.split(r"\n(?=[a-z0-9])", text)[1:]:

@@ -1,9 +1,12 @@
 """The files to run the gateway by: what they copy and call is there."""
 
 import re
+import runpy
 import shutil
 import subprocess
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -40,6 +43,76 @@ def test_the_image_is_not_run_by_root_and_keeps_its_data_in_a_volume() -> None:
     assert home
     assert f"\nVOLUME {home[1]}\n" in last_stage
     assert HEALTH in last_stage[last_stage.index("HEALTHCHECK") :]
+
+
+def run_commands() -> list[list[str]]:
+    """The commands that the image is built by, each as its words."""
+    joined = DOCKERFILE.replace("\\\n", " ")
+    lines = re.findall(r"^RUN (.*)$", joined, re.MULTILINE)
+    return [command.split() for line in lines for command in line.split("&&")]
+
+
+def test_the_image_installs_nothing_without_its_hash() -> None:
+    installs = [words for words in run_commands() if "pip" in words[0] and words[1] in ("install", "wheel")]
+    assert len(installs) == 4
+    for words in installs:
+        if "--require-hashes" in words:
+            assert "--only-binary" in words  # a build from source fetches its tools without hashes
+            lock = ROOT / words[words.index("-r") + 1]
+            pinned = re.split(r"^(?=\S+==)", lock.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+            assert pinned
+            assert all("--hash=sha256:" in one for one in pinned), lock.name
+        else:  # the project itself, from its own source
+            assert {"--no-deps", "--no-index"} <= set(words)
+
+
+def test_the_image_is_built_with_the_versions_that_tests_run_with() -> None:
+    tested = set(PINNED.findall((ROOT / "requirements.lock").read_text(encoding="utf-8")))
+    for lock in ("requirements-runtime.lock", "requirements-build.lock"):
+        assert set(PINNED.findall((ROOT / lock).read_text(encoding="utf-8"))) <= tested
+
+
+PINNED = re.compile(r"^([\w.\[\]-]+)==(\S+)", re.MULTILINE)
+
+
+def test_all_stages_of_the_image_have_the_same_base_that_can_be_pinned_by_digest() -> None:
+    assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) == {"${PYTHON_IMAGE}"}
+    assert re.search(r"^ARG PYTHON_IMAGE=python:3\.\d+-slim$", DOCKERFILE, re.MULTILINE)
+    assert DOCKERFILE.index("ARG PYTHON_IMAGE") < DOCKERFILE.index("\nFROM ")
+
+
+class Registry(BaseHTTPRequestHandler):
+    """A registry that wants a token, as Docker Hub does."""
+
+    def do_HEAD(self) -> None:
+        is_known = self.headers["authorization"] == "Bearer a-token"
+        self.send_response(200 if is_known else 401)
+        if is_known and self.path == "/v2/library/python/manifests/3.12-slim":
+            self.send_header("docker-content-digest", f"sha256:{'ab' * 32}")
+        realm = f"http://{self.headers['host']}/token"
+        self.send_header("www-authenticate", f'Bearer realm="{realm}",service="r",scope="library/python:pull"')
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        is_asked = self.path == "/token?service=r&scope=library%2Fpython%3Apull"
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"token": "a-token"}' if is_asked else b"{}")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_the_digest_of_the_base_image_is_asked_for_at_its_registry() -> None:
+    tool = runpy.run_path(str(ROOT / "tools" / "image_digest.py"))
+    assert tool["base_image"](DOCKERFILE) == "python:3.12-slim"
+    with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        registry = f"http://127.0.0.1:{server.server_port}"
+        assert tool["digest_of"]("python:3.12-slim", registry=registry) == f"sha256:{'ab' * 32}"
+        with pytest.raises(SystemExit, match="no digest"):
+            tool["digest_of"]("python:3.11", registry=registry)
+        server.shutdown()
 
 
 @pytest.mark.parametrize(
