@@ -51,8 +51,9 @@ class _Answering:
                 talk.ask()
             except Gone:
                 return
-            talk.say(*self.response.pieces, pause_seconds=0)
-            if self.response.closes:
+            response = self.response  # once it is sent, the next one may be set
+            talk.say(*response.pieces)
+            if response.closes:
                 return
 
 
