@@ -54,6 +54,10 @@ def garden(folder: Path, *, memory_limit_tokens: int = 300) -> SectionOptions:
     )
 
 
+OPENED: list[Sources] = []
+"""The sources of every `Injecting`. Whoever makes one closes them: their watchers are threads."""
+
+
 @dataclass
 class Injecting:
     """The step by itself, with the sources that it has."""
@@ -63,6 +67,7 @@ class Injecting:
     patience_seconds: float = 30
 
     def __post_init__(self) -> None:
+        OPENED.append(self.sources)
         self.step = Inject(self.sources, patience_seconds=self.patience_seconds)
 
     def work(
