@@ -6,7 +6,6 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
-from anthropic import Anthropic
 
 from foveate import wire
 from foveate.tokens import Backend, CounterOptions, Counting
@@ -163,6 +162,8 @@ async def test_a_responses_request_is_counted_as_it_is_billed(
 async def test_anthropics_own_client_gets_the_number_that_our_counter_gets(
     llama_server: LlamaServer, messages: dict[str, Any]
 ) -> None:
+    from anthropic import Anthropic
+
     body = {"model": llama_server.model, **messages}
     with Anthropic(base_url=llama_server.base_url, api_key="none", max_retries=0) as official:
         theirs = await asyncio.to_thread(lambda: official.messages.count_tokens(**body))

@@ -4,7 +4,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 from foveate.cost.ledger import Category, Entry
@@ -18,6 +17,8 @@ from tests.sandboxes import KEY
 
 @pytest.mark.slow
 def test_what_the_server_counts_is_what_it_bills(llama_server: LlamaServer, tmp_path: Path) -> None:
+    import openai
+
     counter = CounterOptions(backend=Backend.ENDPOINT, use_endpoint=True, timeout_ms=20_000)
     messages: Any = [
         {"role": "system", "content": "Be brief."},

@@ -119,18 +119,24 @@ class Odd:
         return TokenCount(tokens, False, tokens + len(text) // 5 + 11)
 
 
+# Exact and inexact ones, with seams and without.
+COUNTERS = (
+    "gpt-4o",
+    "gpt-4",
+    "claude-sonnet-4-5",
+    "gemini-2.5-flash",
+    "mistral-7b",
+    "mixtral-8x7b",  # the only vocabulary that comes along and has no seams
+    "qwen3-32b",
+    "nobody/knows",
+    "estimated",
+    "odd",
+)
+
+
 @functools.cache
-def counters() -> dict[str, TextCounter]:
-    """Exact and inexact ones, with seams and without."""
-    models = (
-        "gpt-4o",
-        "gpt-4",
-        "claude-sonnet-4-5",
-        "gemini-2.5-flash",
-        "mistral-7b",
-        "mixtral-8x7b",  # the only vocabulary that comes along and has no seams
-        "qwen3-32b",
-        "nobody/knows",
-    )
-    known: dict[str, TextCounter] = {model: counter_for(model) for model in models}
-    return known | {"estimated": estimating_counter_for("gpt-4o"), "odd": Odd()}
+def counter_named(name: str) -> TextCounter:
+    """Load one of `COUNTERS`."""
+    if name == "odd":
+        return Odd()
+    return estimating_counter_for("gpt-4o") if name == "estimated" else counter_for(name)

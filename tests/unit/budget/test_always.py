@@ -11,11 +11,11 @@ import foveate
 from foveate.budget import Action, Budget, Priority, Prompt, Section
 from foveate.errors import BudgetExceeded
 from foveate.tokens.gauge import TextCounter
-from tests.unit.budget.sectioned import cases, counters, ladders
+from tests.unit.budget.sectioned import COUNTERS, cases, counter_named, ladders
 from tests.unit.tokens.oracle import tiktoken_encoding
 
 RANKS = {priority: rank for rank, priority in enumerate(Priority)}
-counter_names = st.sampled_from(tuple(counters()))
+counter_names = st.sampled_from(COUNTERS)
 PRIORITY_LADDERS = st.sampled_from(("truncate_low_priority", "drop_low_priority"))
 
 
@@ -37,9 +37,9 @@ def assembled(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", counters())
+@pytest.mark.parametrize("name", COUNTERS)
 def test_the_finished_prompt_counted_whole_is_within_the_budget(name: str) -> None:
-    counter = counters()[name]
+    counter = counter_named(name)
 
     @settings(max_examples=60)
     @given(case=cases(), ladder=ladders, show=st.booleans())
@@ -78,17 +78,17 @@ def test_a_required_section_is_whole_up_to_its_own_cap(
     case: tuple[list[Section], int], ladder: object, name: str, show: bool
 ) -> None:
     some, limit_tokens = case
-    prompt = assembled(some, limit_tokens, ladder, counters()[name], show=show)
+    prompt = assembled(some, limit_tokens, ladder, counter_named(name), show=show)
     if prompt is None:
         return
     for section, report in zip(some, prompt.sections, strict=False):
         if section.priority is Priority.REQUIRED and section.enabled:
             cap = report.cap_tokens
-            if cap is None or counters()[name].text(section.text).upper <= cap:
+            if cap is None or counter_named(name).text(section.text).upper <= cap:
                 assert report.text == section.text
             else:
                 assert report.text
-                assert counters()[name].text(report.text).upper <= cap
+                assert counter_named(name).text(report.text).upper <= cap
             assert {cut.rung for cut in prompt.cuts if cut.section == section.name} <= {"cap"}
 
 
@@ -99,7 +99,7 @@ def test_nothing_is_cut_for_want_of_room_while_something_lower_has_tokens_to_giv
     case: tuple[list[Section], int], ladder: str, name: str, show: bool
 ) -> None:
     some, limit_tokens = case
-    prompt = assembled(some, limit_tokens, ladder, counters()[name], show=show)
+    prompt = assembled(some, limit_tokens, ladder, counter_named(name), show=show)
     if prompt is None:
         return
     wanting = {cut.section for cut in prompt.cuts if cut.rung != "cap"}
@@ -116,10 +116,10 @@ def test_nothing_is_cut_for_want_of_room_while_something_lower_has_tokens_to_giv
 @given(case=cases(), ladder=ladders, name=counter_names)
 def test_no_section_is_over_its_own_cap(case: tuple[list[Section], int], ladder: object, name: str) -> None:
     some, limit_tokens = case
-    prompt = assembled(some, limit_tokens, ladder, counters()[name])
+    prompt = assembled(some, limit_tokens, ladder, counter_named(name))
     for report in prompt.sections if prompt else ():
         if report.cap_tokens is not None:
-            assert report.upper == counters()[name].text(report.text).upper
+            assert report.upper == counter_named(name).text(report.text).upper
             assert report.upper <= report.cap_tokens
 
 
@@ -130,7 +130,7 @@ def test_the_budget_that_is_shown_says_its_own_number(
     case: tuple[list[Section], int], ladder: str, name: str
 ) -> None:
     some, limit_tokens = case
-    prompt = assembled(some, limit_tokens, ladder, counters()[name], show=True)
+    prompt = assembled(some, limit_tokens, ladder, counter_named(name), show=True)
     if prompt is not None:
         assert f"Using {prompt.count.upper}/{limit_tokens} tokens" in prompt.sections[-1].text
         enabled = [report for report in prompt.sections[:-1] if report.action is not Action.DISABLED]
@@ -144,14 +144,14 @@ def test_every_cut_is_recorded_with_its_reason_and_numbers(
     case: tuple[list[Section], int], ladder: object, name: str
 ) -> None:
     some, limit_tokens = case
-    prompt = assembled(some, limit_tokens, ladder, counters()[name])
+    prompt = assembled(some, limit_tokens, ladder, counter_named(name))
     if prompt is None:
         return
     for section, report in zip(some, prompt.sections, strict=True):
         text = section.text if section.enabled else ""
         cuts = [cut for cut in prompt.cuts if cut.section == section.name]
-        assert report.before == counters()[name].text(text).tokens
-        assert report.after == counters()[name].text(report.text).tokens
+        assert report.before == counter_named(name).text(text).tokens
+        assert report.after == counter_named(name).text(report.text).tokens
         assert bool(cuts) == (report.text != text)
         assert (report.action in (Action.KEPT, Action.DISABLED)) == (not cuts)
         if cuts:

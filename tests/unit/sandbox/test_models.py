@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 import pytest
-from anthropic.types.model import Model as AnthropicModel
-from openai.types.shared.all_models import AllModels as OpenAIModel
 
 from foveate.sandbox.models import model_of
 from foveate.values import Format
@@ -16,7 +14,11 @@ def names(kind: Any) -> Iterator[str]:
         yield from (inner,) if isinstance(inner, str) else names(inner)
 
 
+@pytest.mark.slow  # loading both clients takes seconds
 def test_every_model_that_the_clients_know_is_known() -> None:
+    from anthropic.types.model import Model as AnthropicModel
+    from openai.types.shared.all_models import AllModels as OpenAIModel
+
     theirs, ours = set(names(AnthropicModel)), set(names(OpenAIModel))
 
     assert len(theirs) > 15

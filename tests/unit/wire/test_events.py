@@ -6,10 +6,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-from anthropic._streaming import SSEDecoder as AnthropicDecoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openai._streaming import SSEDecoder as OpenAIDecoder
 
 from foveate.wire.events import Event, EventFinder, EventSplitter, ListSplitter
 from foveate.wire.frames import FrameSplitter
@@ -78,9 +76,13 @@ def test_all_events_that_matter_are_found_and_no_others_however_a_stream_is_cut(
     assert [(event.name, event.data) for event in found] == [(event.name, event.data) for event in expected]
 
 
+@pytest.mark.slow  # loading both clients takes seconds
 @settings(max_examples=80)
 @given(stream=streams, at=cuts)
 def test_the_official_clients_see_the_same_events(stream: bytes, at: list[int]) -> None:
+    from anthropic._streaming import SSEDecoder as AnthropicDecoder
+    from openai._streaming import SSEDecoder as OpenAIDecoder
+
     stream = stream.removeprefix("\ufeff".encode()) + b"\n\n"  # they know no byte order mark, and no open end
     ours = [(event.name, event.data.decode()) for event in split(stream, at)]
 

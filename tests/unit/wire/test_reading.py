@@ -3,11 +3,6 @@
 import json
 
 import pytest
-from anthropic.types import Message as AnthropicMessage
-from anthropic.types import TextBlock, ThinkingBlock, ToolUseBlock, Usage
-from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageFunctionToolCall
-from openai.types.chat.chat_completion_message_function_tool_call import Function
-from openai.types.responses import ResponseFunctionToolCall
 
 from foveate import wire
 from foveate.errors import MalformedRequest
@@ -299,7 +294,11 @@ def test_bedrock_is_read() -> None:
     assert answered.parts == (ToolResult(id="t1", is_error=True, parts=(Text('{"sky":"blue"}'),)),)
 
 
+@pytest.mark.slow  # loading the client takes seconds
 def test_anthropics_own_message_objects_can_be_sent_back() -> None:
+    from anthropic.types import Message as AnthropicMessage
+    from anthropic.types import TextBlock, ThinkingBlock, ToolUseBlock, Usage
+
     answer = AnthropicMessage(
         id="m",
         type="message",
@@ -324,7 +323,12 @@ def test_anthropics_own_message_objects_can_be_sent_back() -> None:
     )
 
 
+@pytest.mark.slow  # loading the client takes seconds
 def test_openais_own_message_objects_can_be_sent_back() -> None:
+    from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageFunctionToolCall
+    from openai.types.chat.chat_completion_message_function_tool_call import Function
+    from openai.types.responses import ResponseFunctionToolCall
+
     call = ChatCompletionMessageFunctionToolCall(
         id="c1", type="function", function=Function(name="weather", arguments="{}")
     )
