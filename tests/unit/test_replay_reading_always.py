@@ -128,6 +128,7 @@ def test_a_cut_log_loses_at_most_the_call_of_its_last_line(source: Source, share
 
 @pytest.mark.slow
 @given(st.sampled_from(_FILES), st.lists(st.tuples(st.integers(0, 9), _VALUES), max_size=4))
+@example(Source.CODEX, [(0, None)])
 @_FEW
 def test_lines_that_are_unknown_change_nothing(source: Source, others: list[tuple[int, Any]]) -> None:
     lines = list(LOGS[source])

@@ -41,7 +41,7 @@ _UNKNOWN_TIME = 0.0
 class _Line(msgspec.Struct):
     timestamp: Any = None
     type: Any = None
-    payload: Any = None
+    payload: Any = msgspec.UNSET
 
 
 _LINES = msgspec.json.Decoder(_Line)
@@ -120,7 +120,7 @@ class _Session:
         line = decoded(_LINES, raw)
         at = seconds(line.timestamp)
         kind = as_text(line.type)
-        if line.payload is None:
+        if line.payload is msgspec.UNSET:
             self._add_bare(decoded(_RECORDS, raw), kind, at)
             return
         payload = as_record(line.payload)
