@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 # Who may use a function beside the package itself: the documented Python API, benchmarks, tools and examples.
 OTHERS = ("README.md", "docs/**/*.md", "benchmarks/**/*.py", "tools/*", "examples/**/*.py")
@@ -37,6 +39,7 @@ def unused(trees: list[ast.Module], others: str) -> list[str]:
     return sorted(name for name in named if not used[name] and not re.search(rf"\b{name}\b", others))
 
 
+@pytest.mark.slow
 def test_every_public_function_is_used_by_something_beside_its_tests() -> None:
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "src").rglob("*.py"))]
     files = [path for pattern in OTHERS for path in sorted(ROOT.glob(pattern)) if path.is_file()]

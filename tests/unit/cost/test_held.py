@@ -83,6 +83,7 @@ async def test_a_cap_is_told_with_its_calls_of_unknown_price_and_no_more_is_aske
     assert [use.unknown_calls for use in found.uses] == unknown
 
 
+@pytest.mark.slow
 async def test_many_sessions_take_no_longer_each_than_a_few() -> None:
     """Was the square of them: 6,000 sessions took 17 seconds."""
 

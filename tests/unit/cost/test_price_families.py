@@ -170,6 +170,7 @@ def test_no_member_of_a_family_costs_more_than_what_is_inherited(
         assert price.dollars <= bound.dollars
 
 
+@pytest.mark.slow
 def test_every_family_has_members_somewhere() -> None:
     makers_own = (
         "anthropic",

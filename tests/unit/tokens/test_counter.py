@@ -155,6 +155,7 @@ def test_marks_that_move_cost_no_new_counting() -> None:
     assert not [text for text in ruler.texts[before:] if text.startswith("turn")]
 
 
+@pytest.mark.slow
 def test_a_session_of_two_thousand_messages_is_not_recounted_as_it_grows() -> None:
     count, ruler = counter()
     messages: list[dict[str, str]] = []

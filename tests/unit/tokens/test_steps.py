@@ -42,6 +42,7 @@ def test_the_tokens_of_the_steps_are_the_tokens_of_the_whole(name: str) -> None:
     holds()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _LEADS)
 @pytest.mark.parametrize("unit", ["<bos>", "a", "abcdefgh", "\n", " ", "漢", "▁", "𓀀", "<s>"])
 def test_a_long_text_is_cut_into_steps_indeed(name: str, unit: str) -> None:
@@ -52,6 +53,7 @@ def test_a_long_text_is_cut_into_steps_indeed(name: str, unit: str) -> None:
     assert [token for step in steps for token in step] == engine(name).encode_ordinary(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUNDLED)
 @pytest.mark.parametrize(
     "letters", ["x", "abcdefghij", "aBcDeF", "漢字我们的是", "0123456789abcdef", "a_é", "!?", " "]
