@@ -18,6 +18,7 @@ from foveate.store.notes import BillNotes
 from foveate.store.spool import BillSpool
 from foveate.values import CacheUsage, Savings, Usage
 from tests.billed import CALL, ENTRY, NOON
+from tests.support.examples import limit_examples
 from tests.unit.cost.books import Books, Naps
 
 
@@ -95,7 +96,7 @@ def test_nothing_is_left_of_what_was_booked(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=60))
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 async def test_whatever_comes_and_goes_what_is_not_booked_is_found(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, bool]]
 ) -> None:

@@ -26,6 +26,7 @@ from foveate.store import open_store
 from foveate.store.spool import BillSpool, is_held, made_in
 from tests.billed import CALL, ENTRY, NOON, call, cap, entry, standing
 from tests.store_processes import SPAWN, WAIT_SECONDS
+from tests.support.examples import limit_examples
 from tests.unit.cost.books import Books, Naps
 
 
@@ -198,7 +199,7 @@ def test_where_files_cannot_be_locked_it_is_an_error_and_nothing_is_left(tmp_pat
 BILLS = [replace(ENTRY, call=call("a\nb")), entry(call("b"), None), entry(call("c"), "0.5")]
 
 
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(data=st.data())
 def test_whatever_a_crash_leaves_of_the_last_line_the_bills_before_it_are_there(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

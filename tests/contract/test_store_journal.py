@@ -14,6 +14,7 @@ from foveate.errors import BadOption
 from foveate.fold.journal import Fold, Journal, Lease, Outcome, Use
 from foveate.store import Store, open_store
 from tests.kept import AGENT, FAILED, FOLD, FOLDED, fold, hashed, ids
+from tests.support.examples import limit_examples
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ FOLDS = st.builds(
 
 
 @pytest.mark.slow
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=limit_examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(recorded=st.lists(st.tuples(FOLDS, st.lists(st.binary(max_size=20), max_size=4)), max_size=4))
 def test_any_fold_comes_back_to_the_last_digit_and_character(
     database_url: str, recorded: list[tuple[Fold, list[bytes]]]
@@ -228,7 +229,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=limit_examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 @example(
     steps=[("lease", "anna"), ("release", 0), ("renew", 0), ("record", 0), ("release", 0), ("lease", "anna")]

@@ -23,6 +23,7 @@ from foveate.cost.money import dollars, picodollars
 from foveate.store import Store, open_store
 from tests.billed import NOON, call, entry, settle_one
 from tests.billing_processes import Crew, End, Load, Made, Step, hammer
+from tests.support.examples import limit_examples
 
 LIFETIME_SECONDS = 100.0
 WORKERS = 4
@@ -234,7 +235,9 @@ def test_caps_hold_and_no_bill_is_lost_whatever_is_done_at_once(database_url: st
     machine = type("OnOneDatabase", (Interleavings,), {"url": database_url})
     run_state_machine_as_test(
         machine,
-        settings=settings(max_examples=12, stateful_step_count=20, suppress_health_check=list(HealthCheck)),
+        settings=settings(
+            max_examples=limit_examples(12), stateful_step_count=20, suppress_health_check=list(HealthCheck)
+        ),
     )
 
 
@@ -289,7 +292,7 @@ def crew() -> Iterator[Crew]:
 
 @pytest.mark.slow
 @pytest.mark.process
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=limit_examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=CREWS)
 def test_caps_hold_and_no_bill_is_lost_by_processes(
     database_url: str, crew: Crew, steps: list[list[Step]]
@@ -303,7 +306,7 @@ def test_caps_hold_and_no_bill_is_lost_by_processes(
 
 
 @pytest.mark.slow
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=limit_examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=CREWS)
 def test_caps_hold_and_no_bill_is_lost_by_threads(database_url: str, steps: list[list[Step]]) -> None:
     load = Load(agent=uuid.uuid4().hex, agent_limit=100, session_limit=80)

@@ -17,6 +17,7 @@ from foveate.cost.savings import add_savings
 from foveate.store import Store, open_store
 from foveate.values import CacheUsage, Comparison, Savings, Usage
 from tests.billed import ENTRY, NOON, call, entry, settle_one
+from tests.support.examples import limit_examples
 
 DAY = 86_400.0
 
@@ -227,7 +228,7 @@ def by_hand(group: tuple[str, ...], entries: Sequence[Entry]) -> Sum:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=limit_examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     entries=st.lists(ENTRIES, max_size=8),
     by=st.lists(st.sampled_from(By), unique=True, max_size=5),

@@ -16,6 +16,7 @@ from foveate.session.turns import Move, Session
 from foveate.store import Forgotten, Store, open_store
 from tests.billed import call, entry, settle_one
 from tests.kept import AGENT, FOLD, FOLDED, TRACE, fold, hashed, hashes, ids, session, turns
+from tests.support.examples import limit_examples
 
 DAY = 86_400.0
 
@@ -86,7 +87,7 @@ async def test_a_parent_is_kept_as_long_as_its_child_since_the_child_stands_on_i
 
 
 @pytest.mark.slow
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=limit_examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(family=st.lists(st.tuples(st.none() | st.integers(0, 9), st.integers(0, 9)), max_size=8))
 def test_whatever_is_forgotten_a_session_in_use_stands_on_whole_ones(
     database_url: str, family: list[tuple[int | None, int]]

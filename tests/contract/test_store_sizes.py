@@ -20,6 +20,7 @@ from foveate.store.database import TABLES
 from foveate.store.migrating import VERSIONS
 from foveate.store.schema import tables
 from tests.kept import FOLDED, fold, hashes, session, turns
+from tests.support.examples import limit_examples
 
 DAY = 86_400.0
 
@@ -157,7 +158,7 @@ async def test_a_session_with_several_folds_is_found_once(store: Store) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=limit_examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     family=st.lists(st.tuples(st.none() | st.integers(0, 9), st.integers(0, 9), st.booleans()), max_size=8),
     strays=st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=4),

@@ -16,6 +16,7 @@ from foveate.session.turns import Move
 from foveate.store import Forgotten, Store, open_store
 from foveate.values import Format
 from tests.kept import AGENT, FOLD, FOLDED, fold, ids
+from tests.support.examples import limit_examples
 from tests.unit.session.in_memory import words
 
 DAY = 86_400.0
@@ -136,7 +137,7 @@ REQUESTS = st.lists(st.tuples(NAMES, WORDS, st.booleans()), max_size=9)
 
 
 @pytest.mark.slow
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=limit_examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(requests=REQUESTS)
 @example(requests=[("one", "a", True), ("two", "ab", True), ("three", "b", False), ("two", "b", False)])
 def test_whatever_was_said_by_whom_a_session_in_use_has_all_it_ever_said(

@@ -38,6 +38,7 @@ from tests.billed import NOON, call, settle_one
 from tests.contract.test_store_opening import dump_of, run
 from tests.kept import TRACE
 from tests.store_processes import at_once
+from tests.support.examples import limit_examples
 from tests.support.stores import ensure_store
 
 HOUR = 3_600.0
@@ -219,7 +220,7 @@ async def check_sessions(store: Store, entries: Sequence[Entry], traced: Sequenc
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=limit_examples(25))
 @given(
     requests=st.lists(TOLD, min_size=1, max_size=6),
     order=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=5), min_size=1, max_size=5),

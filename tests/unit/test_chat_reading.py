@@ -19,6 +19,7 @@ from foveate.gateway.routing import KNOWN_UPSTREAMS, Upstream
 from foveate.tokens.cutting import cut_by
 from foveate.tokens.vocabulary import bundled
 from foveate.values import Format
+from tests.support.examples import limit_examples
 
 ANTHROPIC = (
     "event: content_block_start\n"
@@ -48,7 +49,7 @@ STREAMS = {Format.ANTHROPIC: (ANTHROPIC, "max_tokens"), Format.CHAT: (CHAT, "len
 
 @pytest.mark.parametrize("spoken", STREAMS)
 @given(cuts=st.lists(st.integers(0, 1200), max_size=12))
-@settings(max_examples=25)
+@settings(max_examples=limit_examples(25))
 def test_an_answer_says_the_same_however_the_network_cuts_it(spoken: Format, cuts: list[int]) -> None:
     text, stop = STREAMS[spoken]
     data = text.encode()
@@ -164,7 +165,7 @@ def test_a_question_that_is_too_long_by_itself_is_not_helped_by_a_fold() -> None
 
 @pytest.mark.parametrize("vocabulary", ["o200k_base", "llama3", "mistral_v3"])
 @given(text=st.text(max_size=60))
-@settings(max_examples=30)
+@settings(max_examples=limit_examples(30))
 def test_tokens_that_are_shown_apart_are_the_text(vocabulary: str, text: str) -> None:
     found = cut_by(bundled(vocabulary), text)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import foveate
 from foveate.errors import MalformedRequest
+from tests.support.examples import limit_examples
 from tests.unit.tokens.bodies import chat_bodies
 from tests.unit.tokens.texts import any_texts
 
@@ -31,7 +32,7 @@ def test_everything_that_is_promised_is_there() -> None:
         _ = foveate.nothing_like_this
 
 
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(text=any_texts, model=st.sampled_from(MODELS))
 def test_asking_for_a_count_never_raises_for_a_text(text: str, model: str) -> None:
     count = foveate.count(text, model=model)
@@ -57,7 +58,7 @@ def test_a_model_that_nobody_knows_is_estimated_and_says_so() -> None:
     assert request.total.upper > request.total.tokens > count.tokens
 
 
-@settings(max_examples=50)
+@settings(max_examples=limit_examples(50))
 @given(body=chat_bodies, model=st.sampled_from(MODELS))
 def test_a_request_is_counted_for_every_model(body: dict[str, Any], model: str) -> None:
     count = foveate.count_request(body, model=model or None)

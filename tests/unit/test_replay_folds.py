@@ -14,6 +14,7 @@ from foveate.replay.folds import Folded, Reading, folded
 from foveate.replay.recordings import Said
 from foveate.replay.stretches import Stretch, chained
 from foveate.values import Area, Format
+from tests.support.examples import limit_examples
 
 OPTIONS = FoldOptions()
 TRIGGER_TOKENS = 3_000
@@ -90,7 +91,7 @@ def places(way: list[Stretch], reading: Reading, earlier: Folded | None) -> tupl
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=limit_examples(40), deadline=None)
 @given(kinds=KINDS)
 def test_a_fold_behind_another_is_always_the_one_that_the_whole_history_gives(
     kinds: list[tuple[str, int]],

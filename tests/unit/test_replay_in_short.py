@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from foveate.replay.in_short import Telling, prompt_of, tail_of
 from foveate.replay.sent import sent_in
 from tests.sessions_to_replay import MODEL, Turn, recorded
+from tests.support.examples import limit_examples
 from tests.unit.test_replay_sent import TURNS
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=limit_examples(25), deadline=None)
 @given(
     turns=TURNS,
     model=st.sampled_from((MODEL, "gpt-5.1")),

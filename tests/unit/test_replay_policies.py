@@ -24,6 +24,7 @@ from foveate.replay.running import runs_of
 from foveate.replay.sent import Sent, sent_in
 from foveate.values import CacheUsage, Format, Usage
 from tests.sessions_to_replay import MODEL, Turn, recorded
+from tests.support.examples import limit_examples
 from tests.unit.test_replay_sent import TURNS
 
 BOOK = PriceBook()
@@ -36,7 +37,7 @@ def prompt_sent(sent: Sent, seen: Collection[bytes]) -> CachedPrompt:
     return prompt_of(tail_of(sent.front, sent.last, seen=seen, lookback_positions=reach), sent.whole)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=limit_examples(20), deadline=None)
 @given(turns=TURNS, window=st.sampled_from((None, 20_000, 16_000)))
 def test_the_kinds_of_tokens_always_add_up_to_what_was_sent(turns: list[Turn], window: int | None) -> None:
     recording = recorded(turns)
@@ -56,7 +57,7 @@ def test_the_kinds_of_tokens_always_add_up_to_what_was_sent(turns: list[Turn], w
         assert replace(fold, policy=adaptive.policy) == adaptive
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=limit_examples(15), deadline=None)
 @given(turns=TURNS, policies=st.sets(st.sampled_from(tuple(Policy)), min_size=1))
 def test_a_policy_never_depends_on_which_others_are_asked_for(turns: list[Turn], policies: set[Policy]) -> None:
     recording = recorded(turns)
@@ -68,7 +69,7 @@ def test_a_policy_never_depends_on_which_others_are_asked_for(turns: list[Turn],
         assert some.outcomes[policy] == together.outcomes[policy]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=limit_examples(15), deadline=None)
 @given(turns=TURNS, model=st.sampled_from((MODEL, "gpt-5.1", "claude-sonnet-4-5")))
 def test_what_is_told_in_short_is_always_billed_as_if_it_were_told_whole(turns: list[Turn], model: str) -> None:
     """A long history is one piece to the simulator but for its end: that changes no bill to speak of."""
@@ -108,7 +109,7 @@ def test_a_growing_session_is_marked_and_billed_exactly_as_if_it_were_told_whole
         seen.update(sent.last.new_keys(sent.front, seen))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=limit_examples(20), deadline=None)
 @given(turns=TURNS)
 def test_what_the_client_did_is_always_the_same_told_and_replayed(turns: list[Turn]) -> None:
     run = runs_of([Policy.RECORDED], spoken=Format.ANTHROPIC, window_tokens=None)[Policy.RECORDED]
@@ -117,7 +118,7 @@ def test_what_the_client_did_is_always_the_same_told_and_replayed(turns: list[Tu
         assert run.take(sent).usage == sent.recorded
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=limit_examples(30), deadline=None)
 @given(
     bills=st.lists(
         st.builds(

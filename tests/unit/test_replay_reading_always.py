@@ -16,9 +16,10 @@ from foveate.errors import StoreUnavailable, UnreadableInput
 from foveate.replay.reading import peek, read
 from foveate.replay.recordings import Call, Recording, Source
 from tests.support.agent_logs import CODEX, GEMINI_CLI, OPENCODE, OPENHANDS, QWEN_CODE, TAU_BENCH
+from tests.support.examples import limit_examples
 from tests.unit.replay_lines import SESSION, answer, line, text
 
-_FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_FEW = settings(max_examples=limit_examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _FILES = [source for source in Source if source is not Source.STORE]
 
 PI: list[Any] = [

@@ -14,6 +14,7 @@ from foveate.replay.replaying import ReplayOptions, replay
 from foveate.replay.sent import Told, sent_in
 from foveate.values import CacheUsage, Ttl, Usage
 from tests.sessions_to_replay import FRONT_TOKENS, Turn, recorded
+from tests.support.examples import limit_examples
 
 BOOK = PriceBook()
 TURNS = st.lists(
@@ -38,14 +39,14 @@ def off_by(recording: Recording) -> float:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=limit_examples(40), deadline=None)
 @given(turns=TURNS, ttl=st.sampled_from((Ttl.FIVE_MINUTES, Ttl.ONE_HOUR)))
 def test_the_bill_of_what_was_really_done_is_always_within_three_percent(turns: list[Turn], ttl: Ttl) -> None:
     assert abs(off_by(recorded(turns, ttl=ttl))) <= 0.03
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=limit_examples(40), deadline=None)
 @given(turns=TURNS)
 def test_the_parts_of_a_call_always_add_up_to_what_was_billed_for_it(turns: list[Turn]) -> None:
     recording = recorded([replace(turn, back=0) for turn in turns])

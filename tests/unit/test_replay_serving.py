@@ -14,10 +14,11 @@ from foveate.replay.sent import recorded_marks, recorded_spots, sent_in, serve, 
 from foveate.replay.serving import Spot, fixed_spots, is_served_by_marks, serve_spots
 from foveate.values import Ttl
 from tests.sessions_to_replay import MODEL, Turn, recorded
+from tests.support.examples import limit_examples
 from tests.unit.test_replay_sent import TURNS
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=limit_examples(25), deadline=None)
 @given(
     turns=TURNS,
     model=st.sampled_from((MODEL, "claude-sonnet-4-5")),

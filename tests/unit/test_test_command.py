@@ -10,7 +10,8 @@ import pytest
 pytestmark = pytest.mark.process
 
 TOOLS = ("ruff", "mypy", "lint-imports", "mkdocs", "pytest")
-PARALLEL = f"pytest -n {2 * (os.cpu_count() or 1)} --dist worksteal"
+CORES = os.cpu_count() or 1
+PARALLEL = f"pytest -n {2 * CORES} --dist worksteal"
 
 
 @pytest.fixture
@@ -65,6 +66,8 @@ def test_the_fast_run_checks_code_and_runs_quick_tests(checkout: Path) -> None:
     assert code == 0
     assert [line.split()[0] for line in lines] == ["ruff", "ruff", "lint-imports", "pytest", "mypy", "all"]
     (tests,) = [line for line in lines if line.startswith("pytest ")]
+    assert f" -n {CORES} " in tests
+    assert " --hypothesis-profile quick " in tests
     assert " -m not slow and not process and " in tests
     assert "tests/e2e" not in tests
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 import foveate
 from foveate.budget import Budget, Keep, Priority, Prompt, Section, SectionRule
 from foveate.errors import BadOption, BudgetExceeded
+from tests.support.examples import limit_examples
 from tests.unit.config.made import budgets
 
 _few_names = st.sampled_from(["logs", "notes"])
@@ -33,7 +34,7 @@ def test_an_agent_is_held_to_the_operators_caps_and_switches() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(agent=_few_budgets, configuration=_few_budgets)
 def test_an_agent_never_gets_more_than_its_operator_allows(agent: Budget, configuration: Budget) -> None:
     held, alone = _assembled(agent, configuration), _assembled(None, configuration)

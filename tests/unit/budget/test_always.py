@@ -11,6 +11,7 @@ import foveate
 from foveate.budget import Action, Budget, Priority, Prompt, Section
 from foveate.errors import BudgetExceeded
 from foveate.tokens.gauge import TextCounter
+from tests.support.examples import limit_examples
 from tests.unit.budget.sectioned import COUNTERS, cases, counter_named, ladders
 from tests.unit.tokens.oracle import tiktoken_encoding
 
@@ -41,7 +42,7 @@ def assembled(
 def test_the_finished_prompt_counted_whole_is_within_the_budget(name: str) -> None:
     counter = counter_named(name)
 
-    @settings(max_examples=60)
+    @settings(max_examples=limit_examples(60))
     @given(case=cases(), ladder=ladders, show=st.booleans())
     def holds(case: tuple[list[Section], int], ladder: object, show: bool) -> None:
         some, limit_tokens = case
@@ -59,7 +60,7 @@ def test_the_finished_prompt_counted_whole_is_within_the_budget(name: str) -> No
 def test_an_independent_tokenizer_counts_the_same(shared_data: Path, model: str, vocabulary: str) -> None:
     oracle = tiktoken_encoding(shared_data, vocabulary)
 
-    @settings(max_examples=100)
+    @settings(max_examples=limit_examples(100))
     @given(case=cases(), ladder=ladders)
     def holds(case: tuple[list[Section], int], ladder: object) -> None:
         some, limit_tokens = case
@@ -72,7 +73,7 @@ def test_an_independent_tokenizer_counts_the_same(shared_data: Path, model: str,
 
 
 @pytest.mark.slow
-@settings(max_examples=120)
+@settings(max_examples=limit_examples(120))
 @given(case=cases(), ladder=ladders, name=counter_names, show=st.booleans())
 def test_a_required_section_is_whole_up_to_its_own_cap(
     case: tuple[list[Section], int], ladder: object, name: str, show: bool
@@ -93,7 +94,7 @@ def test_a_required_section_is_whole_up_to_its_own_cap(
 
 
 @pytest.mark.slow
-@settings(max_examples=120)
+@settings(max_examples=limit_examples(120))
 @given(case=cases(), ladder=PRIORITY_LADDERS, name=counter_names, show=st.booleans())
 def test_nothing_is_cut_for_want_of_room_while_something_lower_has_tokens_to_give(
     case: tuple[list[Section], int], ladder: str, name: str, show: bool
@@ -112,7 +113,7 @@ def test_nothing_is_cut_for_want_of_room_while_something_lower_has_tokens_to_giv
 
 
 @pytest.mark.slow
-@settings(max_examples=120)
+@settings(max_examples=limit_examples(120))
 @given(case=cases(), ladder=ladders, name=counter_names)
 def test_no_section_is_over_its_own_cap(case: tuple[list[Section], int], ladder: object, name: str) -> None:
     some, limit_tokens = case
@@ -124,7 +125,7 @@ def test_no_section_is_over_its_own_cap(case: tuple[list[Section], int], ladder:
 
 
 @pytest.mark.slow
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(case=cases(), ladder=PRIORITY_LADDERS, name=counter_names)
 def test_the_budget_that_is_shown_says_its_own_number(
     case: tuple[list[Section], int], ladder: str, name: str
@@ -138,7 +139,7 @@ def test_the_budget_that_is_shown_says_its_own_number(
 
 
 @pytest.mark.slow
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(case=cases(), ladder=ladders, name=counter_names)
 def test_every_cut_is_recorded_with_its_reason_and_numbers(
     case: tuple[list[Section], int], ladder: object, name: str
@@ -161,7 +162,7 @@ def test_every_cut_is_recorded_with_its_reason_and_numbers(
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(case=cases(required=False), ladder=PRIORITY_LADDERS)
 def test_on_the_priority_ladders_what_is_not_required_always_gives_way(
     case: tuple[list[Section], int], ladder: str
@@ -171,7 +172,7 @@ def test_on_the_priority_ladders_what_is_not_required_always_gives_way(
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(case=cases())
 def test_the_same_sections_give_the_same_prompt(case: tuple[list[Section], int]) -> None:
     """Also where all of them were measured before, and the counter remembers them."""

@@ -14,6 +14,7 @@ from foveate.budget.prompt import Action, Prompt, SectionReport
 from foveate.budget.sections import Keep, Priority, Stability
 from foveate.errors import BadOption
 from foveate.values import TokenCount
+from tests.support.examples import limit_examples
 
 tokens = st.integers(0, 10**20)
 names = (
@@ -75,7 +76,7 @@ KEPT = (
 
 
 @pytest.mark.slow
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(budget=budgets, usage=usages)
 def test_what_is_kept_is_what_is_restored(budget: Budget, usage: Usage) -> None:
     text = checkpoint(budget, usage)

@@ -11,6 +11,7 @@ import foveate
 from foveate.budget import Budget, Section
 from foveate.budget.cutting import LESS_RELEVANT_TRUNCATED, LONG_LINE_CHARS, OLDER_TRUNCATED, TRUNCATED
 from foveate.budget.graphemes import after
+from tests.support.examples import limit_examples
 from tests.unit.budget.sectioned import CJK, CODE, FAMILY, PROSE, texts
 from tests.unit.tokens.texts import texts as mixed_texts
 
@@ -46,7 +47,7 @@ def limit_of(text: str, share: float) -> int:
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(line=one_liners, share=shares)
 def test_of_a_single_line_the_largest_head_is_kept(line: str, share: float) -> None:
     limit_tokens = limit_of(line, share)
@@ -60,7 +61,7 @@ def test_of_a_single_line_the_largest_head_is_kept(line: str, share: float) -> N
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(line=one_liners, share=shares)
 def test_of_a_single_line_the_largest_tail_is_kept(line: str, share: float) -> None:
     limit_tokens = limit_of(line, share)
@@ -81,7 +82,7 @@ lines = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(lines=lines, limit_tokens=st.integers(8, 80))
 def test_where_there_are_lines_whole_ones_are_kept(lines: list[str], limit_tokens: int) -> None:
     whole = "\n".join(lines)
@@ -105,7 +106,7 @@ def test_blanks_at_the_end_of_the_last_line_take_no_room(end: str) -> None:
         assert kept(Section("lines", "\n".join(lines)), limit_tokens) == best
 
 
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(
     scored=st.lists(
         st.tuples(st.text("ab .é漢\n", max_size=30).map("{}x".format), st.integers(0, 5)),
@@ -193,7 +194,7 @@ def test_items_without_a_score_rank_by_their_place_after_all_that_have_one() -> 
 
 
 @pytest.mark.slow
-@settings(max_examples=120)
+@settings(max_examples=limit_examples(120))
 @given(
     text=texts.map("Some words. {}".format),
     share=shares,

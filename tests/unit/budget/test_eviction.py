@@ -17,13 +17,14 @@ from foveate import wire
 from foveate.budget.eviction import Eviction, Limit, evict, evict_turns
 from foveate.errors import BadOption, BudgetExceeded, MalformedRequest, SectionSize
 from foveate.values import Format, Message, Opaque, Part, Text, ToolCall, ToolResult
+from tests.support.examples import limit_examples
 from tests.unit.budget.conversations import BEFORE_ANY_QUESTION, SYSTEM, Talk, long_talk, new_orphans, talks
 
 PLENTY = 10**6
 
 budgets = st.integers(0, 700)
 turn_limits = st.integers(1, 4)
-limited = settings(max_examples=60)
+limited = settings(max_examples=limit_examples(60))
 
 
 def asked(said: str = "And then?") -> Message:

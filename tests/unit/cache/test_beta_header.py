@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from foveate.cache.beta_header import beta_header
 from foveate.errors import BadOption
+from tests.support.examples import limit_examples
 
 
 def test_without_the_variable_the_header_goes_as_it_came() -> None:
@@ -32,7 +33,7 @@ def test_what_cannot_stand_in_a_header_is_refused_by_the_name_of_the_variable(ov
         beta_header(override, "a")
 
 
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(
     override=st.lists(st.sampled_from(["a", "prompt-caching-x"])), given_betas=st.lists(st.sampled_from("abc"))
 )

@@ -12,6 +12,7 @@ from foveate.cache.prompts import CachedPrompt, prefixes
 from foveate.cache.rules import rules_for
 from foveate.cache.simulate import Cache
 from foveate.values import CacheUsage, SimulatedState, Ttl
+from tests.support.examples import limit_examples
 
 RULES = rules_for(MODEL)
 SHORT = Ttl.FIVE_MINUTES
@@ -149,7 +150,7 @@ def test_an_edited_message_reads_what_the_client_left_before_it() -> None:
     assert found.usage[S.CLIENT] == CacheUsage(read=4096, written_5m=576)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=limit_examples(150), deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -16,6 +16,7 @@ from foveate.cache.causes import Cause
 from foveate.cache.explain import Break, NoBreak
 from foveate.errors import MalformedRequest
 from foveate.values import Area
+from tests.support.examples import limit_examples
 from tests.unit.cache.mutations import CHANGING, KINDS, go_on, in_text, text_slots
 from tests.unit.cache.sessions import (
     REPORT,
@@ -220,7 +221,7 @@ def test_bytes_are_those_of_the_field_in_utf_8() -> None:
 graphemes = st.builds(str.__mul__, st.text(alphabet="ab \u0301é👩\u200d🚀🇩🇪漢", max_size=20), st.integers(1, 8))
 
 
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(head=graphemes, one=graphemes, other=graphemes, tail=graphemes)
 def test_an_excerpt_is_always_short_and_no_character_of_it_is_torn(
     head: str, one: str, other: str, tail: str
@@ -257,7 +258,7 @@ SLOTS = len(list(text_slots(claude())))
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(slot=st.integers(0, SLOTS - 1), name=st.sampled_from(sorted(CHANGING)), later=st.integers(0, SLOTS - 1))
 def test_of_two_changes_the_first_is_always_the_one_that_is_told(slot: int, name: str, later: int) -> None:
     was, now, cause = CHANGING[name]

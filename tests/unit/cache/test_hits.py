@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from foveate.cache.hits import BUCKET_SECONDS, WINDOW_SECONDS, HitRatio, Hits, Level, Levels
 from foveate.values import CacheUsage
+from tests.support.examples import limit_examples
 
 
 def usage(read: int, uncached: int = 0, written: int = 0) -> CacheUsage:
@@ -85,7 +86,7 @@ def test_a_clock_that_is_put_back_loses_nothing() -> None:
     assert hits.ratio("ana", at=111_599) == HitRatio(120, 120)
 
 
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(
     events=st.lists(
         st.tuples(st.integers(-8000, 8000), st.integers(0, 50), st.integers(0, 50)),

@@ -13,6 +13,7 @@ from foveate.cache.rhythm import SILENT, Chances, Rhythm, chances, forecast
 from foveate.cache.rules import rules_for
 from foveate.cache.simulate import Cache
 from foveate.values import Area, Mark, Ttl
+from tests.support.examples import limit_examples
 from tests.unit.cache.rows import MODEL, opening, piece, prompt, results, turns, with_marks
 
 SHORT, LONG = Ttl.FIVE_MINUTES, Ttl.ONE_HOUR
@@ -167,7 +168,7 @@ def rows(draw: st.DrawFn) -> CachedPrompt:
 
 
 @pytest.mark.slow
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(
     st.lists(st.tuples(rows(), st.floats(0, 5000)), min_size=1, max_size=3),
     st.lists(st.floats(1, 9000), max_size=9),

@@ -17,6 +17,7 @@ from foveate.cache.simulate import Cache
 from foveate.sandbox import accept
 from foveate.values import Request
 from tests.claude_bodies import Body, claude_bodies
+from tests.support.examples import limit_examples
 
 
 def read(body: Body) -> Request:
@@ -59,7 +60,7 @@ def without_marks(found: Any) -> Any:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(claude_bodies(), st.lists(st.floats(1, 9000), max_size=6))
 def test_every_request_with_our_marks_is_taken(body: Body, gaps: list[float]) -> None:
     request = read(body)
@@ -72,7 +73,7 @@ def test_every_request_with_our_marks_is_taken(body: Body, gaps: list[float]) ->
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=limit_examples(25))
 @given(claude_bodies(most_turns=6), st.lists(st.floats(0.1, 4000), min_size=7, max_size=7))
 def test_every_request_of_a_session_that_grows_is_taken(body: Body, gaps: list[float]) -> None:
     cache, now = Cache(), 0.0

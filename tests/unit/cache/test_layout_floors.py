@@ -22,6 +22,7 @@ from foveate.cache.rules import rules_for
 from foveate.cache.simulate import Cache
 from foveate.cache.weighing import MarkAt, Sums
 from foveate.values import Ttl
+from tests.support.examples import limit_examples
 from tests.unit.cache.rows import opening, prompt, results, turns, with_marks
 
 KINDS = ("text", "tool_use", "tool_result", "thinking")
@@ -76,7 +77,7 @@ def sessions(draw: st.DrawFn) -> list[tuple[float, CachedPrompt]]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=limit_examples(60), deadline=None)
 @given(sessions(), st.sampled_from(("claude-sonnet-4-5", "claude-3-5-haiku-20241022", "gpt-5.6")))
 def test_the_set_that_is_found_is_always_the_one_that_weighing_all_of_them_finds(
     session: list[tuple[float, CachedPrompt]], model: str

@@ -12,6 +12,7 @@ from foveate.cache.rhythm import SILENT, chances, forecast
 from foveate.cache.rules import Rules, rules_for
 from foveate.cache.simulate import Cache
 from foveate.values import Area, CacheUsage, Mark, Ttl
+from tests.support.examples import limit_examples
 from tests.unit.cache.rows import opening, piece, results
 
 CLAUDE, FORGETFUL, OPENAI = "claude-sonnet-4-6", "claude-sonnet-4-5", "gpt-5.6"
@@ -140,7 +141,7 @@ def sessions(draw: st.DrawFn) -> tuple[list[CachedPrompt], list[float]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(sessions())
 def test_no_session_is_much_dearer_than_with_the_usual_marks(
     session: tuple[list[CachedPrompt], list[float]],

@@ -12,6 +12,7 @@ from foveate.cache.reuse import AgentReuse, PromptLayer
 from foveate.cache.rules import rules_for
 from foveate.cache.simulate import Cache
 from foveate.values import Ttl
+from tests.support.examples import limit_examples
 from tests.support.generated_workloads import Regime, generate_workload, regimes
 
 RULES = rules_for("claude-sonnet-4-6")
@@ -266,7 +267,7 @@ MODELS = {
 
 
 @pytest.mark.slow
-@settings(max_examples=100, derandomize=True, deadline=None)
+@settings(max_examples=limit_examples(100), derandomize=True, deadline=None)
 @given(
     said=st.lists(regimes, min_size=1, max_size=3),
     seed=st.integers(0, 2**32),

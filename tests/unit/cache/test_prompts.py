@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from foveate.cache.prompts import Piece, distance
 from foveate.values import Area
+from tests.support.examples import limit_examples
 
 KINDS = ("text", "tool_use", "tool_result")
 
@@ -19,7 +20,7 @@ def positions(kinds: list[str], *, runs_are_one: bool) -> list[int]:
 
 
 @given(st.lists(st.sampled_from(KINDS), min_size=1, max_size=60), st.booleans(), st.integers(1, 25), st.data())
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_a_distance_is_what_lies_between_two_positions(
     kinds: list[str], runs_are_one: bool, most: int, data: st.DataObject
 ) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.cache.refusals import REMEMBERED_SECONDS, Refusal, Refusals, refusal, refused_parameters
+from tests.support.examples import limit_examples
 
 DAY = 86_400.0
 
@@ -174,7 +175,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(body=st.binary() | json_values.map(lambda found: json.dumps(found).encode()))
 def test_any_body_is_read(body: bytes) -> None:
     refusal(400, body)
@@ -293,7 +294,7 @@ def test_a_bounded_number_of_refused_parameters_is_remembered() -> None:
 events = st.tuples(st.sampled_from(Refusal), st.integers(0, 6), st.integers(0, 2), st.integers(0, 200_000))
 
 
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(happened=st.lists(events, max_size=20), most=st.integers(1, 4))
 def test_no_more_is_remembered_than_may_be_and_the_latest_always_is(
     happened: list[tuple[Refusal, int, int, int]], most: int

@@ -21,6 +21,7 @@ from foveate.errors import MalformedRequest
 from foveate.tokens import RequestCount, counter_for, drop_caches, with_model
 from foveate.values import Area, Request, TokenCount, Ttl
 from foveate.wire.blocks import SEEN
+from tests.support.examples import limit_examples
 
 MODEL = "claude-sonnet-4-5"
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAoAAAAKCAYAAACNMs+9AAAAFUlEQVR42mNk+M9Qz0AEYBxVSF+FABJADveWkH6oAAAAAElFTkSuQmCC"
@@ -83,7 +84,7 @@ bodies = st.builds(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(body=bodies)
 def test_the_pieces_always_add_up_to_the_whole_request(body: dict[str, Any]) -> None:
     prompt = prompt_of(body)
@@ -93,7 +94,7 @@ def test_the_pieces_always_add_up_to_the_whole_request(body: dict[str, Any]) -> 
     assert all(piece.tokens >= 0 for piece in prompt.pieces)
 
 
-@settings(max_examples=40)
+@settings(max_examples=limit_examples(40))
 @given(body=bodies, data=st.data())
 def test_a_mark_changes_no_digest_and_no_tokens(body: dict[str, Any], data: st.DataObject) -> None:
     marked = copy.deepcopy(body)

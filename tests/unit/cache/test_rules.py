@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import foveate.cache.rules as rules_module
 from foveate.cache.rules import Caching, rules_for
 from foveate.values import Area, Ttl
+from tests.support.examples import limit_examples
 
 TABLE = tomllib.loads(Path(rules_module.__file__).with_name("rules.toml").read_text(encoding="utf-8"))
 SHORT_AND_LONG = (Ttl.FIVE_MINUTES, Ttl.ONE_HOUR)
@@ -280,7 +281,7 @@ def test_a_server_of_ones_own_caches_whatever_it_serves(provider: str) -> None:
     st.text(max_size=300) | st.from_regex(r"(gpt|claude|gemini|grok|nova)[-.0-9a-z:/@]{0,50}", fullmatch=True),
     st.none() | st.sampled_from([entry["name"] for entry in TABLE["provider"]]) | st.text(max_size=20),
 )
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 def test_any_name_has_rules_that_hold_together(model: str, provider: str | None) -> None:
     rules = rules_for(model, provider)
 

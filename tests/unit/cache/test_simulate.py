@@ -12,6 +12,7 @@ from foveate.cache.prompts import CachedPrompt, Piece, digest, prefixes
 from foveate.cache.rules import Rules, rules_for
 from foveate.cache.simulate import Cache
 from foveate.values import Area, CacheUsage, Ttl
+from tests.support.examples import limit_examples
 
 SHORT, LONG = Ttl.FIVE_MINUTES, Ttl.ONE_HOUR
 CLAUDE = rules_for("claude-opus-5")
@@ -332,7 +333,7 @@ def replayed(history: Sequence[tuple[CachedPrompt, int]], rules: Rules) -> tuple
 
 
 @given(HISTORIES, prompts(), GAPS, KINDS_OF_CACHE)
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_every_token_is_billed_once(
     history: Sequence[tuple[CachedPrompt, int]], asked: CachedPrompt, gap: int, rules: Rules
 ) -> None:
@@ -344,7 +345,7 @@ def test_every_token_is_billed_once(
 
 
 @given(HISTORIES, prompts(), GAPS, KINDS_OF_CACHE)
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_nothing_is_read_that_was_not_sent_before_or_is_too_old(
     history: Sequence[tuple[CachedPrompt, int]], asked: CachedPrompt, gap: int, rules: Rules
 ) -> None:
@@ -364,7 +365,7 @@ def test_nothing_is_read_that_was_not_sent_before_or_is_too_old(
 
 @pytest.mark.slow
 @given(HISTORIES, prompts(), KINDS_OF_CACHE)
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_a_request_repeated_at_once_reads_all_that_it_wrote_or_read(
     history: Sequence[tuple[CachedPrompt, int]], asked: CachedPrompt, rules: Rules
 ) -> None:
@@ -377,7 +378,7 @@ def test_a_request_repeated_at_once_reads_all_that_it_wrote_or_read(
 
 
 @given(HISTORIES, st.data(), KINDS_OF_CACHE)
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_nothing_is_read_behind_a_change(
     history: Sequence[tuple[CachedPrompt, int]], data: st.DataObject, rules: Rules
 ) -> None:
@@ -392,7 +393,7 @@ def test_nothing_is_read_behind_a_change(
 
 @pytest.mark.slow
 @given(HISTORIES, prompts(), GAPS, GAPS, KINDS_OF_CACHE)
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_waiting_longer_never_reads_more(
     history: Sequence[tuple[CachedPrompt, int]], asked: CachedPrompt, gap: int, more: int, rules: Rules
 ) -> None:

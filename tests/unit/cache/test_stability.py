@@ -18,6 +18,7 @@ from foveate.cache.stability import (
     ordered,
 )
 from foveate.errors import BadOption
+from tests.support.examples import limit_examples
 
 ORDER = list(Layer)
 
@@ -104,7 +105,7 @@ def test_a_stability_that_there_is_not_is_refused() -> None:
         layer_of("peers", "forever")
 
 
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(given_blocks=blocks)
 def test_always_nothing_is_lost_and_no_block_stands_before_a_more_stable_one(
     given_blocks: list[InjectedBlock],
@@ -117,7 +118,7 @@ def test_always_nothing_is_lost_and_no_block_stands_before_a_more_stable_one(
     assert ordered(found) == found
 
 
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(given_blocks=blocks, data=st.data())
 def test_always_blocks_of_known_names_have_one_order_however_they_come(
     given_blocks: list[InjectedBlock], data: st.DataObject
@@ -127,7 +128,7 @@ def test_always_blocks_of_known_names_have_one_order_however_they_come(
     assert ordered(data.draw(st.permutations(known))) == ordered(known)
 
 
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(given_blocks=blocks)
 def test_always_what_changes_each_turn_stands_behind_the_history_and_nothing_else_does(
     given_blocks: list[InjectedBlock],
@@ -165,7 +166,7 @@ def test_a_single_text_loses_nothing_by_being_no_block() -> None:
     assert (flat.before, flat.after, flat.note) == ("You are Ana.", "", "")
 
 
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(given_blocks=blocks)
 def test_always_every_text_is_in_the_flat_one(given_blocks: list[InjectedBlock]) -> None:
     flat = flattened(given_blocks, provider="x")

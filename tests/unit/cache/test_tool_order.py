@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from foveate.cache.tool_order import MOST_SETS, ListedTool, ToolList, ToolOrders, sorted_tools
 from foveate.values import Tool, Ttl
+from tests.support.examples import limit_examples
 
 
 def listed(names: Sequence[str]) -> list[ListedTool]:
@@ -136,7 +137,7 @@ any_tools = st.lists(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(lists=st.lists(any_tools, max_size=6))
 def test_always_every_tool_is_sent_and_none_twice(lists: list[list[ListedTool]]) -> None:
     def told(tools: Sequence[ListedTool]) -> list[tuple[str, bytes]]:
@@ -145,7 +146,7 @@ def test_always_every_tool_is_sent_and_none_twice(lists: list[list[ListedTool]])
     assert list(map(told, sent(lists))) == list(map(told, lists))
 
 
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(tools=any_tools, data=st.data())
 def test_always_the_same_tools_have_the_same_order(tools: list[ListedTool], data: st.DataObject) -> None:
     lists = [tools, *data.draw(st.lists(st.permutations(tools), max_size=4))]
@@ -154,7 +155,7 @@ def test_always_the_same_tools_have_the_same_order(tools: list[ListedTool], data
         assert again == tools
 
 
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(lists=st.lists(st.lists(st.sampled_from("abcd"), unique=True), max_size=8))
 def test_always_a_list_is_touched_only_where_the_same_set_was_sent_in_another_order(
     lists: list[list[str]],
@@ -168,7 +169,7 @@ def test_always_a_list_is_touched_only_where_the_same_set_was_sent_in_another_or
         before.append(names)
 
 
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(
     tools=st.lists(st.sampled_from("abcdefgh"), unique=True),
     data=st.data(),

@@ -15,6 +15,7 @@ from benchmarks.cache_traces import common, lines, stretch
 from benchmarks.cache_workloads import WORKLOADS, costs
 from benchmarks.harness import BadData
 from foveate.cache.rules import rules_for
+from tests.support.examples import limit_examples
 
 MODEL = "claude-opus-4-5-20251101"
 
@@ -81,7 +82,7 @@ GAPS = st.sampled_from((5.0, 60.0, 299.0, 301.0, 900.0, 3599.0, 3700.0, 9000.0, 
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@settings(max_examples=limit_examples(30))
 @given(st.lists(st.tuples(GAPS, st.integers(1, 400), st.booleans()), min_size=1, max_size=8))
 def test_nobody_is_below_the_bound(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[float, int, bool]]

@@ -17,6 +17,7 @@ from foveate.tokens import RequestCount, counter_for, drop_caches
 from foveate.values import Area, Format, Request, TokenCount
 from tests.claude_bodies import claude_bodies
 from tests.requests_to_edit import BODIES
+from tests.support.examples import limit_examples
 
 
 class AtOnce:
@@ -60,7 +61,7 @@ def check(request: Request, model: str) -> None:
 
 @pytest.mark.slow
 @given(body=claude_bodies(most_turns=4, most_calls=2, marks=True), forgets=st.booleans(), data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_a_growing_session_is_to_a_cache_what_it_is_at_once(
     body: dict[str, Any], forgets: bool, data: st.DataObject
 ) -> None:
@@ -75,7 +76,7 @@ def test_a_growing_session_is_to_a_cache_what_it_is_at_once(
     spoken=st.sampled_from(Format).flatmap(lambda spoken: st.tuples(st.just(spoken), BODIES[spoken])),
     model=st.sampled_from(["claude-opus-4-5", "claude-sonnet-4-5", "gpt-5.6", "gpt-4o"]),
 )
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_any_request_is_to_a_cache_what_it_is_at_once(spoken: tuple[Format, Any], model: str) -> None:
     check(wire.read(spoken[1], spoken[0]), model)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from foveate.cache.fields import excerpt
 from foveate.cache.wording import Wording, common_prefix, reworded
+from tests.support.examples import limit_examples
 from tests.unit.cache.mutations import CHANGING
 
 FRAMES = (
@@ -38,7 +39,7 @@ def test_what_changes_from_one_request_to_the_next_is_told(name: str, frame: str
     assert reworded(frame.format(before), frame.format(after)).wording == expected
 
 
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(one=moments, other=moments, form=st.sampled_from(FORMS), frame=st.sampled_from(FRAMES))
 def test_a_timestamp_is_told_however_it_is_written(
     one: datetime, other: datetime, form: str, frame: str
@@ -48,7 +49,7 @@ def test_a_timestamp_is_told_however_it_is_written(
     assert before == after or reworded(before, after).wording is Wording.TIMESTAMP
 
 
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(one=moments, days=st.integers(1, 900), form=st.sampled_from(DATES), frame=st.sampled_from(FRAMES))
 def test_a_date_is_told_however_it_is_written(one: datetime, days: int, form: str, frame: str) -> None:
     before, after = (frame.format(moment.strftime(form)) for moment in (one, one + timedelta(days=days)))
@@ -118,7 +119,7 @@ def test_the_whole_timestamp_is_named_and_not_the_digit_that_changed() -> None:
 texts = st.text(alphabet="ab1 :-\n2é\u0301,.", max_size=60)
 
 
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(one=texts, other=texts)
 def test_what_stands_before_the_place_is_always_the_same_and_inside_it_something_is_not(
     one: str, other: str

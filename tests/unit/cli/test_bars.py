@@ -13,6 +13,7 @@ from foveate.budget.sections import Priority, Stability
 from foveate.cli.bars import drawn
 from foveate.cli.screen import Look
 from foveate.values import TokenCount
+from tests.support.examples import limit_examples
 
 BLOCKS = "█", "░"
 # Two numbers of six digits, a gap, and something of a name.
@@ -84,7 +85,7 @@ def prompts(draw: st.DrawFn) -> Prompt:
 
 
 @pytest.mark.slow
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(shown=prompts(), columns=st.integers(NARROWEST_COLUMNS, 200), colours=st.booleans())
 def test_no_line_is_wider_than_the_screen(shown: Prompt, columns: int, colours: bool) -> None:
     look = Look(columns=columns, colours=colours)
@@ -98,7 +99,7 @@ def test_no_line_is_wider_than_the_screen(shown: Prompt, columns: int, colours: 
         assert "\x1b" not in without_colours
 
 
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(sizes=st.lists(st.tuples(st.integers(0, 99_999), st.integers(0, 99_999)), max_size=8))
 def test_a_bar_shows_whatever_is_kept_and_whatever_is_cut(sizes: list[tuple[int, int]]) -> None:
     shown = prompt(*(report(f"s{i}", max(size), min(size)) for i, size in enumerate(sizes)))

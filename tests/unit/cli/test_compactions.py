@@ -30,6 +30,7 @@ from foveate.tokens import counter_for
 from foveate.values import Format
 from tests.kept import FOLD, FOLDED, fold, ids
 from tests.sessions_to_fold import MODEL, OPTIONS, chat_body, claude_body, must_fit, sent_after, subject_of
+from tests.support.examples import limit_examples
 from tests.support.stores import ensure_store
 
 
@@ -66,7 +67,7 @@ BOUNDS = st.none() | st.integers(-1, 4)
 
 
 @pytest.mark.slow
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=limit_examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(kinds=KINDS, copies=st.sampled_from((1, 40, 90)), agent=st.sampled_from((None, "ana")),
        session=st.sampled_from((None, "s")), outcome=st.none() | st.sampled_from(Outcome), since=BOUNDS,
        until=BOUNDS)  # fmt: skip

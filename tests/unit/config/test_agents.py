@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from foveate.budget import PRESET, Budget, Keep, Priority, SectionRule, budget_as_data
 from foveate.budget.allowance import within
 from foveate.config import load_agent_budget, load_budget, save_agent_budget
+from tests.support.examples import limit_examples
 from tests.unit.config.made import budgets, caps, leaves_room, names, rules, shares
 
 # With rules for both everywhere, so that what an agent asks for and what is allowed do meet.
@@ -178,7 +179,7 @@ def check_rule(given: SectionRule, most: SectionRule, usual: SectionRule) -> Non
     assert most.enabled in (None, given.enabled)
 
 
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(asked=rules, most=rules, usual=rules)
 def test_no_rule_gives_more_than_is_allowed(asked: SectionRule, most: SectionRule, usual: SectionRule) -> None:
     budget, allowed, defaults = (Budget(sections={"logs": rule}) for rule in (asked, most, usual))
@@ -190,7 +191,7 @@ def test_no_rule_gives_more_than_is_allowed(asked: SectionRule, most: SectionRul
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(wish=wishes, defaults=few_budgets, allowed=few_budgets)
 def test_whatever_an_agent_writes_it_never_gets_more_than_is_allowed(
     lasting_file: Path, wish: bytes, defaults: Budget, allowed: Budget
@@ -213,7 +214,7 @@ def test_whatever_an_agent_writes_it_never_gets_more_than_is_allowed(
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(
     wish=wishes,
     defaults=few_budgets.filter(leaves_room),
@@ -229,7 +230,7 @@ def test_whatever_an_agent_writes_there_is_room_for_a_prompt_where_the_defaults_
     assert leaves_room(load_agent_budget(lasting_file, defaults=defaults, allowed=allowed).budget)
 
 
-@settings(max_examples=50)
+@settings(max_examples=limit_examples(50))
 @given(wish=wishes, defaults=few_budgets)
 def test_a_file_holds_whole_or_not_at_all(lasting_file: Path, wish: bytes, defaults: Budget) -> None:
     lasting_file.write_bytes(wish)

@@ -20,6 +20,7 @@ from foveate.budget import (
 )
 from foveate.budget.ladders import OWN, PROGRESSIVE, Drop, LastLines, Truncate
 from foveate.errors import BadOption
+from tests.support.examples import limit_examples
 from tests.unit.config.made import budgets
 
 
@@ -36,14 +37,14 @@ def test_the_examples_in_the_documentation_hold() -> None:
     assert not results.failed
 
 
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(budget=budgets())
 def test_a_budget_comes_back_from_json_as_it_was(budget: Budget) -> None:
     assert budget_from_data(json.loads(json.dumps(budget_as_data(budget)))) == budget
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(budget=budgets(), other=budgets())
 def test_a_whole_budget_laid_over_another_leaves_only_sections_that_it_does_not_name(
     budget: Budget, other: Budget

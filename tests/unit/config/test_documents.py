@@ -17,6 +17,7 @@ from foveate.config.documents import document_from, read_document
 from foveate.config.files import read_bytes
 from foveate.config.places import Place
 from foveate.errors import BadSetting, InputError, UnreadableInput
+from tests.support.examples import limit_examples
 from tests.unit.config.refusals import refused
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -51,19 +52,19 @@ def refusal(text: str, source: str = "a.yaml") -> BadSetting:
     return refused(document_from, text.encode(), source)
 
 
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(data=plain.filter(lambda data: data is not None))
 def test_what_is_written_as_yaml_is_read_back(data: object) -> None:
     assert read(yaml.safe_dump(data, allow_unicode=True)) == data
 
 
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(data=plain)
 def test_what_is_written_as_json_is_read_back(data: object) -> None:
     assert read(json.dumps(data), "a.json") == data
 
 
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(data=st.binary(max_size=60) | st.text("-:[]{}&*!|>'\"%#?, \t\nab1~", max_size=60).map(str.encode))
 def test_bytes_are_read_or_refused_and_nothing_else_happens(data: bytes) -> None:
     for source in ("a.yaml", "a.json", "standard input"):
@@ -71,7 +72,7 @@ def test_bytes_are_read_or_refused_and_nothing_else_happens(data: bytes) -> None
             document_from(data, source)
 
 
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(data=plain)
 def test_the_line_of_every_value_is_found(data: object) -> None:
     """In a text that has every key and item on a line of its own, as an independent witness."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from foveate.config.environment import variables_in, with_env_file
 from foveate.errors import BadSetting, UnreadableInput
+from tests.support.examples import limit_examples
 
 NAMES = st.from_regex(r"[A-Z_][A-Z0-9_]{0,20}", fullmatch=True)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=40)
@@ -37,7 +38,7 @@ def test_variables_are_read_as_shells_and_tools_write_them() -> None:
     }
 
 
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(said=st.dictionaries(NAMES, TEXTS, max_size=5))
 def test_whatever_is_quoted_is_read_back(said: dict[str, str]) -> None:
     def quoted(text: str) -> str:

@@ -17,6 +17,7 @@ from foveate.budget.ladders import Ladder, Replace
 from foveate.config import load_agent_budget, load_budget, save_agent_budget
 from foveate.config.files import replace_file, replacing
 from foveate.errors import BadOption, UnwritableFile
+from tests.support.examples import limit_examples
 from tests.unit.config.made import budgets, leaves_room
 
 # Two that differ much in length, written in turn as fast as it goes.
@@ -59,7 +60,7 @@ def is_whole(budget: Budget) -> bool:
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(budget=budgets().filter(leaves_room))
 @example(budget=Budget(ladder=[Replace(("a",), "\x85\u2028 🎉")]))
 @example(budget=Budget(ladder=[Replace(("a",), "\x85")]))

@@ -13,6 +13,7 @@ from foveate.budget import Item, Keep, Priority, Section, Stability
 from foveate.config import load_sections, sections_from
 from foveate.config.sections import SECTIONS_LIMIT_BYTES
 from foveate.errors import BadSetting, UnreadableInput
+from tests.support.examples import limit_examples
 from tests.unit.config.made import caps, names, shares, texts
 from tests.unit.config.refusals import refused
 
@@ -37,7 +38,7 @@ def refusal(text: str, source: str = "a.yaml") -> BadSetting:
     return refused(sections_from, text.encode(), source)
 
 
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(entries=st.lists(st.tuples(names, contents, fields), max_size=3, unique_by=lambda entry: entry[0]))
 def test_sections_in_a_file_are_what_they_are_in_python(
     entries: list[tuple[str, dict[str, object], dict[str, object]]],

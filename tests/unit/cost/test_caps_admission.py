@@ -12,6 +12,7 @@ from foveate.cost.caps import Cap, Scope, Unknown, accounts_of
 from foveate.cost.ledger import Reservation
 from foveate.errors import CapExceeded, CapUncheckable
 from tests.billed import CALL, NOON, call, cap, entry, standing
+from tests.support.examples import limit_examples
 from tests.unit.cost.books import Books, Naps, admission
 
 GONE = "/data/foveate.sqlite: is locked by another process"
@@ -259,7 +260,7 @@ async def test_whoever_gives_up_releasing_has_released_all_the_same() -> None:
     assert not books.reserved
 
 
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(st.lists(st.sampled_from(["bill", "outage", "end of a pause", "give up"]), max_size=30))
 def test_every_bill_that_came_is_booked_once_or_told_to_be_lost_whatever_the_ledger_does(
     steps: list[str],

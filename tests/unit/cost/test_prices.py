@@ -21,6 +21,7 @@ from foveate.cost.prices import (
 )
 from foveate.values import CacheUsage, Ttl, Usage
 from foveate.wire.bills import BilledCall, Unit
+from tests.support.examples import limit_examples
 
 
 def per_million(**dollars: str) -> dict[Kind | Unit, Rate]:
@@ -221,7 +222,7 @@ def any_call(draw: st.DrawFn) -> BilledCall:
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(found=any_rates(), billed=any_call())
 def test_the_kinds_add_up_to_the_whole_and_none_is_below_zero(found: Rates, billed: BilledCall) -> None:
     price = known(price_of(found, billed))
@@ -234,7 +235,7 @@ def test_the_kinds_add_up_to_the_whole_and_none_is_below_zero(found: Rates, bill
     assert dollars_of(found, billed) == price.dollars
 
 
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(found=any_rates(), billed=any_call(), more=tokens, kind=kinds)
 def test_more_of_any_kind_never_costs_less(found: Rates, billed: BilledCall, more: int, kind: Kind) -> None:
     usage = billed.usage
@@ -255,7 +256,7 @@ def test_more_of_any_kind_never_costs_less(found: Rates, billed: BilledCall, mor
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(found=any_rates(), first=any_call(), second=any_call())
 def test_within_a_tier_two_calls_cost_what_they_cost_together(
     found: Rates, first: BilledCall, second: BilledCall
@@ -279,7 +280,7 @@ def test_within_a_tier_two_calls_cost_what_they_cost_together(
     assert added == known(price_of(flat, together))
 
 
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(found=any_rates(), output=tokens, data=st.data())
 def test_reasoning_is_never_counted_twice(found: Rates, output: int, data: st.DataObject) -> None:
     thought = data.draw(st.integers(0, output + 50))
@@ -294,7 +295,7 @@ def test_reasoning_is_never_counted_twice(found: Rates, output: int, data: st.Da
 
 
 @pytest.mark.slow
-@settings(max_examples=120)
+@settings(max_examples=limit_examples(120))
 @given(found=any_rates(), billed=any_call(), spare=tokens, ttl=st.sampled_from([None, *Ttl]))
 def test_no_call_costs_more_than_its_ceiling(
     found: Rates, billed: BilledCall, spare: int, ttl: Ttl | None

@@ -17,6 +17,7 @@ from foveate.cost.price_book import PriceBook
 from foveate.cost.prices import Price, PriceSource
 from foveate.values import CacheUsage, Format, Ttl, Usage
 from foveate.wire.usage import block_usage
+from tests.support.examples import limit_examples
 
 AT = datetime(2026, 11, 10, 12, tzinfo=UTC).timestamp()
 INPUT = Usage(cache=CacheUsage(uncached=1_000_000))
@@ -267,7 +268,7 @@ def test_a_ceiling_is_at_the_dearest_that_a_call_may_be_billed_as() -> None:
 counts = st.integers(0, 300_000)
 
 
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(
     model=st.sampled_from(
         [

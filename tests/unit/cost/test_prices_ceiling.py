@@ -15,6 +15,7 @@ from foveate.cost.prices import Kind, PriceSource, Rate, Rates, Step, ceiling_of
 from foveate.values import Format
 from foveate.wire.bills import Unit
 from foveate.wire.usage import block_usage
+from tests.support.examples import limit_examples
 
 AT = datetime(2026, 11, 10, 12, tzinfo=UTC).timestamp()
 BOOK = PriceBook()
@@ -132,7 +133,7 @@ RATES = st.builds(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(SIZES, SIZES, RATES, RATES, RATES)
 def test_it_is_always_that_of_the_dearest_kind_at_any_size_up_to_the_largest(
     input_tokens: int, output_tokens: int, uncached: Rate, written: Rate, output: Rate

@@ -23,6 +23,7 @@ from foveate.engine.work import Work
 from foveate.fold.overflow import lower_end
 from foveate.tokens import RequestCount
 from foveate.values import Area, Format, Place, TokenCount
+from tests.support.examples import limit_examples
 
 MODEL = "claude-opus-4-5"
 BODY = msgspec.json.encode(
@@ -133,7 +134,7 @@ def test_models_that_were_heard_of_long_ago_are_forgotten(bills: Calibrations) -
     assert not bills.has_news
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=limit_examples(80), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(-10, 10**7), st.integers(-10, 10**12)), max_size=30),
     st.integers(1, 10**6),
@@ -156,7 +157,7 @@ def test_no_bills_make_a_count_absurd(
     assert found.tokens <= found.upper <= 2 * max(2 * tokens, raw.upper)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=limit_examples(80), deadline=None)
 @given(
     st.lists(st.integers(1, 3_000), min_size=1, max_size=12),
     st.floats(0.5, 2.0),

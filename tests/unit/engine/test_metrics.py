@@ -19,6 +19,7 @@ from foveate.fold.folding import TOO_SOON, Folded
 from foveate.fold.journal import Fold, Outcome
 from foveate.prompt.workspace import WorkspaceCounts
 from foveate.values import TokenCount
+from tests.support.examples import limit_examples
 from tests.unit.engine.watched import ended, entry, numbers
 
 CALL = "agent=ana exact=%s model=claude-opus-4-5 provider=anthropic"
@@ -220,7 +221,7 @@ def test_a_name_that_is_known_is_shown_after_any_number_of_others() -> None:
     assert few.of("late") == OTHER
 
 
-@settings(max_examples=50)
+@settings(max_examples=limit_examples(50))
 @given(st.lists(st.text(max_size=120), max_size=30), st.integers(0, 5))
 def test_a_label_never_has_more_values_than_it_may_and_each_can_be_written(
     values: list[str], most: int

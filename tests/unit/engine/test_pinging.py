@@ -29,6 +29,7 @@ from foveate.sandbox import accept
 from foveate.upstream import Client, Reply
 from foveate.values import Comparison, Format, Savings, TokenCount
 from tests.sandboxes import KEY, Clock
+from tests.support.examples import limit_examples
 from tests.unit.engine.ledgers import InMemory
 
 MODEL = "claude-opus-4-5"
@@ -203,7 +204,7 @@ async def test_switched_off_nothing_more_is_sent() -> None:
     assert agent.client.bodies == []
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=limit_examples(25), deadline=None)
 @given(
     st.lists(st.text(min_size=1, max_size=40).filter(str.strip), min_size=1, max_size=3),
     st.integers(0, 12),

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from foveate.errors import BadOption
 from foveate.fold.boundary import History, boundary, head_of, trigger_tokens, triggers
 from foveate.values import Format, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from tests.support.examples import limit_examples
 from tests.unit.budget.conversations import Talk, long_talk, new_orphans, talks
 
-limited = settings(max_examples=80)
+limited = settings(max_examples=limit_examples(80))
 numbers = st.integers(0, 400)
 
 

@@ -29,12 +29,13 @@ from foveate.values import (
     ToolResult,
 )
 from foveate.wire.body import compact, value
+from tests.support.examples import limit_examples
 from tests.unit.fold.talks import Body, chats, claude_loops
 
 COUNTER = counter_for("gpt-4.1")
 LIMIT = 100
 PIXELS = b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x02\0\0\0\x01\x08\x02\0\0\0").decode()
-limited = settings(max_examples=60)
+limited = settings(max_examples=limit_examples(60))
 MISSING = re.compile(r"\[\.\.\. ([\d,]+) tokens left out \.\.\.\]")
 
 

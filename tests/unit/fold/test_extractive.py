@@ -9,6 +9,7 @@ from foveate.fold.facts import FactKind, facts_of
 from foveate.fold.ranking import Ranked, rank
 from foveate.tokens import counter_for
 from foveate.values import Message
+from tests.support.examples import limit_examples
 from tests.unit.fold.chatter import call, conversations, model, result, said, user
 
 PLENTY = 4000
@@ -135,7 +136,7 @@ def test_a_summary_may_have_a_tenth_of_what_it_stands_for_and_short_ones_more(fo
 
 @pytest.mark.slow
 @given(conversations, st.integers(0, 300), conversations)
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_a_summary_is_never_longer_than_its_limit_and_always_the_same(
     messages: list[Message], limit_tokens: int, tail: list[Message]
 ) -> None:
@@ -146,7 +147,7 @@ def test_a_summary_is_never_longer_than_its_limit_and_always_the_same(
 
 
 @given(conversations, st.integers(0, 3000))
-@settings(max_examples=40)
+@settings(max_examples=limit_examples(40))
 def test_a_summary_is_counted_whole_also_where_the_whole_is_more_than_its_parts(
     messages: list[Message], limit_tokens: int
 ) -> None:
@@ -157,7 +158,7 @@ def test_a_summary_is_counted_whole_also_where_the_whole_is_more_than_its_parts(
 
 
 @given(conversations, st.integers(60, 160))
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_every_constraint_of_the_user_s_that_has_room_is_there(
     messages: list[Message], limit_tokens: int
 ) -> None:
@@ -172,7 +173,7 @@ def test_every_constraint_of_the_user_s_that_has_room_is_there(
 
 
 @given(conversations, st.integers(40, 400))
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_nothing_is_made_up(messages: list[Message], limit_tokens: int) -> None:
     found = extract(messages, limit_tokens=limit_tokens, count=tokens)
     history = " ".join(said(messages).split())
@@ -220,7 +221,7 @@ def test_a_name_inside_a_longer_one_was_not_told() -> None:
 
 
 @given(conversations, st.text(max_size=50), st.integers(0, 120))
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_what_is_carried_fits_in_its_limit_and_makes_the_summary_whole(
     messages: list[Message], told: str, limit_tokens: int
 ) -> None:

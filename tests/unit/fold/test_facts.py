@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from foveate.fold.facts import Fact, FactKind, Voice, facts_of, said_in
 from foveate.values import Document, Format, Message, Source, Text, Thinking, ToolCall
+from tests.support.examples import limit_examples
 from tests.unit.fold.chatter import call, conversations, model, result, user
 
 
@@ -204,7 +205,7 @@ def test_the_text_of_a_document_is_read_as_a_tool_s() -> None:
 
 
 @given(conversations)
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_every_fact_stands_word_for_word_where_it_is_said_to_stand(messages: list[Message]) -> None:
     for fact in facts_of(messages):
         for place in (fact.first, fact.last):
@@ -237,7 +238,7 @@ _PIECES = (
 @given(
     st.lists(st.sampled_from(_PIECES), min_size=1, max_size=3), st.sampled_from(("user", "assistant", "tool"))
 )
-@settings(max_examples=40)
+@settings(max_examples=limit_examples(40))
 def test_twice_the_text_is_about_twice_the_work(pieces: list[str], role: str) -> None:
     """Steps of the interpreter, not seconds; the patterns' own steps are bounded by the test below."""
     piece = "".join(pieces)

@@ -20,6 +20,7 @@ from foveate.sandbox import accept
 from foveate.values import Edit
 from tests.claude_bodies import claude_bodies
 from tests.sessions_to_fold import OPTIONS, RULE, claude_body, must_fit, subject_of
+from tests.support.examples import limit_examples
 from tests.unit.fold.folders import DROPPED, TOLD, fold, folder, longer
 from tests.unit.fold.journals import InMemory, Scripted, Slow
 from tests.unit.fold.talks import Body, claude_loops
@@ -368,7 +369,7 @@ async def test_a_later_fold_folds_only_what_is_new_and_the_earlier_summary() -> 
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=limit_examples(40))
 @given(st.one_of(claude_loops(), claude_bodies()), st.integers(1, 60))
 def test_what_is_sent_after_a_fold_is_taken_and_undone_gives_all_of_it_back(body: Body, tail: int) -> None:
     journal = InMemory()

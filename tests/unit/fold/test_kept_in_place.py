@@ -15,6 +15,7 @@ from foveate.sandbox import accept
 from foveate.session.chain import chain_of
 from foveate.values import Format, Request
 from foveate.wire.body import compact, value
+from tests.support.examples import limit_examples
 from tests.unit.fold.talks import Body, cuts_of, fold_at, requests
 
 TOOLS = [{"name": "read", "input_schema": {"type": "object"}}]
@@ -118,7 +119,7 @@ def test_a_fork_between_two_steps_keeps_the_question_that_the_summary_does_not_t
 
 
 @pytest.mark.slow
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(requests(), st.data())
 def test_whoever_speaks_next_nothing_is_replaced_that_the_summary_does_not_tell(
     body: Body, data: st.DataObject

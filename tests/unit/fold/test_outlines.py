@@ -23,6 +23,7 @@ from foveate.values import (
     ToolResult,
 )
 from foveate.wire.body import compact
+from tests.support.examples import limit_examples
 from tests.unit.fold.talks import Body, cuts_of, fold_at, requests
 
 CALL = ToolCall(name="read", arguments='{"path":"a"}', format=Format.ANTHROPIC, id="1")
@@ -34,7 +35,7 @@ def by(role: str, *parts: Text | Thinking | ToolCall | ToolResult | Document) ->
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(requests(), st.data())
 def test_a_session_that_grows_message_by_message_is_folded_as_one_that_nobody_knows(
     body: Body, data: st.DataObject

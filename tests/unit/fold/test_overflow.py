@@ -16,9 +16,10 @@ from foveate.tokens import counter_for
 from foveate.values import Request, TokenCount
 from foveate.wire.body import compact, value
 from tests.claude_bodies import claude_bodies
+from tests.support.examples import limit_examples
 from tests.unit.fold.talks import Body, claude_turn, cuts_of, fold_at, requests, think
 
-limited = settings(max_examples=80)
+limited = settings(max_examples=limit_examples(80))
 
 FOLDS = OverflowOptions(compaction=True)
 PLAIN = OverflowOptions(compaction=False)

@@ -19,6 +19,7 @@ from foveate.values import (
     ToolCall,
     ToolResult,
 )
+from tests.support.examples import limit_examples
 
 FENCE = re.compile(r"^=== (\w+) ([0-9a-f]{12}) ===$", re.MULTILINE)
 
@@ -31,7 +32,7 @@ def said(*parts: Part, role: str = "user") -> Message:
     return Message(role=role, parts=parts)
 
 
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(st.text(max_size=200), st.integers(0, 2))
 def test_no_text_closes_its_fence(text: str, times: int) -> None:
     """Also not one that has seen a fence of its like before."""

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from foveate.fold.facts import Fact, FactKind, facts_of
 from foveate.fold.ranking import chance, features, rank, weights
 from foveate.values import Message
+from tests.support.examples import limit_examples
 from tests.unit.fold.chatter import call, conversations, model, result, user
 
 
@@ -59,7 +60,7 @@ def test_every_feature_is_weighed_and_every_weight_is_a_feature_s() -> None:
 
 
 @given(conversations)
-@settings(max_examples=40)
+@settings(max_examples=limit_examples(40))
 def test_a_chance_is_a_chance_and_the_order_is_always_the_same(messages: list[Message]) -> None:
     facts = facts_of(messages)
     ranked = rank(facts, len(messages))

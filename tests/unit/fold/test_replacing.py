@@ -27,9 +27,10 @@ from foveate.session.chain import chain_of
 from foveate.values import Document, Format, Image, Opaque, Request, Source, Text
 from foveate.wire.body import compact, value
 from tests.claude_bodies import claude_bodies
+from tests.support.examples import limit_examples
 from tests.unit.fold.talks import FOLD, Body, claude_loops, cuts_of, fold_at, requests
 
-limited = settings(max_examples=80)
+limited = settings(max_examples=limit_examples(80))
 
 
 def edited(request: Request, *folds: Fold) -> Request:

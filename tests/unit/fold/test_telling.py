@@ -11,6 +11,7 @@ from foveate.fold.ranking import rank
 from foveate.fold.telling import Known, stands
 from foveate.fold.verifying import missing_in
 from foveate.values import Message
+from tests.support.examples import limit_examples
 from tests.unit.fold.chatter import conversations, user
 
 
@@ -145,7 +146,7 @@ def test_a_name_stands_in_a_text_where_it_is_no_piece_of_another(wanted: str, te
 
 
 @given(conversations)
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_every_fact_tells_itself(messages: list[Message]) -> None:
     for each in facts_of(messages):
         assert Known(each.text).tells(each), each

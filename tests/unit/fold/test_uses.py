@@ -10,6 +10,7 @@ from foveate.fold.journal import Fold
 from foveate.fold.uses import Line, doubted, keep_uses, line_of
 from foveate.session.chain import Chain
 from tests.kept import FOLD, hashed
+from tests.support.examples import limit_examples
 from tests.unit.fold.journals import InMemory
 
 MODEL = "claude-opus-5-5"
@@ -58,7 +59,7 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(acts=ACTS)
 def test_exactly_what_was_said_behind_something_else_is_found_whatever_befalls_the_fold(
     acts: list[str],

@@ -8,6 +8,7 @@ from foveate.fold.facts import facts_of
 from foveate.fold.ranking import rank
 from foveate.fold.verifying import hollow, missing_in, problem_of
 from foveate.values import Message, Text
+from tests.support.examples import limit_examples
 
 SUMMARY = "The user wants a parser for src/main.py. Next was to run the tests."
 
@@ -107,7 +108,7 @@ def test_a_text_of_megabytes_is_refused_without_counting_it() -> None:
     assert "longer" in (problem_of("so it went on " * 100_000, replaced_tokens=1_000, count=never) or "")
 
 
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(st.text(max_size=3_000))
 @example("I" + " a" * 1_500)
 @example("sorry" + " " * 3_000)

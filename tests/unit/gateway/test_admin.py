@@ -12,6 +12,7 @@ from foveate.gateway.admin import guarded, is_loopback, viewer_of
 from foveate.gateway.asks import Receive, Scope, Send
 from foveate.gateway.keys import HashedKeys, hash_of, new_key
 from foveate.web.viewer import ADMIN, Viewer, viewer_in
+from tests.support.examples import limit_examples
 
 KEY = new_key()
 ADMIN_KEY = new_key()
@@ -94,7 +95,7 @@ def test_no_forwarding_header_makes_somebody_loopback(value: bytes) -> None:
         assert viewer_of(headers, host=host, keys=KEYS) is None
 
 
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(
     said=st.one_of(
         st.none(),

@@ -23,6 +23,7 @@ from foveate.gateway import logs
 from foveate.gateway.logs import LogWriter
 from foveate.gateway.told import Told, told_line, told_object
 from foveate.values import Area, Mark, Place
+from tests.support.examples import limit_examples
 
 MARK = Mark(place=Place(Area.MESSAGES, 0, 0), reason="it pays")
 TOLD = Told(
@@ -123,7 +124,7 @@ def test_colours_are_only_where_they_are_wanted() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
+@settings(max_examples=limit_examples(50))
 @given(st.text(alphabet=st.characters(categories=("L", "Cc", "Cs", "Zl", "Zp")), max_size=30), st.booleans())
 def test_no_name_that_a_client_sends_breaks_a_line_or_disturbs_a_terminal(name: str, as_json: bool) -> None:
     told = Told(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from foveate.engine import series
 from foveate.engine.board import Board, Sample, summed
 from foveate.gateway import metrics_folder
+from tests.support.examples import limit_examples
 
 
 def counted(requests: int, *, open_requests: int, read: int, is_valid: bool) -> list[Sample]:
@@ -112,7 +113,7 @@ def test_what_a_killed_gateway_has_left_is_removed_and_what_another_uses_is_not(
     assert {*tmp_path.iterdir()} == {running, fresh}
 
 
-@settings(max_examples=50)
+@settings(max_examples=limit_examples(50))
 @given(st.lists(st.tuples(st.integers(0, 99), st.booleans()), min_size=1, max_size=6))
 def test_what_was_counted_is_never_lost_by_a_death_nor_counted_twice(workers: list[tuple[int, bool]]) -> None:
     processes = [

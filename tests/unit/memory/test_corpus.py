@@ -10,6 +10,7 @@ from foveate.memory.corpus import MOST_ROWS, Corpus, Snapshot
 from foveate.memory.lexical import Floats, asked
 from foveate.memory.nodes import Document
 from foveate.memory.relevance import default_weights, joined
+from tests.support.examples import limit_examples
 from tests.unit.memory.planted import LONG_AGO, Sown, planted
 
 _QUERY = "anchor falcons. The basket was of copper and ember, and of nothing else. Falcons"
@@ -46,7 +47,7 @@ _files = st.builds(lambda sown, days: _file(*sown, days=days), st.lists(_sown, m
 
 @pytest.mark.slow
 @given(st.lists(_files, min_size=1, max_size=8), st.integers(1, 12), st.data())
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_it_makes_no_difference_how_many_nodes_a_shard_may_have(
     pool: list[Document], most_rows: int, data: st.DataObject
 ) -> None:

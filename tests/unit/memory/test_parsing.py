@@ -19,6 +19,7 @@ from foveate.memory.commonmark import headings, judged
 from foveate.memory.gate import Gate
 from foveate.memory.outline import Outline, Stamp, StampKind
 from foveate.memory.parsing import parse
+from tests.support.examples import limit_examples
 from tests.unit.memory.notes import Forest, each_line, forests, markdown_texts, note_texts, org_texts
 
 GATE = Gate()
@@ -42,7 +43,7 @@ def check(outline: Outline, text: str) -> None:
     )
 
 
-@settings(max_examples=120)
+@settings(max_examples=limit_examples(120))
 @given(text=note_texts, path=paths)
 def test_nothing_of_a_text_is_lost_whatever_it_is(text: str, path: str) -> None:
     outline = parse(text, GATE, path=path)
@@ -52,7 +53,7 @@ def test_nothing_of_a_text_is_lost_whatever_it_is(text: str, path: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=120)
+@settings(max_examples=limit_examples(120))
 @given(forest=forests())
 def test_no_private_word_comes_through_the_gate_and_every_public_one_does(forest: Forest) -> None:
     seen = [GATE.admitted(parse(file.text, GATE, path=file.path)) for file in forest.files]
@@ -66,7 +67,7 @@ def test_no_private_word_comes_through_the_gate_and_every_public_one_does(forest
 
 
 @pytest.mark.slow
-@settings(max_examples=120)
+@settings(max_examples=limit_examples(120))
 @given(text=org_texts)
 def test_a_heading_line_with_a_privacy_tag_is_hidden_wherever_it_stands_in_org(text: str) -> None:
     seen = GATE.admitted(parse(text, GATE, path="a.org")).text
@@ -74,7 +75,7 @@ def test_a_heading_line_with_a_privacy_tag_is_hidden_wherever_it_stands_in_org(t
     assert not [line for line in each_line(seen) if re.match(r"\*+ (.*\s)?:private[:\s]", line)]
 
 
-@settings(max_examples=120)
+@settings(max_examples=limit_examples(120))
 @given(text=markdown_texts)
 def test_a_heading_line_with_a_privacy_tag_is_hidden_wherever_it_stands_in_markdown(text: str) -> None:
     seen = GATE.admitted(parse(text, GATE, path="a.md")).text
@@ -94,7 +95,7 @@ _BLOCKS = (
 
 
 @pytest.mark.slow
-@settings(max_examples=500)
+@settings(max_examples=limit_examples(500))
 @given(
     lines=st.lists(st.sampled_from(_BLOCKS), max_size=25),
     end=st.sampled_from(("", "\n")),

@@ -17,6 +17,7 @@ from foveate.memory.embedding import Embedder
 from foveate.memory.nodes import Document
 from foveate.memory.relevance import Index, default_weights
 from foveate.memory.vectors import VectorFile, embedded
+from tests.support.examples import limit_examples
 from tests.unit.memory.planted import LONG_AGO, Sown, planted
 
 _JUNK = "quuxly zorbing flimflam"
@@ -231,7 +232,7 @@ _files = st.builds(
 
 @pytest.mark.slow
 @given(st.lists(_files, max_size=8), st.data())
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_scores_depend_on_the_files_and_not_on_how_they_came_to_be(
     pool: list[Document], data: st.DataObject
 ) -> None:

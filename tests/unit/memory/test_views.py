@@ -16,6 +16,7 @@ from foveate.errors import BadOption, BudgetExceeded
 from foveate.memory.blocks import content, heading, planning
 from foveate.memory.relevance import Index
 from foveate.memory.view import ViewFormat
+from tests.support.examples import limit_examples
 from tests.unit.budget.sectioned import Odd
 from tests.unit.memory.notes import Forest, forests
 
@@ -31,7 +32,7 @@ def loaded(forest: Forest, folder: Path) -> Memory:
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=limit_examples(80), deadline=None)
 @given(data=st.data(), forest=forests(), limit_tokens=LIMITS, form=FORMATS)
 def test_nothing_private_is_ever_in_a_view(
     data: st.DataObject, forest: Forest, limit_tokens: int | None, form: str
@@ -51,7 +52,7 @@ def test_nothing_private_is_ever_in_a_view(
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=limit_examples(100), deadline=None)
 @given(data=st.data(), forest=forests(), form=FORMATS)
 def test_the_focus_is_there_with_what_it_stands_in_or_it_is_an_error(
     data: st.DataObject, forest: Forest, form: str
@@ -115,7 +116,7 @@ def long_notes(draw: st.DrawFn) -> str:
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=limit_examples(100), deadline=None)
 @given(
     text=long_notes(),
     number=st.none() | st.integers(0, 9),
@@ -171,7 +172,7 @@ def test_a_view_is_the_same_in_another_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=limit_examples(100), deadline=None)
 @given(data=st.data(), forest=forests(), limit_tokens=st.integers(1, 500), form=FORMATS)
 def test_a_view_is_never_over_its_limit_and_always_the_same(
     data: st.DataObject, forest: Forest, limit_tokens: int, form: str

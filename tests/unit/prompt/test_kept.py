@@ -5,12 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.prompt.kept import Kept
+from tests.support.examples import limit_examples
 
 KEYS = st.integers(0, 3)
 
 
 @pytest.mark.slow
-@settings(max_examples=120)
+@settings(max_examples=limit_examples(120))
 @given(
     capacity=st.integers(0, 3),
     steps=st.lists(

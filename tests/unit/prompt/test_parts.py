@@ -12,6 +12,7 @@ from foveate.budget import Budget
 from foveate.errors import BadOption, FoveateError, UnreadableInput
 from foveate.prompt import CallKind, ContextInputs, PrefixInputs, PromptParts, render_context, render_prefix
 from foveate.tokens import counter_for, drop_caches
+from tests.support.examples import limit_examples
 from tests.unit.prompt.made import CONTEXT, FIELDS, PREFIX, FakeMemory, any_inputs, shown, values
 from tests.unit.tokens.holding import held
 
@@ -47,7 +48,7 @@ def test_equal_inputs_render_the_prefix_once_and_give_the_same_bytes(inputs: Pre
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FIELDS[ContextInputs])
-@settings(max_examples=50)
+@settings(max_examples=limit_examples(50))
 @given(data=st.data(), inputs=any_inputs(ContextInputs))
 def test_any_single_input_of_the_context_that_differs_builds_it_anew(
     name: str, data: st.DataObject, inputs: ContextInputs
@@ -69,7 +70,7 @@ def test_any_single_input_of_the_context_that_differs_builds_it_anew(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FIELDS[PrefixInputs])
-@settings(max_examples=50)
+@settings(max_examples=limit_examples(50))
 @given(data=st.data(), inputs=any_inputs(PrefixInputs))
 def test_any_single_input_of_the_prefix_that_differs_renders_it_anew(
     name: str, data: st.DataObject, inputs: PrefixInputs

@@ -16,6 +16,7 @@ from foveate.errors import BadOption
 from foveate.memory.gate import Gate
 from foveate.prompt.workspace import Workspace, WorkspaceCacheOptions, WorkspaceCounts, Workspaces, read_bundle
 from foveate.tokens import drop_caches
+from tests.support.examples import limit_examples
 from tests.unit.memory.notes import Forest, forests
 from tests.unit.prompt.folders import Clock, blind, fill
 
@@ -92,7 +93,7 @@ def test_a_scope_that_is_not_there_leaves_the_root_and_says_so(root: Path) -> No
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(forest=forests())
 def test_nothing_private_is_in_a_bundle_and_all_else_is(forest: Forest) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -16,6 +16,7 @@ from foveate.prompt.bundles import Trouble
 from foveate.prompt.contents import read
 from foveate.prompt.sources import Sight, Source, look, walk
 from foveate.prompt.workspace import Workspace, read_bundle
+from tests.support.examples import limit_examples
 from tests.unit.prompt.folders import fill
 
 
@@ -205,7 +206,7 @@ TARGETS = st.lists(PARTS, min_size=1, max_size=4).map("/".join)
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(
     folders=st.lists(PLACES, max_size=4),
     links=st.lists(st.tuples(PLACES, TARGETS, st.booleans()), max_size=5),

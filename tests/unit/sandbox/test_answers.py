@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from foveate.sandbox.answers import USUAL_TEXT, Called, Said, Stop, Thought, Wish, answer, pieces
 from foveate.sandbox.fitting import fitting
 from foveate.sandbox.scripts import Call, Step
+from tests.support.examples import limit_examples
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 TOOLS = (("look", SCHEMA), ("listen", {"type": "object"}))
@@ -80,7 +81,7 @@ def test_an_answer_of_nothing_is_empty() -> None:
     assert (told.parts, told.output_tokens, told.stop) == ((), 0, Stop.LIMIT)
 
 
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(
     thinking=st.none() | st.text(max_size=40),
     text=st.text(max_size=80),

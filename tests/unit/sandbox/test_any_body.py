@@ -16,6 +16,7 @@ from foveate.sandbox.asks import Ask
 from foveate.sandbox.stand_in import Sandbox
 from foveate.values import Format
 from tests.sandboxes import Clock
+from tests.support.examples import limit_examples
 from tests.unit.sandbox.requests import MARK, Json, assistant, call, claude, result, text, tool, user
 
 JSON = st.recursive(
@@ -107,7 +108,7 @@ def test_the_bodies_are_taken_as_they_are(sandbox: Sandbox, route: str) -> None:
 
 
 @pytest.mark.parametrize("route", BODIES)
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(data=st.data())
 def test_a_body_with_anything_in_any_place_is_answered_or_refused(
     sandbox: Sandbox, route: str, data: st.DataObject

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.values import Format
+from tests.support.examples import limit_examples
 from tests.unit.sandbox.requests import (
     LONG_MARK,
     MARK,
@@ -175,7 +176,7 @@ def in_order(places: Places) -> list[str]:
     return [ttl for _, ttl in read if ttl is not None]
 
 
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from([None, "5m", "1h"])), max_size=9))
 def test_marks_are_taken_just_where_there_are_four_at_most_and_the_long_ones_come_first(places: Places) -> None:
     ttls = in_order(places)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from foveate.sandbox.models import listed
 from foveate.values import Format
+from tests.support.examples import limit_examples
 from tests.unit.sandbox.requests import GPT, Json, chat, refusal, response, takes, verdict
 
 HELLO = {"role": "user", "content": "Hello"}
@@ -217,7 +218,7 @@ def test_a_response_that_cannot_be_is_named(body: Json, says: str) -> None:
 Turn = tuple[list[str], list[str]]
 
 
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(
     st.lists(
         st.tuples(

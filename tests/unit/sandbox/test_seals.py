@@ -14,6 +14,7 @@ from foveate.sandbox.stand_in import Sandbox
 from foveate.values import Format
 from foveate.wire.body import compact
 from tests.sandboxes import Clock
+from tests.support.examples import limit_examples
 from tests.unit.sandbox.requests import (
     BINDING,
     CLAUDE,
@@ -172,7 +173,7 @@ def test_a_thought_whose_words_were_changed_is_refused() -> None:
     assert refusal(Format.ANTHROPIC, body).message.startswith("messages.3.content.0: Invalid `signature`")
 
 
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(
     turns=st.lists(st.text(st.characters(categories=["L"]), min_size=1), min_size=2, max_size=6),
     data=st.data(),

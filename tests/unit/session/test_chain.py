@@ -17,6 +17,7 @@ from foveate.tokens import drop_caches
 from foveate.values import Format
 from tests.claude_bodies import claude_bodies
 from tests.requests_to_edit import BODIES
+from tests.support.examples import limit_examples
 
 Body = dict[str, Any]
 
@@ -81,7 +82,7 @@ USER, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content"
 
 
 @given(spoken_bodies, st.integers(0, 4), st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_the_chain_of_a_beginning_is_the_beginning_of_the_chain(
     given: tuple[Format, Body], length: int, fresh: bool
 ) -> None:
@@ -149,7 +150,7 @@ def test_long_conversations_with_another_first_message_share_nothing() -> None:
 
 
 @given(spoken_bodies, st.integers(0, 2**32))
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 def test_neither_spaces_nor_escapes_nor_the_order_of_keys_make_another_conversation(
     given: tuple[Format, Body], seed: int
 ) -> None:
@@ -159,13 +160,13 @@ def test_neither_spaces_nor_escapes_nor_the_order_of_keys_make_another_conversat
 
 
 @given(claude_bodies(most_calls=3))
-@settings(max_examples=40)
+@settings(max_examples=limit_examples(40))
 def test_marks_make_no_other_conversation(body: Body) -> None:
     assert chain(body) == chain(unmarked(body))
 
 
 @given(claude_bodies(marks=False, most_calls=3), st.data())
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_any_other_word_role_or_order_makes_another_conversation_from_there_on(
     body: Body, data: st.DataObject
 ) -> None:

@@ -19,6 +19,7 @@ from foveate.tokens.rendering import Length, Measured, Yardstick
 from foveate.tokens.tally import Tally
 from foveate.values import Format, Request, TokenCount
 from tests.claude_bodies import claude_bodies
+from tests.support.examples import limit_examples
 from tests.unit.session.in_memory import InMemory
 from tests.unit.tokens.bodies import MODELS, anthropic_bodies, chat_bodies
 
@@ -109,7 +110,7 @@ def run(counts: TurnCounts, body: Body, model: str) -> tuple[TokenCount, tuple[s
 
 @pytest.mark.slow
 @given(body=chat_bodies | anthropic_bodies, steps=steps)
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 def test_what_is_kept_adds_up_to_a_recount_from_scratch(
     body: Body, steps: list[tuple[int, str, bool, bool]]
 ) -> None:
@@ -170,7 +171,7 @@ PARTS = st.sampled_from(
     ],
     steps=[(Format.ANTHROPIC, "gpt-5", False), (Format.CHAT, "gpt-5", False)],
 )
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_the_same_words_in_another_format_are_counted_as_that_format_counts_them(
     messages: list[Body], steps: list[tuple[Format, str, bool]]
 ) -> None:
@@ -186,7 +187,7 @@ def test_the_same_words_in_another_format_are_counted_as_that_format_counts_them
 
 @pytest.mark.slow
 @given(body=claude_bodies(most_turns=3, most_calls=2, marks=True), forgets=st.booleans())
-@settings(max_examples=25)
+@settings(max_examples=limit_examples(25))
 async def test_thinking_images_and_parallel_calls_add_up_too(body: Body, forgets: bool) -> None:
     counts = TurnCounts(InMemory())
     for length in range(1, len(body["messages"]) + 1):

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.conversations import Message, Sent, Worker, body_of, model, tool_call, tool_result, user
+from tests.support.examples import limit_examples
 from tests.unit.session.in_memory import InMemory
 
 FIRST_WORDS = ("hello", "Fix the bug in main.py.")
@@ -107,7 +108,7 @@ async def run(seed: int, size: int, workers: int) -> list[Talk]:
 @example(seed=2442, size=4, workers=1)
 @example(seed=6108, size=6, workers=1)
 @example(seed=9952, size=6, workers=2)
-@settings(max_examples=200)
+@settings(max_examples=limit_examples(200))
 def test_conversations_are_never_merged_and_a_named_one_is_never_split(
     seed: int, size: int, workers: int
 ) -> None:

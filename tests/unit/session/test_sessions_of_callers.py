@@ -14,6 +14,7 @@ from foveate.gateway.asks import ask_of
 from foveate.gateway.callers import caller_of, name_scope
 from foveate.values import Format
 from tests.support.conversations import Sent, Worker, body_of, model, user
+from tests.support.examples import limit_examples
 from tests.unit.session.in_memory import InMemory
 
 PROGRAMS = ("cline", "pi")
@@ -101,7 +102,7 @@ async def run(seed: int, size: int, workers: int) -> list[Talk]:
 
 @pytest.mark.slow
 @given(seed=st.integers(0, 2**32), size=st.integers(2, 12), workers=st.integers(1, 3))
-@settings(max_examples=200)
+@settings(max_examples=limit_examples(200))
 def test_callers_with_the_same_names_never_share_a_session_and_none_of_theirs_is_split(
     seed: int, size: int, workers: int
 ) -> None:

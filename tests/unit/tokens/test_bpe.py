@@ -18,6 +18,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from foveate.tokens.bpe import Bpe
 from foveate.tokens.pieces import cut
 from foveate.tokens.vocabulary import BUNDLED, bundled, from_file
+from tests.support.examples import limit_examples
 from tests.unit.tokens.oracle import PATTERNS, tiktoken_encoding
 from tests.unit.tokens.texts import any_texts, texts
 
@@ -62,7 +63,7 @@ def vectors(shared_data: Path, name: str) -> Iterator[tuple[str, int]]:
 def test_random_texts_are_counted_as_tiktoken_counts_them(shared_data: Path, name: str) -> None:
     oracle, tokenizer = tiktoken_encoding(shared_data, name), bundled(name)
 
-    @settings(max_examples=120)
+    @settings(max_examples=limit_examples(120))
     @given(texts.filter(_is_in_both_editions))
     def holds(text: str) -> None:
         assert tokenizer.count(text) == len(oracle.encode_ordinary(text))
@@ -82,7 +83,7 @@ def test_a_rank_file_counts_as_the_bundled_vocabulary(shared_data: Path, tmp_pat
     path.write_bytes(gzip.decompress((shared_data / "tokenizers" / f"{name}.tiktoken.gz").read_bytes()))
     tokenizer = from_file(path)
 
-    @settings(max_examples=100)
+    @settings(max_examples=limit_examples(100))
     @given(texts)
     def holds(text: str) -> None:
         assert tokenizer.count(text) == bundled(name).count(text)
@@ -108,7 +109,7 @@ def test_a_users_own_tokenizer_json_counts_as_the_library_that_wrote_it(
         tokens for _, tokens in vectors(shared_data, "qwen2")
     ]
 
-    @settings(max_examples=100)
+    @settings(max_examples=limit_examples(100))
     @given(texts.filter(_is_in_both_editions))
     def holds(text: str) -> None:
         assert tokenizer.count(text) == len(oracle.encode(text).ids)
@@ -132,7 +133,7 @@ def test_a_long_text_that_spells_a_special_token_is_cut_for_a_users_tokenizer_to
     assert max(map(len, tokenizer.ids(text))) < 10_000
     assert tokenizer.count(text) == len(tokenizer._engine.encode_ordinary(text))
 
-    @settings(max_examples=100)
+    @settings(max_examples=limit_examples(100))
     @given(texts)
     def holds(text: str) -> None:
         pieces = cut(text, 3)
@@ -162,7 +163,7 @@ def test_an_empty_text_is_nothing(name: str) -> None:
     assert bundled(name).count("") == 0
 
 
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(text=any_texts, name=st.sampled_from(BUNDLED))
 def test_every_text_can_be_counted(text: str, name: str) -> None:
     count = bundled(name).count(text)
@@ -178,13 +179,13 @@ def test_a_lone_surrogate_counts_as_the_replacement_character() -> None:
     assert tokenizer.count_many(["a\ud800b"] * 9) == [tokenizer.count("a\ufffdb")] * 9
 
 
-@settings(max_examples=50)
+@settings(max_examples=limit_examples(50))
 @given(some=st.lists(any_texts, max_size=20), name=st.sampled_from(("o200k_base", "qwen3", "gemma3")))
 def test_many_texts_count_as_each_alone(some: list[str], name: str) -> None:
     assert bundled(name).count_many(some) == [bundled(name).count(text) for text in some]
 
 
-@settings(max_examples=50)
+@settings(max_examples=limit_examples(50))
 @given(text=texts, name=st.sampled_from(("o200k_base", "qwen3", "gemma3", "mistral_v1")))
 def test_ids_are_as_many_as_the_count(text: str, name: str) -> None:
     assert sum(map(len, bundled(name).ids(text))) == bundled(name).count(text)

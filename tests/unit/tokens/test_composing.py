@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from foveate.tokens.composing import BEGINNING, Form, composed
 from foveate.tokens.vocabulary import bundled
+from tests.support.examples import limit_examples
 from tests.support.growth import superlinear_ratio
 from tests.unit.tokens.texts import any_texts, texts
 
@@ -30,7 +31,7 @@ def test_ordinary_text_is_composed_as_unicode_says(text: str, form: Form) -> Non
         assert composed(text, form) == unicodedata.normalize(form, text)
 
 
-@settings(max_examples=30)
+@settings(max_examples=limit_examples(30))
 @given(
     form=st.sampled_from(FORMS),
     text=st.tuples(accented, st.integers(1, 300)).map(lambda drawn: drawn[0] * drawn[1]),

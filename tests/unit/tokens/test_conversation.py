@@ -13,6 +13,7 @@ from foveate.tokens.bodies import with_model
 from foveate.tokens.conversation import Conversation
 from foveate.tokens.counter import RequestCounter
 from foveate.tokens.families import counter_for
+from tests.support.examples import limit_examples
 from tests.unit.tokens.bodies import MODELS, anthropic_bodies, chat_bodies
 
 COUNT, APPEND = "count", "append"
@@ -24,7 +25,7 @@ steps = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=120)
+@settings(max_examples=limit_examples(120))
 @given(
     body=chat_bodies | anthropic_bodies,
     start=st.integers(0, 8),

@@ -19,6 +19,7 @@ from foveate.tokens.rendering import Counts, Length
 from foveate.tokens.rules.claude import claude_rules
 from foveate.tokens.rules.openai import openai_rules
 from foveate.values import Format, TokenCount
+from tests.support.examples import limit_examples
 from tests.unit.tokens.bodies import MODELS, anthropic_bodies, chat_bodies, chat_messages
 
 
@@ -55,7 +56,7 @@ def counter(model: str = "gpt-4o", capacity: int = 1024) -> tuple[RequestCounter
     return RequestCounter(model=model, backend="offline", ruler=ruler, rules=rules, capacity=capacity), ruler
 
 
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(body=chat_bodies | anthropic_bodies, model=st.sampled_from(MODELS))
 def test_parts_add_up_to_the_total(body: dict[str, Any], model: str) -> None:
     count = foveate.count_request(body, model=model)
@@ -70,7 +71,7 @@ def test_parts_add_up_to_the_total(body: dict[str, Any], model: str) -> None:
     ]
 
 
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(body=chat_bodies | anthropic_bodies, model=st.sampled_from(MODELS))
 @example(body={"messages": [{"role": "user", "content": "0"}]}, model="qwen3-32b")
 def test_upper_is_never_below_the_count(body: dict[str, Any], model: str) -> None:
@@ -79,7 +80,7 @@ def test_upper_is_never_below_the_count(body: dict[str, Any], model: str) -> Non
     assert total.upper >= total.tokens >= 0
 
 
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(body=chat_bodies, more=chat_messages, model=st.sampled_from(MODELS))
 @example(
     body={"n": 1, "messages": []},
@@ -98,7 +99,7 @@ def test_one_more_message_never_lowers_the_count(
     assert after.upper >= before.upper
 
 
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(
     body=chat_bodies,
     model=st.sampled_from(MODELS),
@@ -120,7 +121,7 @@ def test_a_counter_that_has_seen_other_beginnings_counts_like_a_fresh_one(
     assert seen.request(request) == fresh.request(request)
 
 
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(
     body=anthropic_bodies,
     before=st.sets(st.integers(0, 12)),

@@ -12,6 +12,7 @@ from foveate.tokens.families import counter_for, estimating_counter_for
 from foveate.tokens.gauge import Gauge, Span, gauge_for
 from foveate.tokens.tape import Tape
 from foveate.values import TokenCount
+from tests.support.examples import limit_examples
 from tests.unit.tokens.texts import any_texts, texts
 
 MODELS = (
@@ -52,7 +53,7 @@ def joined(draw: st.DrawFn) -> list[str | tuple[str, int, int]]:
 def test_what_is_joined_counts_as_it_does_whole(name: str) -> None:
     counter = counter_named(name)
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=limit_examples(60), deadline=None)
     @given(parts=joined())
     def holds(parts: list[str | tuple[str, int, int]]) -> None:
         gauge = counter.gauge
@@ -77,7 +78,7 @@ def test_whole_texts_that_are_joined_count_as_they_do_whole(name: str) -> None:
     )
     some_words = st.builds(lambda text, end: f"{text} {long_enough}{end}", texts, ends)
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=limit_examples(60), deadline=None)
     @given(
         some=st.lists(some_words | some_words | pieces, max_size=4),
         separator=st.sampled_from(("\n\n", "\n", "")),
@@ -91,7 +92,7 @@ def test_whole_texts_that_are_joined_count_as_they_do_whole(name: str) -> None:
     holds()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=limit_examples(50), deadline=None)
 @given(text=pieces)
 def test_a_text_alone_counts_as_it_does(text: str) -> None:
     counter = counter_for("gpt-4o")
@@ -106,7 +107,7 @@ class Odd:
         return TokenCount(len(text) // 3 + 7, False, len(text) // 2 + 13)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=limit_examples(50), deadline=None)
 @given(texts=st.lists(pieces, max_size=4))
 def test_a_counter_that_nothing_is_known_of_is_asked_about_the_whole(texts: list[str]) -> None:
     gauge = gauge_for(Odd())

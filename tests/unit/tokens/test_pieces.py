@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from foveate.tokens.pieces import AFTER_WORDS, BEFORE_BLANKS, cut
 from foveate.tokens.vocabulary import BUNDLED, bundled
+from tests.support.examples import limit_examples
 from tests.unit.tokens.texts import texts
 
 PATTERNED = (
@@ -50,7 +51,7 @@ def lengths(engine: splintr.AnyTokenizer, some: Sequence[str]) -> list[int]:
 def test_tokens_of_pieces_add_up_to_the_tokens_of_the_whole(name: str) -> None:
     tokenizer, seam = engine(name), SEAMS[name]
 
-    @settings(max_examples=120)
+    @settings(max_examples=limit_examples(120))
     @given(text=texts, piece_chars=st.integers(1, 6))
     def holds(text: str, piece_chars: int) -> None:
         pieces = cut(text, piece_chars, seam)

@@ -17,6 +17,7 @@ from foveate.tokens.rules.openai import openai_rules
 from foveate.tokens.rules.template import TemplateRules, template_for
 from foveate.tokens.rules.typescript import function_type
 from foveate.values import Format, Tool
+from tests.support.examples import limit_examples
 
 FAMILIES = (
     "gpt-4o",
@@ -213,7 +214,7 @@ def bodies(value: Any) -> dict[Format, dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", FAMILIES)
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(value=json_values, spoken=st.sampled_from(list(Format)))
 def test_any_json_for_a_schema_is_counted_or_refused(model: str, value: Any, spoken: Format) -> None:
     body = bodies(value)[spoken]

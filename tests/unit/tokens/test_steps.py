@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from foveate.tokens.steps import stepped
 from foveate.tokens.vocabulary import _LEADS, BUNDLED, bundled
+from tests.support.examples import limit_examples
 from tests.unit.tokens.texts import texts
 
 SPECIAL = ("<bos>", "<s>", "</s>", "<start_of_turn>", "<|endoftext|>", "▁", "▁▁<bos>")
@@ -33,7 +34,7 @@ def engine(name: str) -> splintr.AnyTokenizer:
 def test_the_tokens_of_the_steps_are_the_tokens_of_the_whole(name: str) -> None:
     tokenizer, lead = engine(name), _LEADS[name]
 
-    @settings(max_examples=100)
+    @settings(max_examples=limit_examples(100))
     @given(text=long_texts, step_chars=st.sampled_from((16, 30, 60, 150, 400)))
     def holds(text: str, step_chars: int) -> None:
         steps = stepped(tokenizer, text, lead=lead, step_chars=step_chars)

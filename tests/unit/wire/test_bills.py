@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from foveate.values import CacheUsage, Format, Usage
 from foveate.wire.bills import BilledCall, Unit, billed_calls
 from foveate.wire.usage import block_usage, reply_usage
+from tests.support.examples import limit_examples
 
 
 def read(spoken: Format, numbers: dict[str, Any]) -> Usage:
@@ -219,7 +220,7 @@ media = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(prompt=st.integers(0, 100), cached=st.integers(0, 120), details=media, spoken=media, seed=st.randoms())
 def test_media_are_never_more_than_the_tokens_that_hold_them_in_any_order(
     prompt: int, cached: int, details: dict[str, int], spoken: dict[str, int], seed: Any

@@ -12,6 +12,7 @@ from foveate.values import Area, Block, Format, Place, Request, Ttl
 from foveate.wire.blocks import KeptBlocks
 from tests.json_tree import spell
 from tests.requests_to_edit import BODIES, requests
+from tests.support.examples import limit_examples
 
 SHORT, LONG = {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}
 
@@ -88,7 +89,7 @@ def test_a_string_equals_the_block_that_means_the_same(plain: dict[str, Any], bl
 
 
 @given(st.sampled_from(Format).flatmap(lambda f: st.tuples(st.just(f), BODIES[f])), st.integers(0, 2**32))
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 def test_blocks_are_the_same_in_any_spelling(given: tuple[Format, dict[str, Any]], seed: int) -> None:
     """Numbers excepted: 1 and 1.0 are not the same to every provider."""
     spoken, body = given
@@ -101,7 +102,7 @@ def test_blocks_are_the_same_in_any_spelling(given: tuple[Format, dict[str, Any]
 
 
 @given(requests())
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_what_is_remembered_is_what_is_read(request: Request) -> None:
     moved = wire.read(
         json.dumps({**json.loads(request.body), "x": 1}).encode() + b" ", request.format

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from foveate import wire
 from foveate.sandbox import accept
 from foveate.values import Area, Edit, Format, Insert, Place, ReplaceText, Text
+from tests.support.examples import limit_examples
 
 NEW = Text("new")
 
@@ -81,7 +82,7 @@ def asked(draw: st.DrawFn, spoken: Format) -> dict[str, Any]:
 
 @pytest.mark.parametrize("spoken", list(SPOKEN))
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_a_request_that_is_taken_is_taken_with_a_text_more(spoken: Format, data: st.DataObject) -> None:
     request = wire.read(data.draw(asked(spoken)), spoken)
     places = [Place(Area.MESSAGES, number) for number in range(len(request.messages) + 1)]

@@ -14,13 +14,14 @@ from foveate.values import Format, Mark, MarkStyle, ReplaceText, Ttl
 from tests.edited_trees import Edited
 from tests.json_tree import compare, scan
 from tests.requests_to_edit import cases, handed_in
+from tests.support.examples import limit_examples
 
 in_every_format = pytest.mark.parametrize("spoken", list(Format))
 
 
 @in_every_format
 @given(st.data())
-@settings(max_examples=20)
+@settings(max_examples=limit_examples(20))
 def test_no_edits_give_the_very_same_bytes(spoken: Format, data: st.DataObject) -> None:
     body = data.draw(handed_in(spoken))
 
@@ -30,7 +31,7 @@ def test_no_edits_give_the_very_same_bytes(spoken: Format, data: st.DataObject) 
 @pytest.mark.slow
 @in_every_format
 @given(st.data())
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 def test_edits_are_written_and_every_other_byte_stays(spoken: Format, data: st.DataObject) -> None:
     """The oracle applies them to a tree of its own, and knows which bytes must be as they were."""
     case = data.draw(cases(spoken))
@@ -47,7 +48,7 @@ def test_edits_are_written_and_every_other_byte_stays(spoken: Format, data: st.D
 @pytest.mark.slow
 @in_every_format
 @given(st.data())
-@settings(max_examples=40)
+@settings(max_examples=limit_examples(40))
 def test_marks_are_read_back_as_they_were_written(spoken: Format, data: st.DataObject) -> None:
     """And those that were there stay, whatever becomes of the texts that bear them."""
     case = data.draw(cases(spoken))
@@ -72,7 +73,7 @@ def test_marks_are_read_back_as_they_were_written(spoken: Format, data: st.DataO
 
 @in_every_format
 @given(st.data())
-@settings(max_examples=30)
+@settings(max_examples=limit_examples(30))
 def test_no_more_marks_are_written_than_were_asked_for(spoken: Format, data: st.DataObject) -> None:
     """Counted by their names alone, whatever these mean where they stand."""
     case = data.draw(cases(spoken))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from foveate import wire
 from foveate.values import Area, Format, Insert, Place, Text
+from tests.support.examples import limit_examples
 
 
 def joining(place: Place, text: str) -> Insert:
@@ -78,7 +79,7 @@ def test_a_string_that_says_nothing_gives_way(blank: str) -> None:
     assert found["messages"] == [{"role": "user", "content": "one"}]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=limit_examples(60), deadline=None)
 @given(said=st.text(min_size=1), added=st.text(min_size=1), as_input=st.booleans())
 def test_what_stood_there_is_always_the_beginning_byte_for_byte(said: str, added: str, as_input: bool) -> None:
     body: dict[str, Any] = (

@@ -25,6 +25,7 @@ from foveate.values import (
 )
 from tests.json_tree import spell
 from tests.requests_to_edit import BODIES
+from tests.support.examples import limit_examples
 
 JUNK: st.SearchStrategy[Any] = st.sampled_from(
     (None, True, 1, "", "x", [], {}, [1], ["x"], [[]], [None], {"a": 1}, {"type": []})
@@ -69,7 +70,7 @@ def spoilt_bodies(draw: st.DrawFn) -> tuple[Format, bytes]:
 
 
 @given(spoilt_bodies(), st.lists(edits, max_size=3), st.none() | st.sampled_from(MarkStyle))
-@settings(max_examples=120)
+@settings(max_examples=limit_examples(120))
 def test_an_edit_is_written_or_refused(
     body: tuple[Format, bytes], wanted: list[Edit], style: MarkStyle | None
 ) -> None:

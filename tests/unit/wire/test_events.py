@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from foveate.wire.events import Event, EventFinder, EventSplitter, ListSplitter
 from foveate.wire.frames import FrameSplitter
+from tests.support.examples import limit_examples
 from tests.unit.wire.pieces import cut, cuts, frame
 
 LINES = [
@@ -37,13 +38,13 @@ def split(stream: bytes, at: list[int], most_bytes: int = 10_000) -> list[Event]
     return events + splitter.end()
 
 
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(stream=streams, at=cuts)
 def test_where_a_stream_is_cut_changes_no_event(stream: bytes, at: list[int]) -> None:
     assert split(stream, at) == split(stream, []) == split(stream, list(range(len(stream))))
 
 
-@settings(max_examples=120)
+@settings(max_examples=limit_examples(120))
 @given(stream=streams, at=cuts, most_bytes=st.sampled_from([5, 20, 10_000]))
 def test_the_events_and_the_rest_are_the_stream(stream: bytes, at: list[int], most_bytes: int) -> None:
     splitter = EventSplitter(most_bytes)
@@ -58,7 +59,7 @@ def test_the_events_and_the_rest_are_the_stream(stream: bytes, at: list[int], mo
     assert splitter.rest == b""
 
 
-@settings(max_examples=120)
+@settings(max_examples=limit_examples(120))
 @given(
     stream=streams,
     at=cuts,
@@ -77,7 +78,7 @@ def test_all_events_that_matter_are_found_and_no_others_however_a_stream_is_cut(
 
 
 @pytest.mark.slow  # loading both clients takes seconds
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(stream=streams, at=cuts)
 def test_the_official_clients_see_the_same_events(stream: bytes, at: list[int]) -> None:
     from anthropic._streaming import SSEDecoder as AnthropicDecoder
@@ -91,7 +92,7 @@ def test_the_official_clients_see_the_same_events(stream: bytes, at: list[int]) 
         assert [pair for pair in ours if any(pair)] == [pair for pair in theirs if any(pair)]
 
 
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(stream=streams, at=cuts, most_bytes=st.integers(4, 60))
 def test_an_event_that_is_too_large_is_passed_on_unread_and_the_others_are_read(
     stream: bytes, at: list[int], most_bytes: int
@@ -169,7 +170,7 @@ json_objects = st.dictionaries(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(objects=st.lists(json_objects, max_size=4), at=cuts, indent=st.sampled_from([None, 2]))
 def test_the_objects_of_a_list_are_found_however_it_is_cut(
     objects: list[dict[str, object]], at: list[int], indent: int | None
@@ -189,7 +190,7 @@ def test_an_object_that_is_too_large_is_left_out_of_a_list() -> None:
         assert found == [{"a": 1}, {"c": 2}]
 
 
-@settings(max_examples=50)
+@settings(max_examples=limit_examples(50))
 @given(at=cuts, most_bytes=st.sampled_from([200, 10_000]))
 def test_frames_are_found_however_they_are_cut(at: list[int], most_bytes: int) -> None:
     stream = (
@@ -203,7 +204,7 @@ def test_frames_are_found_however_they_are_cut(at: list[int], most_bytes: int) -
     assert found == [b'{"messageStop":{"a":1}}', *large, b'{"metadata":{}}']
 
 
-@settings(max_examples=50)
+@settings(max_examples=limit_examples(50))
 @given(stream=st.binary(max_size=200), at=cuts)
 def test_bytes_that_are_no_frames_harm_nobody(stream: bytes, at: list[int]) -> None:
     splitter = FrameSplitter()

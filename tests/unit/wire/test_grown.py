@@ -15,6 +15,7 @@ from foveate.wire.begun import Begun
 from foveate.wire.grown import GROWN, LEAST_BYTES, Grown
 from foveate.wire.heads import Head, Laid
 from foveate.wire.spans import Span
+from tests.support.examples import limit_examples
 
 LONG = "x" * LEAST_BYTES
 FRONT = {"model": "claude-opus-4-5", "max_tokens": 10, "system": "Be brief.", "tools": []}
@@ -215,7 +216,7 @@ def histories(draw: st.DrawFn) -> list[bytes]:
 
 
 @given(histories())
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_every_turn_is_read_as_it_would_be_alone(bodies: list[bytes]) -> None:
     GROWN.drop()
     together = [wire.read(data, Format.ANTHROPIC) for data in bodies]

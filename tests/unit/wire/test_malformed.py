@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from foveate import wire
 from foveate.errors import MalformedRequest
 from foveate.values import Format, SetParameter
+from tests.support.examples import limit_examples
 
 json_values = st.recursive(
     st.none()
@@ -73,7 +74,7 @@ def read_all(body: Any, spoken: Format | None = None) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(body=bodies, listed=st.sampled_from(LISTS), inner=messages, spoken=st.sampled_from(list(Format)))
 def test_any_json_in_any_field_is_read_or_refused(
     body: dict[str, Any], listed: str, inner: list[Any], spoken: Format
@@ -84,7 +85,7 @@ def test_any_json_in_any_field_is_read_or_refused(
                 read_all(whole, known)
 
 
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(value=wire_values, name=st.sampled_from(BESIDE), spoken=st.sampled_from(list(Format)))
 def test_any_value_in_a_body_of_the_right_shape_is_read(value: Any, name: str, spoken: Format) -> None:
     body = {**SHAPES[spoken], name: value}
@@ -100,7 +101,7 @@ SHAPES: dict[Format, dict[str, Any]] = {
 }
 
 
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(data=st.binary())
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     with pytest.raises(MalformedRequest):
@@ -108,7 +109,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 @given(body=bodies, at=st.integers(0, 400))
 def test_a_body_that_breaks_off_is_refused(body: dict[str, Any], at: int) -> None:
     data = json.dumps({**SHAPES[Format.CHAT], **body}).encode()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from foveate import wire
 from foveate.values import Document, Format, Image, Source
 from foveate.wire import media
+from tests.support.examples import limit_examples
 
 
 def png(width: int, height: int) -> bytes:
@@ -53,7 +54,7 @@ def encoded(data: bytes) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(width=st.integers(1, 16_383), height=st.integers(1, 16_383))
-@settings(max_examples=20)
+@settings(max_examples=limit_examples(20))
 def test_a_picture_tells_its_size(kind: Callable[[int, int], bytes], width: int, height: int) -> None:
     assert media.pixels(encoded(kind(width, height))) == (width, height)
 
@@ -66,7 +67,7 @@ def test_a_picture_that_breaks_off_has_no_size_or_its_own(kind: Callable[[int, i
         assert media.pixels(encoded(whole[:end])) in (None, (800, 600))
 
 
-@settings(max_examples=120)
+@settings(max_examples=limit_examples(120))
 @given(st.one_of(st.text(), st.binary().map(encoded)))
 def test_anything_else_has_no_size_and_does_no_harm(data: str) -> None:
     media.pixels(data)

@@ -17,6 +17,7 @@ from foveate.values import CacheUsage, Format, Usage
 from foveate.wire.streams import StreamReader, UsageChunkFilter
 from foveate.wire.usage import block_usage, reply_usage
 from tests.sandboxes import Clock
+from tests.support.examples import limit_examples
 from tests.unit.sandbox.requests import MARKING_GPT, response
 
 CHAT_BILL = b'"usage":{"prompt_tokens":1000,"completion_tokens":500}'
@@ -98,7 +99,7 @@ counts = st.integers(0, 10**6)
 
 
 @given(st.builds(CacheUsage, uncached=counts, read=counts, written_5m=counts, written_1h=counts), counts)
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 def test_the_bill_of_responses_is_read_as_the_sandbox_means_it(meant: CacheUsage, output: int) -> None:
     sheet = Sheet(
         model="gpt", created_at=0, usage=Usage(cache=meant, output_tokens=output), new_id=lambda prefix: prefix

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from foveate.errors import MalformedRequest
 from foveate.wire.spans import Span, items, members, members_around, value_end, whole
 from tests.json_tree import Node, scan, spell
+from tests.support.examples import limit_examples
 
 texts = st.text(st.sampled_from('ab"\\/{}[]:, \n\u00e9漢😀\ud83d\udfff'), max_size=6)
 values = st.recursive(
@@ -39,7 +40,7 @@ def holds(data: bytes, node: Node) -> None:
 
 
 @given(values, st.integers(0, 2**32))
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 def test_every_part_is_found_where_it_lies(value: Any, seed: int) -> None:
     data = b" \n" + spell(value, seed) + b"\t"
     assert json.loads(data) == json.loads(json.dumps(value))
@@ -79,7 +80,7 @@ def test_depth_is_no_obstacle() -> None:
 @example(b"[1")
 @example(b'["')
 @example(b'{"\\\x00"')
-@settings(max_examples=100)
+@settings(max_examples=limit_examples(100))
 def test_what_is_no_json_is_refused_with_a_clear_error(data: bytes) -> None:
     for find in (members, items):
         try:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from foveate.errors import BadEdit
 from foveate.wire.spans import items, whole
 from foveate.wire.splice import Patch
+from tests.support.examples import limit_examples
 
 LIST = b"[ 0 ,1 , 2  ]"
 
@@ -44,7 +45,7 @@ def test_the_rest_of_a_list_stays_as_it_is(
     st.sets(st.integers(0, 3)),
     st.dictionaries(st.integers(0, 4), st.lists(st.just(b"9"), max_size=2)),
 )
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 def test_what_is_written_is_the_list_that_is_meant(
     size: int, dropped: set[int], added: dict[int, list[bytes]]
 ) -> None:

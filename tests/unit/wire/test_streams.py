@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from foveate.values import CacheUsage, Format
 from foveate.wire.streams import StreamError, StreamReader, UsageChunkFilter
+from tests.support.examples import limit_examples
 from tests.unit.wire.pieces import cut, cuts, frame
 
 
@@ -177,7 +178,7 @@ def test_a_whole_stream_tells_its_bill_and_how_it_ended(spoken: Format, stream: 
 
 
 @pytest.mark.parametrize(("spoken", "stream"), STREAMS)
-@settings(max_examples=25)
+@settings(max_examples=limit_examples(25))
 @given(at=cuts)
 def test_where_a_stream_is_cut_changes_nothing_of_what_it_tells(
     spoken: Format, stream: bytes, at: list[int]
@@ -205,7 +206,7 @@ def test_a_stream_that_breaks_off_is_not_complete(spoken: Format, stream: bytes)
 
 
 @pytest.mark.parametrize("spoken", Format)
-@settings(max_examples=40)
+@settings(max_examples=limit_examples(40))
 @given(
     stream=st.binary(max_size=80),
     at=cuts,
@@ -361,7 +362,7 @@ def test_an_answer_that_ran_out_of_room_says_so() -> None:
     assert read(Format.GEMINI, events(blocked)).stop_reason == "SAFETY"
 
 
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(at=cuts, before=st.sampled_from([b"", b": hello\n\n", b"\xef\xbb\xbf", b"event: x\r\n"]))
 def test_only_the_extra_chunk_of_usage_is_stripped(at: list[int], before: bytes) -> None:
     extra = events(USAGE_CHUNK)
@@ -375,7 +376,7 @@ def test_only_the_extra_chunk_of_usage_is_stripped(at: list[int], before: bytes)
     assert passed == b"".join(rest)
 
 
-@settings(max_examples=60)
+@settings(max_examples=limit_examples(60))
 @given(stream=st.binary(max_size=60), at=cuts)
 def test_what_is_no_stream_passes_the_filter_unchanged(stream: bytes, at: list[int]) -> None:
     taken = UsageChunkFilter()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from foveate import wire
 from foveate.values import Area, Format, Mark, Place, ReplaceText
 from foveate.wire.surrogates import repaired
+from tests.support.examples import limit_examples
 
 pieces = st.lists(
     st.sampled_from(("\\ud83d", "\\uD83D", "\\ude00", "\\uDE00", "\\u00e9", "\\\\", '\\"', "a", "ud83d", "é")),
@@ -34,7 +35,7 @@ def mended_one_by_one(text: str) -> str:
 
 
 @given(pieces)
-@settings(max_examples=120)
+@settings(max_examples=limit_examples(120))
 def test_each_lone_half_is_replaced_and_nothing_else(text: str) -> None:
     assert repaired(text.encode()) == mended_one_by_one(text).encode()
 

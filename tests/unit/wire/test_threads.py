@@ -26,6 +26,7 @@ from foveate.wire.threads import (
     whole_body,
     without_threads_beta,
 )
+from tests.support.examples import limit_examples
 
 Json = dict[str, Any]
 EPHEMERAL = {"type": "ephemeral"}
@@ -111,7 +112,7 @@ def request(body: bytes | Json) -> Any:
 
 
 @given(turns, spacings, st.permutations(("model", "messages", "thread", "system")), st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=limit_examples(300))
 def test_a_threaded_conversation_says_what_the_same_conversation_says_whole(
     turns: list[tuple[list[Json], list[Json], bool]], indent: int | None, order: list[str], has_system: bool
 ) -> None:
@@ -149,7 +150,7 @@ def test_a_threaded_conversation_says_what_the_same_conversation_says_whole(
 
 @pytest.mark.slow
 @given(turns)
-@settings(max_examples=50)
+@settings(max_examples=limit_examples(50))
 def test_a_threaded_conversation_costs_what_the_same_conversation_costs_whole(
     turns: list[tuple[list[Json], list[Json], bool]],
 ) -> None:

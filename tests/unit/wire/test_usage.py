@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from foveate.values import CacheUsage, Format, Usage
 from foveate.wire.usage import block_usage, reply_usage
+from tests.support.examples import limit_examples
 
 
 def read(spoken: Format, numbers: dict[str, Any]) -> Usage:
@@ -297,7 +298,7 @@ blocks = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=120)
+@settings(max_examples=limit_examples(120))
 @given(
     spoken=st.sampled_from(list(Format)), numbers=st.dictionaries(st.sampled_from(NAMES), blocks, max_size=10)
 )
@@ -312,7 +313,7 @@ def test_any_numbers_are_read_into_a_usage_that_can_be(spoken: Format, numbers: 
             assert 0 <= usage.reasoning_tokens <= usage.output_tokens
 
 
-@settings(max_examples=80)
+@settings(max_examples=limit_examples(80))
 @given(
     prompt=st.integers(0, 1_000),
     output=st.integers(0, 1_000),

@@ -23,6 +23,7 @@ from foveate.session.chain import chain_of
 from foveate.tokens import counter_for
 from foveate.values import Format
 from tests.injected import Injecting, body_of, garden
+from tests.support.examples import limit_examples
 
 SECRET = "xyzzy"
 MODELS = {
@@ -72,7 +73,7 @@ def request_of(spoken: Format, model: str, words: str) -> dict[str, Any]:
     return {"model": model, "input" if spoken is Format.RESPONSES else "messages": said}
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=limit_examples(15), deadline=None)
 @given(
     texts=st.lists(notes(), min_size=1, max_size=4),
     spoken=st.sampled_from([Format.ANTHROPIC, Format.CHAT, Format.RESPONSES]),
@@ -137,7 +138,7 @@ def texts_in(found: Fit) -> dict[str, str]:
     return {one.name: one.text for part in (found.stable, found.turn) for one in part.sections}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=limit_examples(150), deadline=None)
 @given(
     sections=some_sections,
     limit=st.integers(0, 900),
@@ -173,7 +174,7 @@ FILES = {"IDENTITY.md": "identity", "SOUL.md": "soul", "MEMORY.md": "memory"}
 PLACES = [*(f"workspace/{name}" for name in FILES), "context"]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=limit_examples(25), deadline=None)
 @given(
     words=st.fixed_dictionaries({name: st.integers(1, 300) for name in PLACES}),
     priorities=st.fixed_dictionaries({name: st.sampled_from(Priority) for name in PLACES}),
@@ -222,7 +223,7 @@ def test_a_request_has_its_required_sections_whole_and_cuts_the_lowest_first(
             assert not any(found[other] for other in lower)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=limit_examples(60), deadline=None)
 @given(sections=some_sections, room=st.integers(0, 900), ladder=st.sampled_from(list(BUILT_IN)))
 def test_a_small_window_takes_no_required_section_away(sections: list[Section], room: int, ladder: str) -> None:
     limit = 5_000
@@ -238,7 +239,7 @@ def test_a_small_window_takes_no_required_section_away(sections: list[Section], 
     assert found.count.upper <= room or set(sent) == {section.name for section in required}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=limit_examples(40), deadline=None)
 @given(
     window=st.integers(120, 3_000),
     words=st.integers(1, 400),
@@ -266,7 +267,7 @@ def test_a_request_that_fits_always_fits_with_its_optional_sections(
         assert work.problems
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=limit_examples(30), deadline=None)
 @given(
     texts=st.lists(st.text(min_size=1).filter(str.strip), min_size=1, max_size=6),
     spoken=st.sampled_from([Format.ANTHROPIC, Format.CHAT, Format.RESPONSES]),
