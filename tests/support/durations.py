@@ -16,6 +16,9 @@ from tests.support.markers import TIERS
 
 _PROPERTY = "cpu_seconds"
 _ROWS = 25
+# CPU time from which on a test is to have a marker, and directories that the quick run takes tests from.
+_SLOW_SECONDS = 0.5
+_QUICK = ("tests/unit/", "tests/contract/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,13 @@ def format_report(tests: Iterable[TimedTest]) -> Iterator[str]:
     yield from _table("marker", slowest, lambda test: test.markers or ["(none)"])
     yield from _table("file", slowest, lambda test: [test.file])
     yield from _table("test", slowest, lambda test: [f"{test.name}  {' '.join(test.markers)}".rstrip()])
+    unmarked = [
+        test
+        for test in slowest
+        if not test.markers and test.cpu_seconds > _SLOW_SECONDS and test.file.startswith(_QUICK)
+    ]
+    if unmarked:
+        yield from _table("slow test without a marker", unmarked, lambda test: [test.name])
 
 
 def _directory(file: str) -> str:

@@ -40,5 +40,19 @@ def test_the_share_of_the_slowest_tests_is_reported() -> None:
     assert second == "the slowest 5% (2 tests, from 9.00 s on) took 78% of it"
 
 
+def test_slow_tests_of_the_quick_run_are_listed_if_they_have_no_marker() -> None:
+    name = "tests/unit/wire/test_edits.py::test_long"
+    slow = TimedTest(name, 2.0, 0.6, ())
+    waiting = TimedTest("tests/unit/wire/test_edits.py::test_waits", 2.0, 0.1, ())
+    elsewhere = TimedTest("tests/e2e/test_serve.py::test_long", 2.0, 0.6, ())
+    marked = TimedTest("tests/unit/wire/test_edits.py::test_marked", 2.0, 0.6, ("slow",))
+
+    lines = list(format_report([*TIMES, slow, waiting, elsewhere, marked]))
+
+    assert lines[-2].endswith("  slow test without a marker")
+    assert lines[-1].split() == ["2.0", "0.6", "1", name]
+    assert not any(line.endswith("without a marker") for line in format_report(TIMES))
+
+
 def test_no_tests_are_no_report() -> None:
     assert list(format_report([])) == []

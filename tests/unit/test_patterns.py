@@ -188,6 +188,7 @@ def test_no_regular_expression_takes_more_than_linear_time(packages: list[str]) 
     assert [told for found in distinct.values() for told in _slow(found)] == []
 
 
+@pytest.mark.slow
 def test_every_regular_expression_is_tried() -> None:
     """A function that makes one has to be in the table, with what it makes; so must what is bounded."""
     assert {found.where for found in hidden()} == _MADE.keys()
