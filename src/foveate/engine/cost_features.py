@@ -1,14 +1,16 @@
 """Features of a request whose cost is not known: fields, tools and models that are on no list of known ones.
 
 The lists name what is known. Whatever a provider adds later is unknown until it is added here, so that a cap
-fails closed. Sources, read November 2026: the parameter types of the SDKs anthropic 2.8, openai 3.49,
-google-genai and botocore, and OpenRouter's pages on provider routing, model fallbacks and plugins.
+fails closed. The names of fields are in `cost_fields.toml`.
 """
 
 import re
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
 
 from foveate.cost.price_table import is_known_tier
 from foveate.tokens.rules.claude_models import CLIENT_TOOL_TOKENS
@@ -59,138 +61,15 @@ _BOUNDED_TOOLS: Mapping[Format, tuple[str, ...]] = {
 }
 _REFERENCE = "tool_reference"
 
-# Parameters that change what is said, and not what a token costs; or that the ceiling reads itself.
-_SAMPLING = "temperature top_p top_k seed stop stop_sequences metadata user stream tools tool_choice model"
-_OPENAI = f"""{_SAMPLING} stream_options parallel_tool_calls service_tier store safety_identifier
-    prompt_cache_key prompt_cache_options prompt_cache_retention comparison_response_id top_logprobs
-    verbosity moderation reasoning max_tokens max_completion_tokens max_output_tokens n client_metadata
-    models route provider plugins preset transforms usage session_id trace cache_control include_reasoning"""
-# What servers that many run themselves read beside it (vLLM, llama.cpp, SGLang, Ollama), and other hosts.
-_HOSTS = """min_p typical_p min_tokens top_a tfs_z repetition_penalty repeat_penalty length_penalty
-    no_repeat_ngram_size ignore_eos skip_special_tokens spaces_between_special_tokens
-    include_stop_str_in_output stop_token_ids add_generation_prompt continue_final_message
-    add_special_tokens chat_template_kwargs chat_template_args guided_json guided_regex guided_choice
-    guided_grammar guided_decoding_backend structured_outputs grammar json_schema cache_prompt id_slot
-    slot_id samplers mirostat mirostat_tau mirostat_eta dry_multiplier xtc_probability timings_per_token
-    return_progress parse_tool_calls return_token_ids return_tokens_as_token_ids request_id keep_alive
-    options think enable_thinking thinking thinking_budget reasoning_format reasoning_split clear_thinking
-    tool_stream do_sample safe_prompt random_seed prompt_mode disable_tool_validation logit_bias
-    result_format incremental_output"""
-_FIELDS: Mapping[Format, frozenset[str]] = {
-    Format.CHAT: frozenset(
-        f"""{_OPENAI} {_HOSTS} messages frequency_penalty presence_penalty logprobs response_format
-        functions function_call reasoning_effort modalities audio prediction web_search_options best_of
-        search_parameters enable_search""".split()
-    ),
-    Format.RESPONSES: frozenset(
-        f"""{_OPENAI} input instructions include max_tool_calls text truncation background
-        context_management previous_response_id conversation modalities""".split()
-    ),
-    Format.ANTHROPIC: frozenset(
-        f"""{_SAMPLING} messages system max_tokens thinking service_tier speed inference_geo cache_control
-        output_config output_format anthropic_version anthropic_beta betas mcp_servers context_management
-        thread diagnostics user_profile_id workspace_id fallback_credit_token models route provider
-        plugins preset""".split()
-    ),
-    Format.GEMINI: frozenset(
-        [
-            "contents",
-            "systeminstruction",
-            "tools",
-            "toolconfig",
-            "generationconfig",
-            "safetysettings",
-            "cachedcontent",
-            "labels",
-            "model",
-            "servicetier",
-            "store",
-            "continuationtoken",
-            "generatecontentrequest",
-        ]
-    ),
-    Format.BEDROCK: frozenset(
-        [
-            "messages",
-            "system",
-            "inferenceConfig",
-            "toolConfig",
-            "additionalModelRequestFields",
-            "additionalModelResponseFieldPaths",
-            "requestMetadata",
-            "performanceConfig",
-            "serviceTier",
-            "outputConfig",
-            "modelId",
-            "schemaVersion",
-        ]
-    ),
+_TABLE = Path(__file__).with_name("cost_fields.toml")
+_GROUPS: Mapping[Format, tuple[str, ...]] = {
+    Format.CHAT: ("shared", "openai", "hosts", "chat"),
+    Format.RESPONSES: ("shared", "openai", "responses"),
+    Format.ANTHROPIC: ("shared", "anthropic"),
+    Format.GEMINI: ("gemini",),
+    Format.BEDROCK: ("bedrock",),
 }
-_GEMINI_CONFIG = frozenset(
-    [
-        "temperature",
-        "topp",
-        "topk",
-        "candidatecount",
-        "maxoutputtokens",
-        "stopsequences",
-        "responsemimetype",
-        "responseschema",
-        "responsejsonschema",
-        "responseformat",
-        "presencepenalty",
-        "frequencypenalty",
-        "seed",
-        "responselogprobs",
-        "logprobs",
-        "thinkingconfig",
-        "responsemodalities",
-        "speechconfig",
-        "imageconfig",
-        "mediaresolution",
-        "audiotimestamp",
-        "enableenhancedcivicanswers",
-    ]
-)
 _RESOLUTIONS = tuple(f"MEDIA_RESOLUTION_{size}" for size in ("UNSPECIFIED", "LOW", "MEDIUM"))
-_BEDROCK_FIELDS = frozenset(
-    [
-        "thinking",
-        "top_k",
-        "topK",
-        "anthropic_beta",
-        "anthropic_version",
-        "reasoning_config",
-        "reasoningConfig",
-        "reasoning_effort",
-        "output_config",
-        "tool_choice",
-        "inferenceConfig",
-        "metadata",
-        "tools",
-    ]
-)
-_EMBEDDING_FIELDS = frozenset(
-    [
-        "model",
-        "input",
-        "encoding_format",
-        "dimensions",
-        "user",
-        "input_type",
-        "truncation",
-        "truncate",
-        "output_dimension",
-        "output_dtype",
-        "task",
-        "task_type",
-        "embedding_type",
-        "normalized",
-        "keep_alive",
-        "options",
-    ]
-)
-
 # OpenRouter's preferences that never lead to a dearer endpoint, by the values that do not.
 _ROUTING: Mapping[str, _Check] = {
     "sort": _is_one_of("price", {"by": "price"}),
@@ -234,6 +113,16 @@ _ADDED_TOOLS = (b"additional_tools", b"tool_addition")
 _ESCAPED, _ESCAPED_LETTER = b"\\u00", re.compile(rb"\\u00(?:5[fF]|[67])")
 
 
+@cache
+def _table() -> Mapping[str, frozenset[str]]:
+    return {group: frozenset(names) for group, names in tomllib.loads(_TABLE.read_text("utf-8")).items()}
+
+
+@cache
+def _known_fields(spoken: Format) -> frozenset[str]:
+    return frozenset().union(*(_table()[group] for group in _GROUPS[spoken]))
+
+
 def features_around(
     spoken: Format, said: Fields | Mapping[str, bytes], tools: Sequence[bytes]
 ) -> tuple[Feature, ...]:
@@ -261,7 +150,7 @@ def unknown_embedding_fields(said: Fields | Mapping[str, bytes]) -> tuple[Featur
     return tuple(
         Feature("field", name)
         for name, raw in said.items()
-        if name not in _EMBEDDING_FIELDS and value(raw) is not None
+        if name not in _table()["embeddings"] and value(raw) is not None
     )
 
 
@@ -273,7 +162,7 @@ def _fields(spoken: Format, said: Fields | Mapping[str, bytes]) -> list[str]:
         known = value(raw)
         if known is None:
             continue
-        if name not in _FIELDS[spoken] or (name in _VALUES and not _VALUES[name](known)):
+        if name not in _known_fields(spoken) or (name in _VALUES and not _VALUES[name](known)):
             found.append(name)
         elif name == "provider":
             found += [f"provider.{inner}" for inner in _preferences(known)]
@@ -291,9 +180,8 @@ def _gemini_fields(said: Fields | Mapping[str, bytes]) -> list[str]:
         plain = _plain(name)
         if value(raw) is None:
             continue
-        if plain not in _FIELDS[Format.GEMINI] or (
-            plain == "servicetier" and not is_known_tier(as_text(value(raw)))
-        ):
+        is_strange_tier = plain == "servicetier" and not is_known_tier(as_text(value(raw)))
+        if plain not in _known_fields(Format.GEMINI) or is_strange_tier:
             found.append(name)
         elif plain == "generationconfig":
             config = record(raw)
@@ -304,7 +192,7 @@ def _gemini_fields(said: Fields | Mapping[str, bytes]) -> list[str]:
 def _is_known_config(name: str, said: object) -> bool:
     plain = _plain(name)
     if said is None or plain != "mediaresolution":
-        return said is None or plain in _GEMINI_CONFIG
+        return said is None or plain in _table()["gemini_generation_config"]
     return as_text(said) in _RESOLUTIONS  # higher ones take more tokens than are counted
 
 
@@ -327,7 +215,11 @@ def _added_fields(said: Mapping[str, object]) -> list[str]:
     """Fields that Converse passes on to the model; tools among them have to be the client's own."""
     tools = [as_text(as_record(one).get("type")) or "function" for one in as_list(said.get("tools"))]
     is_client_run = all(kind.startswith(CLIENT_TOOLS) for kind in tools)
-    return [name for name in said if name not in _BEDROCK_FIELDS or (name == "tools" and not is_client_run)]
+    return [
+        name
+        for name in said
+        if name not in _table()["bedrock_additional"] or (name == "tools" and not is_client_run)
+    ]
 
 
 def tool_kind(spoken: Format, raw: bytes) -> str:
