@@ -125,8 +125,7 @@ def print_lines(lines: Iterable[str]) -> None:
 def print_aside(text: str) -> None:
     """Lines on standard error, where standard output is for something else."""
     if sys.stderr is not None:
-        with suppress(OSError):  # there is nowhere left to say it
-            sys.stderr.write(_encodable(text, _encoding(sys.stderr)) + "\n")
+        _write_error(_encodable(text, _encoding(sys.stderr)) + "\n")
 
 
 def print_raw(data: bytes) -> None:
@@ -163,8 +162,15 @@ def standard_input() -> bytes:
 def print_note(text: str) -> None:
     """One line on standard error: what is wrong, or what is going on."""
     if sys.stderr is not None:
-        with suppress(OSError):  # there is nowhere left to say it
-            sys.stderr.write(f"foveate: {plain(' '.join(text.split()))}\n")
+        _write_error(f"foveate: {plain(' '.join(text.split()))}\n")
+
+
+def _write_error(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:  # there is nowhere left to say it
+        _discard_rest(sys.stderr)
 
 
 @contextmanager
@@ -238,15 +244,15 @@ def writable() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        _write_no_more()
+        _discard_rest(sys.stdout)
     except OSError as error:
-        _write_no_more()
+        _discard_rest(sys.stdout)
         raise UnwritableOutput(error.strerror or "cannot be written") from None
 
 
-def _write_no_more() -> None:
-    """Send what is still in the buffer nowhere, or Python complains about it at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _discard_rest(stream: TextIO) -> None:
+    """Discard what is still in a buffer: else Python fails to write it at its end, and exits with code 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _label(part: "PartCount", roles: Sequence[str]) -> str:
