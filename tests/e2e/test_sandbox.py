@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.e2e.command import WITHOUT_KEYS, spawn
-from tests.support.forked_commands import COMMAND
+from tests.support.forked_commands import COMMAND, REAL_COMMAND
 
 pytestmark = pytest.mark.process
 
@@ -58,6 +58,14 @@ def test_it_says_where_it_is_answers_and_ends_cleanly(number: signal.Signals, co
 
     assert process.returncode == code
     assert (out, err) == ("", "")
+
+
+def test_an_interrupt_while_it_starts_ends_it_without_a_word(tmp_path: Path) -> None:
+    """Defect: a RuntimeWarning told of a coroutine that was never awaited. The event loop is loaded then."""
+    (tmp_path / "uvloop.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    outcome = spawn("sandbox", "--port", "0", "--json", command=REAL_COMMAND, env={"PYTHONPATH": str(tmp_path)})
+
+    assert (outcome.code, outcome.err) == (130, "")
 
 
 def test_a_person_is_told_how_to_point_a_client_at_it(tmp_path: Path) -> None:

@@ -153,4 +153,7 @@ def server(app: App) -> "uvicorn.Server":
 def serve(where: socket.socket, *, script: Script | None, providers: frozenset[Provider]) -> None:
     """Be the sandbox until somebody ends it."""
     sandbox = Sandbox(clock=time.time, seed=os.urandom(16), script=script, providers=providers)
-    server(App(sandbox, providers=providers)).run(sockets=[where])
+    running = server(App(sandbox, providers=providers))
+    # An interrupt while the loop is loaded must not leave a coroutine that nobody awaits.
+    with asyncio.Runner(loop_factory=running.config.get_loop_factory()) as runner:
+        runner.run(running.serve(sockets=[where]))
