@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -67,6 +68,8 @@ class StreamReader:
             self._look = partial(_in_frame, self._look)
         self._splitter = splits(self._matters)
         self._read = _NOTHING
+        self._billed_numbers: Mapping[str, Any] = {}
+        self._billed: Usage | None = None
         self._unread: list[bytes] = []
         self._unread_bytes = 0
         self._last_bytes = b""
@@ -118,7 +121,12 @@ class StreamReader:
     @property
     def usage(self) -> Usage | None:
         """The bill, once it came."""
-        return self._seen.usage
+        numbers = self._seen.numbers
+        if not numbers:
+            return self._seen.usage
+        if self._billed_numbers is not numbers:  # not for every event: there may be any number of them
+            self._billed_numbers, self._billed = numbers, block_usage(Format.ANTHROPIC, compact(numbers))
+        return self._billed
 
     @property
     def model(self) -> str:
@@ -219,14 +227,17 @@ def _billed(seen: Seen, usage: object) -> Seen:
         for name, said in as_record(usage).items()
         if _tells(said) or name not in seen.numbers or _is_unreadable(name, said)
     }
-    numbers = {**seen.numbers, **{name: _as_json(said) for name, said in later.items()}}
-    split = as_record(seen.numbers.get(_SPLIT)).values()
+    merged = {**seen.numbers, **{name: _as_json(said) for name, said in later.items()}}
+    numbers = dict(islice(merged.items(), _MAX_NAMES))
+    split = islice(as_record(seen.numbers.get(_SPLIT)).values(), _MAX_NAMES)
     if _WRITTEN in later and _SPLIT not in later and sum(map(tokens, split)) != tokens(later[_WRITTEN]):
         numbers.pop(_SPLIT, None)
-    return replace(seen, numbers=numbers, usage=block_usage(Format.ANTHROPIC, compact(numbers)))
+    return replace(seen, numbers=numbers)
 
 
 _WRITTEN, _SPLIT = "cache_creation_input_tokens", "cache_creation"
+# Anthropic has about 15. With any number of them, each event would take longer than the one before.
+_MAX_NAMES = 64
 
 
 def _tells(said: object) -> bool:
