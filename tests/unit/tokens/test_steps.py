@@ -54,6 +54,11 @@ def test_a_long_text_is_cut_into_steps_indeed(name: str, unit: str) -> None:
     assert [token for step in steps for token in step] == engine(name).encode_ordinary(text)
 
 
+@cache
+def long_word(letters: str) -> str:
+    return "".join(Random(letters).choices(letters, k=140_000))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUNDLED)
 @pytest.mark.parametrize(
@@ -61,7 +66,7 @@ def test_a_long_text_is_cut_into_steps_indeed(name: str, unit: str) -> None:
 )
 def test_a_word_too_long_for_the_engine_has_the_tokens_that_the_engine_finds(name: str, letters: str) -> None:
     """Defect: a word of 30 MB took 2.3 GB, which the engine's threads kept."""
-    text = "".join(Random(name).choices(letters, k=140_000))
+    text = long_word(letters)
     whole = engine(name).encode_ordinary(text)
 
     assert bundled(name).count(text) == len(whole) - len(engine(name).encode_ordinary(""))
