@@ -218,7 +218,7 @@ NEXT = {
 
 @pytest.mark.slow
 @given(data=st.data(), most_bytes=st.sampled_from([500, 3_000, 100_000]))
-@settings(max_examples=150)
+@settings(max_examples=limit_examples(150))
 async def test_whenever_a_process_is_killed_each_call_is_recorded_once_as_far_as_it_came(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, most_bytes: int
 ) -> None:

@@ -88,7 +88,7 @@ def all_of(prompt: CachedPrompt) -> object:
 
 
 @given(body=claude_bodies(most_turns=4, most_calls=2, marks=True), data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=limit_examples(40))
 def test_a_request_is_the_same_to_a_cache_after_its_compacted_version_was_read(
     body: dict[str, Any], data: st.DataObject
 ) -> None:

@@ -11,6 +11,7 @@ from foveate import Memory
 from foveate.memory.gate import Gate
 from foveate.memory.markdown import parse_markdown
 from foveate.memory.org import parse_org
+from tests.support.examples import limit_examples
 from tests.support.privacy_grammar import Note, prose_notes, tagged_notes
 
 GATE = Gate()
@@ -21,7 +22,7 @@ def admitted(note: Note) -> str:
     return GATE.admitted(parse(note.text, GATE, name="name")).text
 
 
-@settings(max_examples=400)
+@settings(max_examples=limit_examples(400))
 @given(tagged_notes())
 def test_a_tag_in_any_documented_position_hides_what_it_is_a_tag_of_and_no_other_heading(note: Note) -> None:
     text = admitted(note)
@@ -30,14 +31,14 @@ def test_a_tag_in_any_documented_position_hides_what_it_is_a_tag_of_and_no_other
     assert [word for word in sorted(note.shown) if word not in text] == []
 
 
-@settings(max_examples=200)
+@settings(max_examples=limit_examples(200))
 @given(prose_notes())
 def test_prose_that_speaks_of_what_is_private_hides_nothing(note: Note) -> None:
     assert admitted(note) == note.text
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=limit_examples(80), deadline=None)
 @given(notes=st.lists(tagged_notes(), min_size=1, max_size=3), form=st.sampled_from(("org", "markdown")))
 def test_nothing_that_a_tag_hides_is_rendered_listed_or_found(notes: list[Note], form: str) -> None:
     with TemporaryDirectory() as folder:
