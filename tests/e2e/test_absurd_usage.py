@@ -13,11 +13,16 @@ from tests.e2e.test_kill_in_flight import CAP, total_standing
 from tests.e2e.test_serve_spool import booked
 from tests.raw_http import chat, connected, message
 from tests.sandboxes import KEY
-from tests.served import configure, serving
+from tests.served import serving
 from tests.upstreams import LAST_CHUNK, STREAM_HEAD, Talk, answer, chunk, running_upstream
 
 pytestmark = pytest.mark.process
 
+UPSTREAMS = """
+upstreams:
+  anthropic: {{base_url: '{url}', reuse: false}}
+  openai: {{base_url: '{url}/v1', reuse: false}}
+"""
 ODD: dict[str, Any] = {"huge": 10**12, "negative": -5, "nan": float("nan"), "text": "12", "half": 1.5}
 
 
@@ -60,7 +65,8 @@ def test_absurd_usage_is_recorded_as_unknown_and_charged_as_its_ceiling(tmp_path
         for ask in (message, chat)
     ]
     with running_upstream(lying) as upstream:
-        configure(config, upstream.url, caps)
+        # The upstream closes each connection after its answer: none is used twice.
+        config.write_text(UPSTREAMS.format(url=upstream.url) + caps)
         with serving(tmp_path, "--config", str(config)) as served:
             for request in requests:
                 with connected(served.url) as connection:

@@ -1,5 +1,6 @@
 """Clients that sign in with a subscription: their gateway key, their limits and their dollars."""
 
+import csv
 import http.client
 import json
 import time
@@ -186,9 +187,9 @@ def test_charges_at_the_price_of_a_family_are_marked(tmp_path: Path) -> None:
     assert rows["claude-opus-9"]["inherited_dollars"] == rows["claude-opus-9"]["dollars"]
     assert rows["claude-opus-5-5"]["inherited_calls"] == 0
     assert "inherited: 1 call to models without a price of their own" in told.err
-    marks = {line.split(",")[5]: line.split(",")[-2:] for line in exported[1:]}
-    assert marks == {"claude-opus-9": ["true", "false"], "claude-opus-5-5": ["false", "false"]}
-    assert exported[0].endswith("is_inherited,is_subscription")
+    calls = csv.DictReader(exported)
+    marks = {call["model"]: (call["is_inherited"], call["is_subscription"]) for call in calls}
+    assert marks == {"claude-opus-9": ("true", "false"), "claude-opus-5-5": ("false", "false")}
     assert 'foveate_inherited_dollars_total{agent="default",model="claude-opus-9"' in shown
     assert len(sessions["sessions"]) >= 1
 
