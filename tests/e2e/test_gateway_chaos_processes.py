@@ -174,14 +174,15 @@ def test_a_gateway_that_is_killed_has_lost_nothing_when_it_is_started_again(
     with serving(tmp_path, "--config", str(config), forked=False) as served:
         for number in range(4):
             spoken(served.url, messages, f"Two {number}")
-        booked = settled(file, 8)
+        booked = settled(file, 11)
         logs += told(served)
 
     assert len(left) == 3  # of those that were under way, about which nobody knows
     assert max(left) < time.time() + LEASE_SECONDS
-    assert (len(booked.calls), booked.reserved) == (8, 0)
-    assert len({call.id for call in booked.calls}) == 8
-    assert [one.calls for one in sums(f"sqlite:///{file}", By.SESSION)] == [8]  # all of it is one session
+    assert (len(booked.calls), booked.reserved) == (11, 0)
+    assert len({call.id for call in booked.calls}) == 11
+    by_session = [(one.calls, one.possibly_charged_calls) for one in sums(f"sqlite:///{file}", By.SESSION)]
+    assert by_session == [(8, 0), (1, 1), (1, 1), (1, 1)]  # all that was answered is one session
     assert SECRET not in logs
     assert holders(tmp_path, SECRET) == []
     with closing(sqlite3.connect(file)) as connection:
