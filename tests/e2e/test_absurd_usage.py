@@ -9,7 +9,7 @@ import pytest
 
 from foveate.cost.ledger import Standing
 from tests.aftermath import until
-from tests.e2e.test_kill_in_flight import CAP, total_standing
+from tests.e2e.test_kill_in_flight import CAP, UPSTREAMS, total_standing
 from tests.e2e.test_serve_spool import booked
 from tests.raw_http import chat, connected, message
 from tests.sandboxes import KEY
@@ -18,11 +18,6 @@ from tests.upstreams import LAST_CHUNK, STREAM_HEAD, Talk, answer, chunk, runnin
 
 pytestmark = pytest.mark.process
 
-UPSTREAMS = """
-upstreams:
-  anthropic: {{base_url: '{url}', reuse: false}}
-  openai: {{base_url: '{url}/v1', reuse: false}}
-"""
 ODD: dict[str, Any] = {"huge": 10**12, "negative": -5, "nan": float("nan"), "text": "12", "half": 1.5}
 
 
@@ -65,7 +60,6 @@ def test_absurd_usage_is_recorded_as_unknown_and_charged_as_its_ceiling(tmp_path
         for ask in (message, chat)
     ]
     with running_upstream(lying) as upstream:
-        # The upstream closes each connection after its answer: none is used twice.
         config.write_text(UPSTREAMS.format(url=upstream.url) + caps)
         with serving(tmp_path, "--config", str(config)) as served:
             for request in requests:

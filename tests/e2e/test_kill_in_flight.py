@@ -19,12 +19,18 @@ from tests.aftermath import until
 from tests.e2e.test_serve_spool import booked, until_it_ends_with
 from tests.raw_http import connected, message
 from tests.sandboxes import KEY
-from tests.served import Served, configure, serving
+from tests.served import Served, serving
 from tests.support.forked_commands import COMMAND
 from tests.upstreams import STREAM_HEAD, Talk, answer, chunk, claude_events, claude_reply, running_upstream
 
 pytestmark = pytest.mark.process
 
+# The upstream closes each connection after its answer: none is used twice.
+UPSTREAMS = """
+upstreams:
+  anthropic: {{base_url: '{url}', reuse: false}}
+  openai: {{base_url: '{url}/v1', reuse: false}}
+"""
 EVENTS = claude_events("Hello")
 STREAMS = 3
 CAP = "cost: {caps: [{scope: total, dollars: 5}]}\n"
@@ -102,7 +108,7 @@ def test_streams_in_flight_at_kill_9_are_recorded_once_as_possibly_charged(tmp_p
     """Attack: they left no row in the ledger, and under a cap their reservations ran out."""
     config = tmp_path / "foveate.yaml"
     with running_upstream(stalling) as upstream:
-        configure(config, upstream.url, caps)
+        config.write_text(UPSTREAMS.format(url=upstream.url) + caps)
         with serving(tmp_path, "--config", str(config), forked=False) as served, ExitStack() as stack:
             in_flight(served, stack, tmp_path)
             served.process.kill()
@@ -119,7 +125,7 @@ def test_streams_in_flight_at_kill_9_are_recorded_once_as_possibly_charged(tmp_p
 def test_streams_of_a_killed_worker_are_recorded_by_another(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     with running_upstream(stalling) as upstream:
-        configure(config, upstream.url, CAP + "server: {workers: 2}\n")
+        config.write_text(UPSTREAMS.format(url=upstream.url) + CAP + "server: {workers: 2}\n")
         with serving(tmp_path, "--config", str(config), forked=False) as served, ExitStack() as stack:
             in_flight(served, stack, tmp_path)
             for pid in served.workers():
