@@ -374,7 +374,7 @@ def _fees(asked: Asked, models: Sequence[str], allowed: Collection[str]) -> tupl
     searching = any(searches_itself(model) for model in models if model in kept)
     searches = max(asked.searches if "web_search" in kept else 0, _UNSAID_USES if searching else 0)
     units = {_UNIT_OF[one] for one in asked.modalities if one in _UNIT_OF and "modalities" in kept}
-    if any("audio" in model for model in models if model in kept):
+    if any("audio" in model.lower() for model in models if model in kept):
         units.add(Unit.INPUT_AUDIO)
     return searches, tuple(sorted(units))
 

@@ -47,6 +47,12 @@ def _is_anything(_: object) -> bool:
     return True
 
 
+def _is_predicted_text(said: object) -> bool:
+    content = as_record(said).get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    return all(isinstance(as_record(part).get("text"), str) for part in parts)
+
+
 def _is_pro(said: object) -> bool:
     return as_record(said).get("mode") == "pro"
 
@@ -92,6 +98,7 @@ _VALUES: Mapping[str, _Check] = {
     "speed": _is_one_of("standard", "fast"),
     "inference_geo": _is_one_of("us", "global"),
     "reasoning": lambda said: not _is_pro(said),
+    "prediction": _is_predicted_text,
     "performanceConfig": _is_one_of({}, {"latency": "standard"}),
     "modalities": lambda said: _is_list_of_text(said) and set(as_list(said)) <= set(_MODALITIES),
     "thinking_budget": lambda said: type(said) is int,
@@ -107,8 +114,11 @@ _VARIANTS = frozenset(("free", "floor", "thinking", "beta", "extended"))
 _DEARER_VARIANTS = frozenset(("online", "nitro", "exacto"))
 _OPENROUTER = "openrouter"
 # They search the web with every request.
-_SEARCHING_MODEL = re.compile(r"search-preview|search-api|(?:^|/)sonar|deep-research")
-_ADDED_TOOLS = (b"additional_tools", b"tool_addition")
+_SEARCHING_MODEL = re.compile(r"search-preview|search-api|(?:^|/)sonar|deep-research", re.IGNORECASE)
+# Items of messages that bring tools along; the last is the result of a search among tools that the client runs.
+_TOOL_ITEMS = ("additional_tools", "tool_addition", "tool_search_output")
+_ADDED_TOOLS = tuple(name.encode() for name in _TOOL_ITEMS)
+_NAMESPACE = "namespace"
 # Names can be spelled with escapes, which no encoder does to letters by itself.
 _ESCAPED, _ESCAPED_LETTER = b"\\u00", re.compile(rb"\\u00(?:5[fF]|[67])")
 
@@ -214,12 +224,13 @@ def _preferences(said: object) -> list[str]:
 def _added_fields(said: Mapping[str, object]) -> list[str]:
     """Fields that Converse passes on to the model; tools among them have to be the client's own."""
     tools = [as_text(as_record(one).get("type")) or "function" for one in as_list(said.get("tools"))]
-    is_client_run = all(kind.startswith(CLIENT_TOOLS) for kind in tools)
-    return [
-        name
-        for name in said
-        if name not in _table()["bedrock_additional"] or (name == "tools" and not is_client_run)
-    ]
+    is_known = {
+        "tools": all(kind.startswith(CLIENT_TOOLS) for kind in tools),
+        # Amazon's models read a limit of the answer here, which would stand beside the one that counts.
+        "inferenceConfig": set(as_record(said.get("inferenceConfig"))) <= {"topK"},
+    }
+    known = _table()["bedrock_additional"]
+    return [name for name in said if name not in known or not is_known.get(name, True)]
 
 
 def tool_kind(spoken: Format, raw: bytes) -> str:
@@ -235,7 +246,11 @@ def tool_kind(spoken: Format, raw: bytes) -> str:
 def _tools(spoken: Format, tools: Sequence[bytes]) -> list[str]:
     known = CLIENT_TOOLS + _BOUNDED_TOOLS.get(spoken, ())
     kinds = [tool_kind(spoken, raw) for raw in tools]
-    return [kind for kind in kinds if not (_plain(kind) if spoken is Format.GEMINI else kind).startswith(known)]
+    unknown = [k for k in kinds if not (_plain(k) if spoken is Format.GEMINI else k).startswith(known)]
+    if _NAMESPACE in kinds:
+        inner = (kind for raw in tools for kind in _kinds(record(raw))[1:])
+        unknown += [kind for kind in inner if not kind.startswith(CLIENT_TOOLS)]
+    return unknown
 
 
 def _added_tools(request: Request) -> list[str]:
@@ -246,11 +261,16 @@ def _added_tools(request: Request) -> list[str]:
     is_escaped = contains(body, _ESCAPED) and _ESCAPED_LETTER.search(body) is not None
     if not is_escaped and not any(contains(body, name) for name in _ADDED_TOOLS):
         return []
-    return [
-        as_text(as_record(tool).get("type")) or "function"
-        for raw in request.messages
-        for tool in _tools_in(value(raw))
-    ]
+    messages = [raw for raw in request.messages if is_escaped or any(name in raw for name in _ADDED_TOOLS)]
+    return [kind for raw in messages for tool in _tools_in(value(raw)) for kind in _kinds(tool)]
+
+
+def _kinds(tool: object) -> list[str]:
+    """The kind of a tool, and for a namespace those of the tools in it."""
+    said = as_record(tool)
+    kind = as_text(said.get("type")) or "function"
+    inner = as_list(said.get("tools")) if kind == _NAMESPACE else []
+    return [kind, *(found for one in inner for found in _kinds(one))]
 
 
 def _tools_in(said: object) -> list[object]:
@@ -262,7 +282,7 @@ def _tools_in(said: object) -> list[object]:
         if isinstance(one, list):
             waiting += one
         elif isinstance(one, dict):
-            if one.get("type") in ("additional_tools", "tool_addition"):
+            if one.get("type") in _TOOL_ITEMS:
                 found += [*as_list(one.get("tools")), *([one["tool"]] if "tool" in one else [])]
             else:
                 waiting += one.values()
@@ -294,7 +314,7 @@ def modalities(spoken: Format, said: Fields | Mapping[str, bytes]) -> frozenset[
 
 def is_known_variant(model: str, provider: str) -> bool:
     """Whether a model's name has no suffix that adds a search, or may choose a dearer endpoint."""
-    _, colon, variant = model.rpartition(":")
+    _, colon, variant = model.lower().rpartition(":")
     if not colon:
         return True
     return variant not in _DEARER_VARIANTS and (provider != _OPENROUTER or variant in _VARIANTS)

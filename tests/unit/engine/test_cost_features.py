@@ -160,6 +160,13 @@ def test_everything_that_coding_agents_send_is_known(spoken: Format, said: dict[
         (Format.RESPONSES, {"reasoning": {"mode": "pro"}}, "the field `reasoning`"),
         (Format.RESPONSES, {"tools": [{"type": "image_generation"}]}, "the tool `image_generation`"),
         (Format.RESPONSES, {"tools": [{"type": "code_interpreter"}]}, "the tool `code_interpreter`"),
+        (
+            Format.RESPONSES,
+            {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "web_search"}]}]},
+            "the tool `web_search`",
+        ),
+        (Format.CHAT, {"prediction": "Hi"}, "the field `prediction`"),
+        (Format.CHAT, {"prediction": {"content": [{"data": "Hi"}]}}, "the field `prediction`"),
         (Format.ANTHROPIC, {"container": "c_1"}, "the field `container`"),
         (Format.ANTHROPIC, {"fallbacks": "default"}, "the field `fallbacks`"),
         (Format.ANTHROPIC, {"speed": "ludicrous"}, "the field `speed`"),
@@ -193,6 +200,11 @@ def test_everything_that_coding_agents_send_is_known(spoken: Format, said: dict[
             {"additionalModelRequestFields": {"max_tokens": 64_000}},
             "the field `additionalModelRequestFields.max_tokens`",
         ),
+        (
+            Format.BEDROCK,
+            {"additionalModelRequestFields": {"inferenceConfig": {"maxTokens": 64_000}}},
+            "the field `additionalModelRequestFields.inferenceConfig`",
+        ),
         (Format.BEDROCK, {"toolConfig": {"tools": [{"systemTool": {"name": "x"}}]}}, "the tool `systemTool`"),
     ],
 )
@@ -202,7 +214,7 @@ def test_features_that_may_add_to_the_cost_are_named(
     assert features(spoken, said) == unknown
 
 
-@pytest.mark.parametrize("model", ["anthropic/claude-sonnet-4.5:online", "openai/gpt-5:nitro", "x/y:new"])
+@pytest.mark.parametrize("model", ["anthropic/claude-sonnet-4.5:online", "openai/gpt-5:NITRO", "x/y:new"])
 def test_a_variant_of_a_model_that_may_cost_more_is_not_known(model: str) -> None:
     assert features(Format.CHAT, {"model": model}, "openrouter") == f"the model `{model}`"
     assert features(Format.CHAT, {"models": [model]}, "openrouter") == f"the model `{model}`"
@@ -211,6 +223,13 @@ def test_a_variant_of_a_model_that_may_cost_more_is_not_known(model: str) -> Non
 def test_the_tag_of_a_local_model_is_no_variant() -> None:
     assert features(Format.CHAT, {"model": "qwen3-coder:30b"}, "ollama") == ""
     assert features(Format.CHAT, {"model": "meta/llama:free"}, "openrouter") == ""
+
+
+def test_a_model_that_searches_is_known_by_its_name_in_capitals_too() -> None:
+    found = ceiling({"model": "GPT-4O-SEARCH-PREVIEW"})
+
+    assert found is not None
+    assert found.searches > 0
 
 
 @pytest.mark.parametrize("name", ["additional_tools", "\\u0061dditional_tools"])
@@ -222,6 +241,17 @@ def test_tools_that_a_message_adds_are_tools_of_the_request(name: str) -> None:
     found = unknown_features(wire.read(body.encode(), Format.RESPONSES), "openai")
 
     assert [str(one) for one in found] == ["the tool `code_interpreter`"]
+
+
+@pytest.mark.parametrize("tool", ['{"type": "T"}', '{"type": "namespace", "tools": [{"type": "T"}]}'])
+def test_tools_that_a_search_among_tools_has_found_are_tools_of_the_request(tool: str) -> None:
+    def unknown(kind: str) -> list[str]:
+        item = f'{{"type": "tool_search_output", "tools": [{tool.replace("T", kind)}]}}'
+        body = f'{{"model": "gpt-5", "input": [{{"role": "user", "content": "Hi"}}, {item}]}}'
+        return [str(one) for one in unknown_features(wire.read(body.encode(), Format.RESPONSES), "openai")]
+
+    assert unknown("image_generation") == ["the tool `image_generation`"]
+    assert unknown("function") == []
 
 
 def test_a_feature_can_be_allowed_on_purpose_by_its_name_or_a_glob() -> None:
