@@ -47,8 +47,11 @@ class Attacked:
     url: str
     upstream: ScriptedUpstream
 
-    def send(self, path: str, said: Mapping[str, Any]) -> httpx.Response:
+    def send(
+        self, path: str, said: Mapping[str, Any], more_headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
         headers = {"anthropic-version": "2023-06-01"} if path == "/v1/messages" else {}
+        headers |= more_headers or {}
         body = json.dumps({**PATHS[path], **said}).encode()
         return httpx.post(
             f"{self.url}{path}", content=body, headers={**headers, "content-type": "application/json"}
@@ -205,3 +208,22 @@ def test_no_field_that_nobody_knows_ever_passes_a_cap(tmp_path: Path) -> None:
         refuses()
 
     assert gateway.upstream.heard == []
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_header_that_asks_for_a_dearer_service_is_refused_under_a_cap(path: str, tmp_path: Path) -> None:
+    dear = {
+        "X-Amzn-Bedrock-GuardrailIdentifier": "g",
+        "X-Amzn-Bedrock-PerformanceConfig-Latency": "optimized",
+        "X-Amzn-Bedrock-Service-Tier": "priority",
+        "X-Vertex-AI-LLM-Shared-Request-Type": "priority",
+    }
+    plain = {"X-Amzn-Bedrock-Service-Tier": "default", "X-Amzn-Bedrock-Accept": "application/json"}
+    with attacked(tmp_path) as gateway:
+        for name, value in dear.items():
+            refused = gateway.send(path, {}, {name: value})
+
+            assert refused.status_code == 402, refused.text
+            assert f"the header `{name.lower()}`" in refused.text
+        assert gateway.upstream.heard == []
+        assert gateway.send(path, {}, plain).status_code == 200

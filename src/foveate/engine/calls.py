@@ -37,7 +37,8 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     a byte of it may be changed. `betas` is the header `anthropic-beta`, as it came. `find_endpoint` tells where
     a summary of its session can be asked for, with the client's own key. `told` is what its headers say that
     injected sections depend on. `limits` are those of what it may hold. `keeps_answer`: its answer can be had
-    whole at its end. `is_subscription`: its credentials are those of a subscription.
+    whole at its end. `is_subscription`: its credentials are those of a subscription. `cost_headers` are the
+    names of its headers that may add to its cost.
     """
 
     id: str
@@ -61,6 +62,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     limits: RequestLimits = RequestLimits()
     keeps_answer: bool = False
     is_subscription: bool = False
+    cost_headers: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Whose it is, without what it says and its key."""

@@ -22,7 +22,7 @@ from foveate.wire.large_json import contains
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature of unknown cost: what it is (field, tool or model), and its name."""
+    """A feature of unknown cost: what it is (field, header, tool or model), and its name."""
 
     kind: str
     name: str
@@ -131,6 +131,37 @@ def _table() -> Mapping[str, frozenset[str]]:
 @cache
 def _known_fields(spoken: Format) -> frozenset[str]:
     return frozenset().union(*(_table()[group] for group in _GROUPS[spoken]))
+
+
+# Headers that choose how a call is served, or add a service to it, with their values that add nothing to its
+# cost (None: all of them). Sources, read November 2026: botocore's model of Bedrock's InvokeModel, and Google's
+# pages on provisioned and priority throughput of Vertex AI.
+_SERVING_HEADERS = ("x-amzn-bedrock-", "x-vertex-ai-llm-")
+_PLAIN_SERVING: Mapping[str, tuple[str, ...] | None] = {
+    "x-amzn-bedrock-accept": None,
+    "x-amzn-bedrock-content-type": None,
+    "x-amzn-bedrock-trace": None,
+    "x-amzn-bedrock-performanceconfig-latency": ("standard",),
+    "x-amzn-bedrock-service-tier": ("default", "flex"),
+    "x-vertex-ai-llm-request-type": ("shared",),
+    "x-vertex-ai-llm-shared-request-type": ("standard", "flex"),
+}
+
+
+def cost_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, ...]:
+    """The names of headers, in small letters, that may add to the cost of a call."""
+    return tuple(
+        name
+        for name, said in ((name.decode("latin-1"), said.decode("latin-1")) for name, said in headers)
+        if name.startswith(_SERVING_HEADERS)
+        and (plain := _PLAIN_SERVING.get(name, ())) is not None
+        and said.strip().lower() not in plain
+    )
+
+
+def header_features(names: Iterable[str]) -> tuple[Feature, ...]:
+    """The features of unknown cost that headers ask for."""
+    return tuple(Feature("header", name) for name in names)
 
 
 def features_around(

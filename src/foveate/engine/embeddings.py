@@ -11,7 +11,12 @@ from foveate.cost.ledger import Call, Category, Entry
 from foveate.cost.savings import pricing, unchanged
 from foveate.engine.behind import Behind
 from foveate.engine.calls import Done, Incoming, Outgoing, check_model
-from foveate.engine.cost_features import Feature, unknown_embedding_fields, without_allowed
+from foveate.engine.cost_features import (
+    Feature,
+    header_features,
+    unknown_embedding_fields,
+    without_allowed,
+)
 from foveate.engine.exchange import Exchange
 from foveate.engine.money import MoneyOptions, check_unknown, let_through
 from foveate.engine.uncounted import Uncounted
@@ -114,7 +119,8 @@ class Embeddings:
             output_tokens=0,
             at=now,
         )
-        if features := without_allowed(asked.features, options.allow_fields):
+        unknown = (*asked.features, *header_features(incoming.cost_headers))
+        if features := without_allowed(unknown, options.allow_fields):
             check_unknown([cap for cap in options.caps if cap.holds(call)], str(features[0]))
         admitted = await let_through(
             self.admission,

@@ -14,6 +14,7 @@ from foveate.cost.ledger import Call, Category, Entry
 from foveate.cost.price_book import PriceBook
 from foveate.cost.savings import PriceOf, compare, pricing
 from foveate.engine.bounds import at_most, unknown_features
+from foveate.engine.cost_features import header_features, without_allowed
 from foveate.engine.exchange import Exchange
 from foveate.engine.output_limits import limit_output
 from foveate.engine.remembered import Remembered
@@ -178,6 +179,7 @@ def _expect(work: Work, options: MoneyOptions) -> str:
     """
     prices, allowed = options.prices, options.allow_fields
     features = unknown_features(work.request, work.incoming.provider, allowed)
+    features += without_allowed(header_features(work.incoming.cost_headers), allowed)
     unknown = str(features[0]) if features else ""
     count = NOTHING if work.count is None and work.has_unknown_size else work.count
     if count is None:

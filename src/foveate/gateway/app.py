@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from foveate.engine.calls import Incoming
+from foveate.engine.cost_features import cost_headers
 from foveate.engine.embeddings import Embeddings
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
@@ -513,6 +514,7 @@ def _incoming(
         limits=limits,
         keeps_answer=keeps_answer,
         is_subscription=is_subscription(ask, routed.upstream),
+        cost_headers=cost_headers(ask.raw_headers),
     )
 
 
