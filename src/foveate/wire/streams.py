@@ -251,7 +251,7 @@ def _is_unreadable(name: str, said: object) -> bool:
     """Whether it should be a number of tokens, and cannot be one: then an earlier one does not count either."""
     if isinstance(said, dict):
         return any(_is_unreadable(inner, part) for inner, part in said.items())
-    return name.endswith("_tokens") and said is not None and not is_token_count(said)
+    return name.endswith(("_tokens", "_requests")) and said is not None and not is_token_count(said)
 
 
 def _as_json(said: object) -> object:

@@ -90,6 +90,7 @@ def _read(spoken: Format, block: msgspec.Raw | bytes | None, timings: _Numbers, 
     if block is None or read is None:
         return None
     try:
+        _check_fees(found)
         cache, output, reasoning = read({**found, "timings": timings} if timings else found)
     except _Unreadable:
         return _unreadable(block)
@@ -306,6 +307,21 @@ def _most(found: _Numbers, *names: str) -> int:
 
 class _Unreadable(Exception):
     """A number is not a possible number of tokens."""
+
+
+def _check_fees(found: _Numbers) -> None:
+    """Check what is billed beside tokens: searches and citations.
+
+    Raises:
+        _Unreadable: a number of them is not a possible one.
+    """
+    server = as_record(found.get("server_tool_use")) or as_record(found.get("server_tool_use_details"))
+    for said in (
+        server.get("web_search_requests"),
+        found.get("num_search_queries"),
+        found.get("citation_tokens"),
+    ):
+        _count(said)
 
 
 def _count(said: object) -> int:

@@ -206,6 +206,18 @@ def test_absurd_usage_at_the_end_of_a_stream_is_unknown_whatever_was_said_before
     assert name.encode() in usage.raw
 
 
+def test_absurd_searches_at_the_end_of_a_stream_are_unknown_whatever_was_said_before() -> None:
+    """Attack: fewer than no searches were recorded as none."""
+    started = START | {"server_tool_use": {"web_search_requests": 1}}
+    usage = streamed(
+        Format.ANTHROPIC,
+        json.dumps({"type": "message_start", "message": {"usage": started}}).encode(),
+        b'{"type": "message_delta", "usage": {"server_tool_use": {"web_search_requests": -1}}}',
+    )
+    assert usage is not None
+    assert usage.is_unreadable
+
+
 def test_a_later_split_of_zeros_unsays_no_split() -> None:
     zeros = dict.fromkeys(SPLIT, 0)
 

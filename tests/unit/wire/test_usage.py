@@ -374,6 +374,8 @@ ODD_USAGES: list[tuple[Format, str, dict[str, Any]]] = [
     (Format.ANTHROPIC, "usage", {"input_tokens": ..., "output_tokens": 4}),
     (Format.ANTHROPIC, "usage", {"input_tokens": 9, "output_tokens": ...}),
     (Format.ANTHROPIC, "usage", {"input_tokens": 9, "output_tokens": 4, "cache_read_input_tokens": ...}),
+    (Format.ANTHROPIC, "usage", {"output_tokens": 4, "server_tool_use": {"web_search_requests": ...}}),
+    (Format.CHAT, "usage", {"prompt_tokens": 9, "completion_tokens": 4, "num_search_queries": ...}),
     (Format.CHAT, "usage", {"prompt_tokens": ..., "completion_tokens": 4, "total_tokens": 13}),
     (Format.CHAT, "usage", {"prompt_tokens": 9, "completion_tokens": ...}),
     (Format.CHAT, "usage", {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": ...}}),
