@@ -13,12 +13,12 @@ from foveate.budget.answers import longest_answer_of
 from foveate.budget.windows import window_of
 from foveate.cost.price_book import PriceBook
 from foveate.engine.cost_features import (
-    CLIENT_TOOLS,
     MAX_NAME_CHARS,
     Feature,
     fallback_models,
     features_around,
     features_of,
+    is_client_tool,
     modalities,
     searches_itself,
     without_allowed,
@@ -216,7 +216,7 @@ def _kind(spoken: Format, raw: bytes) -> str:
 
 
 def _runs_here(kind: str) -> bool:
-    return kind.startswith(CLIENT_TOOLS)
+    return is_client_tool(kind)
 
 
 def _own_tools(tools: Sequence[tuple[str, bytes]]) -> dict[str, int]:

@@ -12,9 +12,12 @@ from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
+import msgspec
+
 from foveate.cost.price_table import is_known_tier
 from foveate.tokens.rules.claude_models import CLIENT_TOOL_TOKENS
 from foveate.values import Format, Request
+from foveate.wire.around import parameters_of
 from foveate.wire.body import Fields, as_list, as_record, as_text, record, value
 from foveate.wire.gemini import request_fields as gemini_fields
 from foveate.wire.large_json import contains
@@ -57,8 +60,15 @@ def _is_pro(said: object) -> bool:
     return as_record(said).get("mode") == "pro"
 
 
-# Tools that the client runs itself, by how their kinds begin; all others run at the provider.
-CLIENT_TOOLS = ("function", "custom", "local_shell", "apply_patch", "namespace", *CLIENT_TOOL_TOKENS)
+_PLAIN_CLIENT_TOOLS = frozenset(("function", "custom", "local_shell", "apply_patch", "namespace"))
+_DATED_CLIENT_TOOLS = tuple(CLIENT_TOOL_TOKENS)  # their kinds end with a date
+
+
+def is_client_tool(kind: str) -> bool:
+    """Tell whether the client runs tools of this kind itself; all others run at the provider."""
+    return kind in _PLAIN_CLIENT_TOOLS or kind.startswith(_DATED_CLIENT_TOOLS)
+
+
 # Tools that run at the provider and cost no more than tokens, or a fee that the price list has (searches).
 _BOUNDED_TOOLS: Mapping[Format, tuple[str, ...]] = {
     Format.ANTHROPIC: ("web_search", "web_fetch", "tool_search", "mcp"),
@@ -114,6 +124,7 @@ _VARIANTS = frozenset(("free", "floor", "thinking", "beta", "extended"))
 _DEARER_VARIANTS = frozenset(("online", "nitro", "exacto"))
 _OPENROUTER = "openrouter"
 # They search the web with every request.
+_DEEP_RESEARCH = "deep-research"
 _SEARCHING_MODEL = re.compile(r"search-preview|search-api|(?:^|/)sonar|deep-research", re.IGNORECASE)
 # Items of messages that bring tools along; the last is the result of a search among tools that the client runs.
 _TOOL_ITEMS = ("additional_tools", "tool_addition", "tool_search_output")
@@ -174,9 +185,22 @@ def features_around(
 
 def features_of(request: Request, models: Sequence[str], provider: str) -> tuple[Feature, ...]:
     """The features of unknown cost among the messages of a request, and the models that may answer it."""
-    added = (kind for kind in _added_tools(request) if not kind.startswith((*CLIENT_TOOLS, _REFERENCE)))
-    variants = (model for model in (request.model, *models) if not is_known_variant(model, provider))
-    return (*(Feature("tool", kind) for kind in added), *(Feature("model", model) for model in variants))
+    added = (
+        kind for kind in _added_tools(request) if not is_client_tool(kind) and not kind.startswith(_REFERENCE)
+    )
+    # They search as often as they like, unless the request says how often.
+    researches = _whole_number(parameters_of(request).get("max_tool_calls")) is None
+    unknown = (
+        model
+        for model in (request.model, *models)
+        if not is_known_variant(model, provider) or (researches and _DEEP_RESEARCH in model.lower())
+    )
+    return (*(Feature("tool", kind) for kind in added), *(Feature("model", model) for model in unknown))
+
+
+def _whole_number(raw: msgspec.Raw | bytes | None) -> int | None:
+    found = value(raw)
+    return found if type(found) is int else None
 
 
 def without_allowed(features: Iterable[Feature], allowed: Collection[str]) -> tuple[Feature, ...]:
@@ -256,7 +280,7 @@ def _added_fields(said: Mapping[str, object]) -> list[str]:
     """Fields that Converse passes on to the model; tools among them have to be the client's own."""
     tools = [as_text(as_record(one).get("type")) or "function" for one in as_list(said.get("tools"))]
     is_known = {
-        "tools": all(kind.startswith(CLIENT_TOOLS) for kind in tools),
+        "tools": all(map(is_client_tool, tools)),
         # Amazon's models read a limit of the answer here, which would stand beside the one that counts.
         "inferenceConfig": set(as_record(said.get("inferenceConfig"))) <= {"topK"},
     }
@@ -275,12 +299,17 @@ def tool_kind(spoken: Format, raw: bytes) -> str:
 
 
 def _tools(spoken: Format, tools: Sequence[bytes]) -> list[str]:
-    known = CLIENT_TOOLS + _BOUNDED_TOOLS.get(spoken, ())
+    bounded = _BOUNDED_TOOLS.get(spoken, ())
     kinds = [tool_kind(spoken, raw) for raw in tools]
-    unknown = [k for k in kinds if not (_plain(k) if spoken is Format.GEMINI else k).startswith(known)]
+    named = [_plain(kind) if spoken is Format.GEMINI else kind for kind in kinds]
+    unknown = [
+        kind
+        for kind, name in zip(kinds, named, strict=True)
+        if not is_client_tool(name) and not name.startswith(bounded)
+    ]
     if _NAMESPACE in kinds:
         inner = (kind for raw in tools for kind in _kinds(record(raw))[1:])
-        unknown += [kind for kind in inner if not kind.startswith(CLIENT_TOOLS)]
+        unknown += [kind for kind in inner if not is_client_tool(kind)]
     return unknown
 
 

@@ -220,6 +220,21 @@ def test_a_variant_of_a_model_that_may_cost_more_is_not_known(model: str) -> Non
     assert features(Format.CHAT, {"models": [model]}, "openrouter") == f"the model `{model}`"
 
 
+def test_deep_research_is_not_known_unless_the_request_limits_its_tool_calls() -> None:
+    model = {"model": "o3-deep-research", "tools": [{"type": "web_search_preview"}]}
+
+    assert features(Format.RESPONSES, model) == "the model `o3-deep-research`"
+    assert features(Format.RESPONSES, {**model, "max_tool_calls": None}) == "the model `o3-deep-research`"
+    assert features(Format.RESPONSES, {**model, "max_tool_calls": 5}) == ""
+    assert features(Format.CHAT, {"model": "O4-mini-deep-research"}) == "the model `O4-mini-deep-research`"
+
+
+@pytest.mark.parametrize("kind", ["functions_remote", "customx", "namespace_remote", "local_shell_at_provider"])
+def test_a_tool_whose_kind_only_begins_like_a_clients_is_not_known(kind: str) -> None:
+    assert features(Format.RESPONSES, {"tools": [{"type": kind}]}) == f"the tool `{kind}`"
+    assert features(Format.RESPONSES, {"tools": [{"type": "custom", "name": "patch"}]}) == ""
+
+
 def test_the_tag_of_a_local_model_is_no_variant() -> None:
     assert features(Format.CHAT, {"model": "qwen3-coder:30b"}, "ollama") == ""
     assert features(Format.CHAT, {"model": "meta/llama:free"}, "openrouter") == ""
