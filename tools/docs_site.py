@@ -22,7 +22,7 @@ from tools.docs_reference import current  # noqa: E402 - the path has to be set 
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)((?:#[^)]*)?)\)")
 # What stands in pages for tests and tools alone.
 _COMMENT = re.compile(r"^<!-- .*?-->\n", re.MULTILINE | re.DOTALL)
-_PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+_PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
 _FILES = "project"
 
 

@@ -22,7 +22,7 @@ from tests.served import COMMAND, configure, serving
 
 pytestmark = pytest.mark.process
 
-GATEWAY_KEY = new_key()
+GATEWAY_KEY, ADMIN_KEY = new_key(), new_key()
 APP = "https://app.example"
 HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "content-type": "application/json"}
 BODY = {"model": "claude-opus-4-5", "max_tokens": 50, "messages": [{"role": "user", "content": "Hello"}]}
@@ -65,7 +65,8 @@ def secure(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> I
     authority.configure_trust(trust)
     more = (
         "server:\n  host: 0.0.0.0\n  tls: {certificate: gateway.pem, key: gateway.key}\n"
-        f"  cors_origins: ['{APP}']\nagents: [{{id: ana, keys: ['{hash_of(GATEWAY_KEY)}']}}]\n"
+        f"  cors_origins: ['{APP}']\n  admin_keys: ['{hash_of(ADMIN_KEY)}']\n"
+        f"agents: [{{id: ana, keys: ['{hash_of(GATEWAY_KEY)}']}}]\n"
     )
     with running_sandbox() as sandbox:
         configure(folder / "foveate.yaml", sandbox.url, more)
@@ -152,7 +153,8 @@ def test_its_own_pages_need_a_key_beyond_loopback_and_tell_machines_whether_it_i
     assert secure.ask("GET", "/ready")[0] == 200
     assert secure.ask("GET", "/metrics")[0] == 401
     assert secure.ask("GET", "/metrics", authorization=f"Bearer {new_key()}")[0] == 401
-    status, _, body = secure.ask("GET", "/metrics", authorization=f"Bearer {GATEWAY_KEY}")
+    assert secure.ask("GET", "/metrics", authorization=f"Bearer {GATEWAY_KEY}")[0] == 403
+    status, _, body = secure.ask("GET", "/metrics", authorization=f"Bearer {ADMIN_KEY}")
     assert status == 200
     assert b"llm_" in body or b"foveate" in body
 
@@ -163,7 +165,9 @@ def test_what_browsers_ask_for_beside_its_own_pages_never_goes_to_a_provider(sec
 
     assert secure.ask("GET", "/favicon.ico", authorization=password)[0] == 404
     assert secure.ask("GET", "/metrics/")[0] == 401
-    assert secure.ask("GET", "//metrics/", authorization=password)[0] == 200
+    assert secure.ask("GET", "//metrics/", authorization=password)[0] == 403
+    admin = "Basic " + b64encode(f"x:{ADMIN_KEY}".encode()).decode()
+    assert secure.ask("GET", "//metrics/", authorization=admin)[0] == 200
 
 
 @pytest.mark.parametrize(

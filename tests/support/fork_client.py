@@ -70,9 +70,8 @@ def main() -> None:
     if not child:
         server.close()
         os.execv(sys.executable, [sys.executable, "-m", "foveate", *arguments])
-    for number in _PASSED_ON:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda number, _: os.kill(child, number))
+    for number in _PASSED_ON:  # also those that are ignored here: the command may want to handle them
+        signal.signal(number, lambda number, _: os.kill(child, number))
     for descriptor in streams:  # only the command has them now, so that readers see when it ends
         os.close(descriptor)
     code = int.from_bytes(server.recv(4), signed=True)
