@@ -20,7 +20,7 @@ from foveate.values import Format, Request
 from foveate.wire.around import parameters_of
 from foveate.wire.body import Fields, as_list, as_record, as_text, record, value
 from foveate.wire.gemini import request_fields as gemini_fields
-from foveate.wire.large_json import contains
+from foveate.wire.large_json import contains, contains_match
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,9 @@ _SEARCHING_MODEL = re.compile(r"search-preview|search-api|(?:^|/)sonar|deep-rese
 _TOOL_ITEMS = ("additional_tools", "tool_addition", "tool_search_output")
 _ADDED_TOOLS = tuple(name.encode() for name in _TOOL_ITEMS)
 _NAMESPACE = "namespace"
+_NULL_BYTES = 64  # with blanks around it
 # Names can be spelled with escapes, which no encoder does to letters by itself.
-_ESCAPED, _ESCAPED_LETTER = b"\\u00", re.compile(rb"\\u00(?:5[fF]|[67])")
+_ESCAPED, _ESCAPED_LETTER, _ESCAPE_BYTES = b"\\u00", re.compile(rb"\\u00(?:5[fF]|[67])"), 6
 
 
 @cache
@@ -224,18 +225,22 @@ def _fields(spoken: Format, said: Fields | Mapping[str, bytes]) -> list[str]:
         return _gemini_fields(said)
     found = []
     for name, raw in said.items():
-        known = value(raw)
-        if known is None:
+        if _is_null(raw):
             continue
-        if name not in _known_fields(spoken) or (name in _VALUES and not _VALUES[name](known)):
+        if name not in _known_fields(spoken) or (name in _VALUES and not _VALUES[name](value(raw))):
             found.append(name)
         elif name == "provider":
-            found += [f"provider.{inner}" for inner in _preferences(known)]
-        elif name == "serviceTier" and not is_known_tier(as_text(as_record(known).get("type"))):
+            found += [f"provider.{inner}" for inner in _preferences(value(raw))]
+        elif name == "serviceTier" and not is_known_tier(as_text(as_record(value(raw)).get("type"))):
             found.append(name)
         elif name == "additionalModelRequestFields":
-            found += [f"{name}.{inner}" for inner in _added_fields(as_record(known))]
+            found += [f"{name}.{inner}" for inner in _added_fields(as_record(value(raw)))]
     return found
+
+
+def _is_null(raw: msgspec.Raw | bytes) -> bool:
+    """Tell whether a field is null, without reading a long one."""
+    return memoryview(raw).nbytes <= _NULL_BYTES and value(raw) is None
 
 
 def _gemini_fields(said: Fields | Mapping[str, bytes]) -> list[str]:
@@ -318,7 +323,7 @@ def _added_tools(request: Request) -> list[str]:
     if request.format not in (Format.ANTHROPIC, Format.RESPONSES):
         return []
     body = request.body
-    is_escaped = contains(body, _ESCAPED) and _ESCAPED_LETTER.search(body) is not None
+    is_escaped = contains(body, _ESCAPED) and contains_match(body, _ESCAPED_LETTER, _ESCAPE_BYTES)
     if not is_escaped and not any(contains(body, name) for name in _ADDED_TOOLS):
         return []
     messages = [raw for raw in request.messages if is_escaped or any(name in raw for name in _ADDED_TOOLS)]

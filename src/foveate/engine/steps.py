@@ -41,6 +41,7 @@ from foveate.session.turns import Move, Session, Turns
 from foveate.values import NOTHING, Area, Edit, Format, SetParameter, TokenCount
 from foveate.wire.around import around_of, parameters_of
 from foveate.wire.body import value
+from foveate.wire.large_json import LARGE_BYTES
 
 # Of fewer messages nothing can have been folded, and of a shorter request nothing cut.
 _LEAST_MESSAGES = 2
@@ -318,7 +319,9 @@ class MakeRoom:
         if work.count is None or window_tokens is None or work.request.continues_stored:
             return
         sections = round(beside_it.tokens * work.rate)
-        limit = window_tokens - work.output_reserve - sections
+        size_bytes = len(work.request.body)
+        reserve = await beside(lambda: work.output_reserve, size_bytes, least_bytes=LARGE_BYTES)
+        limit = window_tokens - reserve - sections
         if work.count.tokens > limit:
             await self._count.surely(work)
         if work.count.tokens <= limit:

@@ -14,7 +14,7 @@ from foveate.wire.answer_parts import MAX_TEXT_CHARS, AnswerParts, is_from_model
 
 # Some clients put texts of their own behind the last answer, each with an "Ok." that no model wrote.
 _MAX_ANSWERS = 8
-_MAX_MESSAGES = 64
+MAX_MESSAGES = 64
 # Shorter texts ("I am sorry, but …") may be answers in several sessions.
 _MIN_TEXT_CHARS = 120
 # Ids of some hosts only number the calls of one answer: `functions.read:0`.
@@ -74,7 +74,7 @@ def answers_sent_back(
         MalformedRequest: a message cannot be read.
     """
     end = len(messages)
-    lowest, count = max(0, end - _MAX_MESSAGES), 0
+    lowest, count = max(0, end - MAX_MESSAGES), 0
     while end > lowest and count < _MAX_ANSWERS:
         if not is_from_model(messages[end - 1]):
             end -= 1

@@ -146,8 +146,11 @@ def _checked(said: object) -> str:
 
 
 def _record(fields: Fields | Mapping[str, bytes], name: str) -> dict[str, object]:
+    raw = fields.get(name)
+    if raw is None or memoryview(raw).nbytes > _MAX_METADATA_CHARS:
+        return {}
     try:
-        return as_record(value(fields.get(name)))
+        return as_record(value(raw))
     except MalformedRequest:
         return {}
 

@@ -18,18 +18,21 @@ follows it.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
 
-from foveate.session.answers import AnswerMarks, answers_sent_back, response_mark
+from foveate.session.answers import MAX_MESSAGES, AnswerMarks, answers_sent_back, response_mark
 from foveate.session.chain import Chain
 from foveate.session.conversation import Conversation
 from foveate.session.ids import new_id
 from foveate.session.recent_sessions import Flight, RecentSessions
 from foveate.session.turns import Answer, Session, Turn, Turns
 from foveate.tokens.memo import Memo
+from foveate.tokens.threads import run_in_thread
 from foveate.wire.answer_parts import is_from_model
+from foveate.wire.large_json import LARGE_BYTES
 
 _MAX_IN_VAIN = 8 * 1024
 # A session may end so many messages before a request does: an answer and the results of its calls follow.
@@ -210,6 +213,9 @@ class Sessions:
         answers = answers_sent_back(
             request.agent, request.caller, request.format, request.chain, request.messages
         )
+        size_bytes = sum(map(len, request.messages[-MAX_MESSAGES:]))
+        if size_bytes >= LARGE_BYTES:
+            answers = iter(await run_in_thread(partial(tuple[AnswerMarks, ...], answers), size_bytes))
         latest = next(answers, None)
         if latest is None:
             return self._repeated_beginning(request)

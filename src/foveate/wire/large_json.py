@@ -111,6 +111,14 @@ def contains(data: bytes, word: bytes, sizes: Sizes = SIZES) -> bool:
     )
 
 
+def contains_match(data: bytes, pattern: re.Pattern[bytes], max_bytes: int, sizes: Sizes = SIZES) -> bool:
+    """Tell whether a pattern whose matches have at most so many bytes occurs in a text."""
+    return any(
+        pattern.search(data, at, at + sizes.large_bytes + max_bytes - 1) is not None
+        for at in range(0, len(data), sizes.large_bytes)
+    )
+
+
 def _groups(data: bytes, start: int, end: int, sizes: Sizes) -> Iterator[tuple[int, int]]:
     """The inside of a list or an object in pieces: each a few members, or one that is large."""
     at, depth, closed = start + 1, 0, -1
