@@ -21,7 +21,9 @@ ROOT = Path(__file__).parents[1]
 
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
-settings.register_profile(QUICK, deadline=None, derandomize=True, max_examples=15)  # see tests/support/examples.py
+settings.register_profile(
+    QUICK, deadline=None, derandomize=True, max_examples=15
+)  # see tests/support/examples.py
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 # Tests talk to this machine alone. If a variable names all authorities, each HTTP client takes 50 ms for them.
