@@ -7,8 +7,7 @@ from foveate.budget.budgets import SectionRule
 from foveate.budget.climbing import Climb
 from foveate.budget.cutting import Room, cut, unmarked
 from foveate.budget.ladders import BUILT_IN, Ladder, meant
-from foveate.budget.prompt import Action, Prompt, SectionReport
-from foveate.budget.report import BUDGET_SECTION, context_budget
+from foveate.budget.prompt import BUDGET_SECTION, Action, Prompt, SectionReport, context_budget
 from foveate.budget.sections import Keep, Priority, Section
 from foveate.budget.standing import (
     SEPARATOR,

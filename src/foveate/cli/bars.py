@@ -6,8 +6,7 @@ from dataclasses import astuple, dataclass, replace
 from rich.cells import cell_len, set_cell_size
 
 from foveate.budget.assembly import CAP
-from foveate.budget.prompt import Action, Cut, Prompt, SectionReport
-from foveate.budget.report import is_near
+from foveate.budget.prompt import Action, Cut, Prompt, SectionReport, is_near
 from foveate.cli.screen import Look, number
 
 _GAP = "  "

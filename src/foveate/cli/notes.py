@@ -5,8 +5,7 @@ from difflib import get_close_matches
 
 from foveate.budget.budgets import Budget
 from foveate.budget.ladders import label
-from foveate.budget.prompt import Action, LimitSource, Prompt
-from foveate.budget.report import BUDGET_SECTION
+from foveate.budget.prompt import BUDGET_SECTION, Action, LimitSource, Prompt
 
 # Comparing more names with each other takes longer than the prompt itself; but for case, all are compared.
 _MOST_COMPARISONS = 5_000

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from functools import lru_cache
 
-from foveate.budget.prompt import SectionReport
-from foveate.budget.report import context_budget
+from foveate.budget.prompt import SectionReport, context_budget
 from foveate.budget.sections import Priority, Section, Stability
 from foveate.cost.money import in_words
 from foveate.engine.injecting.options import BindingOptions, Told
