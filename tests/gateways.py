@@ -14,10 +14,8 @@ from foveate.config.settings import Server, Settings, StoreAt
 from foveate.cost.caps import Cap
 from foveate.cost.price_book import PriceBook
 from foveate.engine.calls import Incoming, Problem
-from foveate.engine.explaining import SeenBreak
-from foveate.engine.money import MoneyOptions
-from foveate.engine.options import AgentOptions
-from foveate.engine.watch import Unwatched
+from foveate.engine.options import AgentOptions, MoneyOptions
+from foveate.engine.watch import SeenBreak, Unwatched
 from foveate.gateway.app import GatewayOptions
 from foveate.gateway.assembly import Choices, assembled
 from foveate.gateway.doors import Family

@@ -10,8 +10,7 @@ import pytest
 
 from foveate.config.settings import Settings, StoreAt
 from foveate.cost.price_book import PriceBook
-from foveate.engine.money import MoneyOptions
-from foveate.engine.options import AgentOptions
+from foveate.engine.options import AgentOptions, MoneyOptions
 from foveate.gateway.app import GatewayOptions
 from foveate.gateway.assembly import Choices
 from foveate.gateway.doors import Family

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from foveate.cache.causes import Cause
-from foveate.engine.explaining import SeenBreak
+from foveate.engine.watch import SeenBreak
 from foveate.values import Area
 from tests.gateways import RunningGateway, running_gateway
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox

@@ -13,8 +13,7 @@ from foveate.cost.ledger import Category, Entry
 from foveate.cost.prices import EXACT, ZERO
 from foveate.engine.calls import Incoming, Problem
 from foveate.engine.exchange import Exchange
-from foveate.engine.explaining import SeenBreak
-from foveate.engine.watch import Unwatched
+from foveate.engine.watch import SeenBreak, Unwatched
 from foveate.fold.folding import Folded
 from foveate.fold.journal import Outcome
 

@@ -24,8 +24,7 @@ from foveate.cost.ledger import Category
 from foveate.cost.price_book import PriceBook
 from foveate.engine.exchange import Exchange
 from foveate.engine.folds import Folds
-from foveate.engine.money import MoneyOptions
-from foveate.engine.options import AgentOptions
+from foveate.engine.options import AgentOptions, MoneyOptions
 from foveate.engine.watch import Unwatched
 from foveate.errors import FoveateError, UnwritableFile, UpstreamError
 from foveate.fold.cuts import FoldOptions

@@ -3,15 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING
 
 from foveate.cost.admission import Admission
+from foveate.engine.exchange import Exchange
 from foveate.errors import StoreUnavailable
 from foveate.session.news import News
 from foveate.session.turns import Stored, Turns
-
-if TYPE_CHECKING:
-    from foveate.engine.exchange import Exchange
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,13 +33,13 @@ class Behind:
         self._under_way: set[asyncio.Task[None]] = set()
         self._keeping: set[asyncio.Task[None]] = set()
 
-    def put(self, exchange: "Exchange") -> None:
+    def put(self, exchange: Exchange) -> None:
         """Have all done with an exchange that is over, on the next beat."""
         self._over.append(exchange)
         if self._next is None:
             self._next = asyncio.get_running_loop().call_later(self._seconds, self._beat)
 
-    def keep(self, exchanges: "Sequence[Exchange]") -> None:
+    def keep(self, exchanges: Sequence[Exchange]) -> None:
         """Begin to keep what is to be kept of requests, which may have to wait for others."""
         news = [(one, told) for one in exchanges if one.work is not None for told in one.work.news]
         if news:
@@ -76,7 +73,7 @@ class Behind:
             over, self._over = self._over, []
             _begin(self._under_way, self._settle(over))
 
-    async def _settle(self, over: "Sequence[Exchange]") -> None:
+    async def _settle(self, over: Sequence[Exchange]) -> None:
         self.keep(over)  # together with the bills, so that all of it is one transaction
         if self._admission is not None:
             for do in (_book, _free):
@@ -88,7 +85,7 @@ class Behind:
         for exchange in over:
             exchange.settle()
 
-    async def _kept(self, news: "Sequence[tuple[Exchange, News]]") -> None:
+    async def _kept(self, news: Sequence[tuple[Exchange, News]]) -> None:
         """Keep what can be kept together in one, and then all else, each alone."""
         rows = [_rows(told) for _, told in news]
         together = [one for one, row in zip(news, rows, strict=True) if row is not None]
@@ -134,14 +131,14 @@ def _begin(tasks: set[asyncio.Task[None]], work: Coroutine[object, object, None]
     task.add_done_callback(tasks.discard)
 
 
-async def _book(over: "Sequence[Exchange]", admission: Admission) -> None:
+async def _book(over: Sequence[Exchange], admission: Admission) -> None:
     """Book all bills."""
     bills = [exchange.entry for exchange in over if exchange.entry is not None]
     if bills:
         await admission.settle_all(bills)
 
 
-async def _free(over: "Sequence[Exchange]", admission: Admission) -> None:
+async def _free(over: Sequence[Exchange], admission: Admission) -> None:
     """Free what was reserved where nothing is billed."""
     unbilled = [admitted for exchange in over if (admitted := exchange.unbilled) is not None]
     if unbilled:

@@ -16,8 +16,8 @@ from foveate.engine.injecting.step import Inject, InjectInRoom
 from foveate.engine.keeping import KeepRequests
 from foveate.engine.lessons import KeepLessons
 from foveate.engine.marking import MarkCache, RefusalsHeld
-from foveate.engine.money import Book, HoldCaps, MoneyOptions
-from foveate.engine.options import AgentOptions
+from foveate.engine.money import Book, HoldCaps
+from foveate.engine.options import AgentOptions, MoneyOptions
 from foveate.engine.pinging import HoldPings, Pings
 from foveate.engine.prefix_logs import PrefixLogs, SaveReuse
 from foveate.engine.previewing import (

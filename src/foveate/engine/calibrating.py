@@ -7,15 +7,12 @@ bill that the request alone does not explain: one that is not whole, or holds wh
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from foveate.engine.exchange import Exchange
 from foveate.engine.work import Work
 from foveate.session.counting import name_of
 from foveate.tokens.calibration import Calibration, Learner
 from foveate.values import TokenCount
-
-if TYPE_CHECKING:
-    from foveate.engine.exchange import Exchange
 
 MOST_LEARNERS = 256
 """So many are remembered: models are named by clients, who may name as many as they like."""
@@ -73,7 +70,7 @@ class Calibrate:
     def __init__(self, calibrations: Calibrations) -> None:
         self._calibrations = calibrations
 
-    def __call__(self, exchange: "Exchange") -> None:
+    def __call__(self, exchange: Exchange) -> None:
         """Learn from the bill, where it is whole and can be compared."""
         work, usage = exchange.work, exchange.usage
         if work is None or work.count is None or usage is None or not 200 <= exchange.status < 300:

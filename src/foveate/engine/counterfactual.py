@@ -13,6 +13,7 @@ from foveate.engine.exchange import Exchange
 from foveate.engine.marking import read_prompt
 from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.remembered import Remembered
+from foveate.engine.step_names import SAVINGS
 from foveate.engine.work import Work
 from foveate.values import Request, SimulatedState
 
@@ -23,7 +24,7 @@ _SENT = SimulatedState.KEEP_ALIVE
 class ReadStates:
     """Reads the request of every state as its provider's cache would see it."""
 
-    name = "savings"
+    name = SAVINGS
 
     async def take(self, work: Work) -> None:
         """Read those that are needed; most often all states have the same request."""

@@ -18,7 +18,9 @@ from foveate.engine.cost_features import (
     without_allowed,
 )
 from foveate.engine.exchange import Exchange
-from foveate.engine.money import MoneyOptions, check_unknown, let_through
+from foveate.engine.money import check_unknown, let_through
+from foveate.engine.options import MoneyOptions
+from foveate.engine.step_names import ROUTE
 from foveate.engine.uncounted import Uncounted
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.errors import BadEdit, DuplicateKey, MalformedRequest
@@ -174,7 +176,7 @@ def _named(incoming: Incoming) -> Outgoing:
         return Outgoing(body=incoming.body)
     named = SetParameter(path=("model",), value=incoming.model, reason="its name at the upstream")
     request = wire.read(incoming.body, Format.CHAT)
-    return Outgoing(body=wire.write(request, (named,)), done=(Done("route", named),))
+    return Outgoing(body=wire.write(request, (named,)), done=(Done(ROUTE, named),))
 
 
 @dataclass(frozen=True, slots=True)

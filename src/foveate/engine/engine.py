@@ -11,6 +11,7 @@ from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming, Outgoing, Problem, check_model
 from foveate.engine.exchange import Exchange, Settle
 from foveate.engine.options import AgentOptions
+from foveate.engine.step_names import ROUTE
 from foveate.engine.steps import FoldNow, Step
 from foveate.engine.uncounted import Uncounted
 from foveate.engine.watch import Watch
@@ -144,7 +145,7 @@ class Engine:
         )
         if incoming.model is not None:
             named = SetParameter(path=("model",), value=incoming.model, reason="its name at the upstream")
-            work.edit_now("route", (named,), of=request)
+            work.edit_now(ROUTE, (named,), of=request)
             work.came = work.request
         return work
 

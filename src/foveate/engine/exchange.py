@@ -9,10 +9,9 @@ from foveate.cache.refusals import Refusal, refusal, refused_parameters
 from foveate.cost.admission import Admitted
 from foveate.cost.ledger import Entry
 from foveate.engine.answers import AnswerReader
-from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming, Outgoing, Problem
 from foveate.engine.client_breakpoints import client_removals
-from foveate.engine.watch import UNWATCHED, Watch
+from foveate.engine.step_names import CACHE
 from foveate.engine.work import Work
 from foveate.errors import FoveateError
 from foveate.fold.thoughts import is_mismatch
@@ -28,6 +27,36 @@ _LOG = logging.getLogger(__name__)
 _TOKENS_PER_SECOND = 500
 
 
+class Settle(Protocol):
+    """Something that is done with every exchange at its end: quick, since nothing else goes on meanwhile."""
+
+    def __call__(self, exchange: "Exchange", /) -> None:
+        """Do it, or begin to."""
+
+
+class ExchangeObserver(Protocol):
+    """Is told what becomes of exchanges."""
+
+    def failed(self, incoming: Incoming, problem: Problem) -> None:
+        """A step failed, and the request goes out without it; or something that is done at its end."""
+
+    def ended(self, exchange: "Exchange") -> None:
+        """An exchange has come to its end, and all that is done with it is done."""
+
+
+class Completion(Protocol):
+    """Completes exchanges in the background: their charges, what is stored of them, their last hooks."""
+
+    def put(self, exchange: "Exchange") -> None:
+        """Have an exchange completed that is over."""
+
+    def keep(self, exchanges: "Sequence[Exchange]") -> None:
+        """Begin to store what is to be stored of requests."""
+
+    async def settled(self) -> None:
+        """Wait until all exchanges that are over by now are completed."""
+
+
 class Exchange:
     """A call from the moment it is sent. Whoever relays it says what comes, and at last that it is over."""
 
@@ -37,14 +66,14 @@ class Exchange:
         work: Work | None,
         outgoing: Outgoing,
         *,
-        settle: "Sequence[Settle]",
+        settle: Sequence[Settle],
         clock: Callable[[], float],
-        watch: Watch = UNWATCHED,
+        watch: ExchangeObserver,
+        behind: Completion,
         came_at: float | None = None,
         write: Callable[[Work], Outgoing] | None = None,
-        note: "Settle | None" = None,
-        remember: "Sequence[Settle]" = (),
-        behind: Behind | None = None,
+        note: Settle | None = None,
+        remember: Sequence[Settle] = (),
         admitted: Admitted | None = None,
     ) -> None:
         """`work` is None for a request that could not be understood. `came_at`: when it was here.
@@ -71,7 +100,7 @@ class Exchange:
         self._admitted = admitted
         self._is_unknown = False
         self._watch = watch
-        self._behind = behind or Behind()
+        self._behind = behind
         self._settle = settle
         self._write = write
         self._note = note
@@ -130,7 +159,7 @@ class Exchange:
         if not removals:
             return False
         self.refused = Refusal.CLIENT
-        await work.edit("cache", removals)
+        await work.edit(CACHE, removals)
         return True
 
     def unsent(self) -> None:
@@ -286,16 +315,9 @@ class Exchange:
             self._is_unknown = True  # whether it is billed
             self.failed("note", error)
 
-    def _do(self, settles: "Sequence[Settle]") -> None:
+    def _do(self, settles: Sequence[Settle]) -> None:
         for settle in settles:
             try:
                 settle(self)
             except Exception as error:  # noqa: BLE001 - a border as that of steps: the client has its answer
                 self.failed(type(settle).__name__, error)
-
-
-class Settle(Protocol):
-    """Something that is done with every exchange at its end: quick, since nothing else goes on meanwhile."""
-
-    def __call__(self, exchange: Exchange, /) -> None:
-        """Do it, or begin to."""

@@ -14,15 +14,15 @@ from decimal import Decimal
 
 from foveate import wire
 from foveate.cache.cause_words import cause_in_words
-from foveate.cache.causes import PLANNED, Cause
+from foveate.cache.causes import Cause
 from foveate.cache.explain import Break, NoBreak, explain
 from foveate.cache.remembered import Remembered, remember
 from foveate.cache.requests import BlockTokens
 from foveate.cache.rules import Caching, Rules
 from foveate.engine.exchange import Exchange
-from foveate.engine.money import MoneyOptions
-from foveate.engine.steps import LimitTurns, MakeRoom
-from foveate.engine.watch import UNWATCHED, Watch
+from foveate.engine.options import MoneyOptions
+from foveate.engine.step_names import ROOM, TURNS
+from foveate.engine.watch import UNWATCHED, SeenBreak, Watch
 from foveate.engine.work import Work
 from foveate.errors import FoveateError
 from foveate.values import Area, CacheUsage, Format, Place, ReplaceMessages, ReplaceText, Usage
@@ -48,25 +48,6 @@ _TRIMMED = frozenset(
         *(Cause.MESSAGES_REPLACED, Cause.MESSAGES_DROPPED, Cause.MESSAGES_INSERTED, Cause.OTHER_CONVERSATION),
     )
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenBreak:
-    """A request that could not read what the one before it had left, why, and what that cost."""
-
-    at: float
-    request_id: str
-    previous_id: str
-    agent: str
-    session_id: str
-    provider: str
-    model: str
-    verdict: Break
-
-    @property
-    def is_planned(self) -> bool:
-        """Whether Foveate caused it on purpose."""
-        return self.verdict.cause in PLANNED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +241,7 @@ def _trimmed(work: Work) -> frozenset[Place | tuple[int, int]]:
     for done in work.done:
         if isinstance(done.edit, ReplaceText):
             places.add(done.edit.place)
-        elif isinstance(done.edit, ReplaceMessages) and done.step in (MakeRoom.name, LimitTurns.name):
+        elif isinstance(done.edit, ReplaceMessages) and done.step in (ROOM, TURNS):
             places.add((done.edit.start, done.edit.end))
     return frozenset(places)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from foveate import wire
-from foveate.engine.injecting.gathering import NAME as INJECTS
+from foveate.engine import step_names
 from foveate.engine.work import Work
 from foveate.session.traces import WindowSection
 from foveate.tokens import RequestCounter
@@ -41,7 +41,7 @@ class SeeTrail:
     It is at hand then, and takes long to find later.
     """
 
-    name = "trail"
+    name = step_names.TRAIL
 
     async def take(self, work: Work) -> None:
         """Remember it."""
@@ -151,7 +151,7 @@ def _injected(work: Work) -> tuple[dict[str, float], dict[str, float]]:
     after: dict[str, float] = {}
     for done in work.done:
         edit = done.edit
-        if done.step == INJECTS and isinstance(edit, Insert):
+        if done.step == step_names.SECTIONS and isinstance(edit, Insert):
             _, _, said = edit.reason.partition("section ")
             name = f"injected {said.partition(',')[0] or 'earlier'}"
             into = before if edit.place.area is Area.SYSTEM or edit.role == "system" else after

@@ -17,7 +17,7 @@ from foveate.cost.ledger import Call, Category
 from foveate.cost.savings import own_call
 from foveate.engine.bounds import AtMost, asked_of, longest_mark, most_input_tokens
 from foveate.engine.exchange import Exchange
-from foveate.engine.money import MoneyOptions
+from foveate.engine.options import MoneyOptions
 from foveate.engine.steps import subject_of
 from foveate.engine.summaries import PaidClient, Payment
 from foveate.engine.work import Work

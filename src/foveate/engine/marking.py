@@ -16,6 +16,7 @@ from foveate.cache.trailing import unread_bytes
 from foveate.engine.client_breakpoints import client_removals
 from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.remembered import Remembered
+from foveate.engine.step_names import CACHE
 from foveate.engine.work import Work
 from foveate.session.counting import beside
 from foveate.values import Edit, Format, RemoveMark, Request, SetParameter, Ttl
@@ -29,7 +30,7 @@ _MUCH_BYTES = 64 * 1024
 class MarkCache:
     """Marks for the provider's cache where they pay, or the key by which it finds a warm machine."""
 
-    name = "cache"
+    name = CACHE
 
     def __init__(self, remembered: Remembered, refusals: "RefusalsHeld", logs: PrefixLogs) -> None:
         self._remembered = remembered

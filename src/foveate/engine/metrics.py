@@ -13,10 +13,10 @@ from foveate.engine import series
 from foveate.engine.board import Board, Sample, Spread, Tally
 from foveate.engine.calls import Incoming, Problem
 from foveate.engine.exchange import Exchange
-from foveate.engine.explaining import SeenBreak
 from foveate.engine.labels import MOST_LETTERS_OF_PATHS, MOST_SETS, OTHER, Few
 from foveate.engine.series import Series
 from foveate.engine.troubles import Troubles
+from foveate.engine.watch import SeenBreak
 from foveate.errors import FoveateError
 from foveate.fold.folding import Folded
 from foveate.fold.journal import Outcome

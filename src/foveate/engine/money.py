@@ -3,21 +3,22 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from decimal import Decimal
 
 from msgspec.structs import replace
 
 from foveate.cost.admission import Admission, Admitted
-from foveate.cost.caps import MIN_OUTPUT_TOKENS, Cap, Unknown, unchecked
+from foveate.cost.caps import Cap, Unknown, unchecked
 from foveate.cost.ledger import Call, Category, Entry
 from foveate.cost.price_book import PriceBook
 from foveate.cost.savings import PriceOf, compare, pricing
 from foveate.engine.bounds import at_most, unknown_features
 from foveate.engine.cost_features import header_features, without_allowed
 from foveate.engine.exchange import Exchange
+from foveate.engine.options import MoneyOptions
 from foveate.engine.output_limits import limit_output
 from foveate.engine.remembered import Remembered
+from foveate.engine.step_names import COST
 from foveate.engine.work import Work
 from foveate.errors import CallRefused, CapExceeded
 from foveate.session.counting import beside
@@ -33,27 +34,13 @@ _UNKNOWN_SIZE = "the provider keeps the earlier messages of this conversation, s
 _SEND_ALL = "send the whole conversation with each request, or say `unknown: allow` with the cap"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoneyOptions:
-    """The caps that hold, and the prices.
-
-    A request without an output limit is never limited to fewer than `min_output_tokens`. `allow_fields` are
-    globs of features (fields, tools, models) that calls under a cap may have though their cost is not known.
-    """
-
-    caps: Sequence[Cap]
-    prices: PriceBook
-    min_output_tokens: int = MIN_OUTPUT_TOKENS
-    allow_fields: Sequence[str] = ()
-
-
 class HoldCaps:
     """What a call may cost is reserved under its caps, or the call is refused.
 
     Where no cap holds for it, that is worked out while its provider answers.
     """
 
-    name = "cost"
+    name = COST
 
     def __init__(
         self,
@@ -287,7 +274,7 @@ def _know_most(exchange: Exchange, work: Work, options: MoneyOptions) -> None:
     try:
         _expect(work, options)
     except Exception as error:  # noqa: BLE001 - a border: what is billed is booked, whatever was expected
-        exchange.failed(HoldCaps.name, error)
+        exchange.failed(COST, error)
 
 
 def _charge(exchange: Exchange, work: Work, price: PriceOf, options: MoneyOptions) -> Decimal | None:

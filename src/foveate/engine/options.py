@@ -1,9 +1,12 @@
 """What an agent's requests are subject to: which mechanisms are on, and their numbers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from foveate.cache.layout import LayoutOptions
 from foveate.cache.pings import DEFAULT_MOST_PINGS
+from foveate.cost.caps import MIN_OUTPUT_TOKENS, Cap
+from foveate.cost.price_book import PriceBook
 from foveate.engine.injecting.options import SectionOptions
 from foveate.fold.clearing import TOOL_RESULT_MAX_PCT
 from foveate.fold.cuts import FoldOptions
@@ -66,3 +69,17 @@ class AgentOptions:
     def sends_pings(self) -> bool:
         """Whether reads keep what the provider has cached."""
         return self.prompt_cache and self.pings.enabled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoneyOptions:
+    """The caps that hold, and the prices.
+
+    A request without an output limit is never limited to fewer than `min_output_tokens`. `allow_fields` are
+    globs of features (fields, tools, models) that calls under a cap may have though their cost is not known.
+    """
+
+    caps: Sequence[Cap]
+    prices: PriceBook
+    min_output_tokens: int = MIN_OUTPUT_TOKENS
+    allow_fields: Sequence[str] = ()

@@ -17,9 +17,9 @@ from foveate.cost.ledger import Call, Category
 from foveate.cost.savings import own_call
 from foveate.engine.bounds import AtMost
 from foveate.engine.exchange import Exchange
-from foveate.engine.money import MoneyOptions
-from foveate.engine.options import AgentOptions
+from foveate.engine.options import AgentOptions, MoneyOptions
 from foveate.engine.remembered import Remembered
+from foveate.engine.step_names import PINGS
 from foveate.engine.summaries import PaidClient, Payment
 from foveate.engine.warm import Warm, pinging, planned, warm_of
 from foveate.engine.work import Work
@@ -227,7 +227,7 @@ def _name(key: _Key) -> bytes:
 class HoldPings:
     """No ping is sent while a request of its session is under way."""
 
-    name = "pings"
+    name = PINGS
 
     def __init__(self, pings: Pings) -> None:
         self._pings = pings

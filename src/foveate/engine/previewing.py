@@ -15,6 +15,7 @@ from foveate.engine.asking import Asking
 from foveate.engine.calls import Incoming, Problem
 from foveate.engine.exchange import Exchange
 from foveate.engine.remembered import Remembered, SessionState
+from foveate.engine.step_names import ROOM, SESSION
 from foveate.engine.steps import MakeRoom, conversation_in
 from foveate.engine.watch import Unwatched, Watch
 from foveate.engine.work import Work
@@ -149,7 +150,7 @@ class SeenSessions(Remembered):
 class SeeSession:
     """Which session a request would belong to."""
 
-    name = "session"
+    name = SESSION
 
     def __init__(self, sessions: Sessions, remembered: Remembered) -> None:
         self._sessions = sessions
@@ -169,7 +170,7 @@ class SeeSession:
 class RoomIfAny:
     """Makes room as a call would, and leaves what cannot be made to fit as it is."""
 
-    name = MakeRoom.name
+    name = ROOM
 
     def __init__(self, room: MakeRoom) -> None:
         self._room = room

@@ -1,5 +1,6 @@
 """The step that keeps a session from being refused for ever, since some of its thoughts do not fit any more."""
 
+from foveate.engine.step_names import THOUGHTS
 from foveate.engine.work import Work
 from foveate.fold.thoughts import left_to_provider, thoughtless
 from foveate.session.counting import beside
@@ -9,7 +10,7 @@ from foveate.wire.large_json import LARGE_BYTES
 class SpareThoughts:
     """Thoughts of a session of which some were refused are left out: once all else stands before them."""
 
-    name = "thoughts"
+    name = THOUGHTS
 
     async def take(self, work: Work) -> None:
         """By the provider, which knows which of them do not fit; where it cannot be asked to, all of them."""

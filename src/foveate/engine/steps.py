@@ -18,6 +18,7 @@ from foveate.engine.calls import Problem
 from foveate.engine.counting import Counts
 from foveate.engine.marking import RefusalsHeld
 from foveate.engine.remembered import Remembered
+from foveate.engine.step_names import COUNT, FOLD, ROOM, SESSION, TOOLS, TURNS, USAGE
 from foveate.engine.stored_sizes import StoredSizes
 from foveate.engine.work import Work
 from foveate.errors import DoesNotFit, StoreUnavailable
@@ -70,7 +71,7 @@ class Step(Protocol):
 class FindSession:
     """Which session a request belongs to."""
 
-    name = "session"
+    name = SESSION
 
     def __init__(
         self,
@@ -142,7 +143,7 @@ def conversation_in(work: Work, chain: Chain) -> Conversation:
 class ReplaceHistory:
     """The head that was folded gives way to its summary, and tool results that are too long are cut."""
 
-    name = "fold"
+    name = FOLD
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -230,7 +231,7 @@ class ReplaceHistory:
 class LimitTurns:
     """Turns beyond the agent's `max_turns` are left out."""
 
-    name = "turns"
+    name = TURNS
 
     async def take(self, work: Work) -> None:
         """Leave out the oldest, in batches."""
@@ -253,7 +254,7 @@ def _turn_edits(work: Work, max_turns: int) -> tuple[Edit, ...]:
 class Count:
     """How many tokens would be sent."""
 
-    name = "count"
+    name = COUNT
 
     def __init__(self, turns: Turns, reading: Counts, sizes: StoredSizes | None = None) -> None:
         """`sizes`: what is known of conversations that providers store."""
@@ -301,7 +302,7 @@ class Count:
 class MakeRoom:
     """A request that does not fit is folded, cleared, shortened, refused or passed, as its agent wishes."""
 
-    name = "room"
+    name = ROOM
 
     def __init__(self, history: ReplaceHistory, count: Count, fold_now: FoldNow) -> None:
         self._history = history
@@ -413,7 +414,7 @@ def subject_of(work: Work, *, must_fit: bool) -> Subject:
 class OrderTools:
     """The same tools are sent in the same order."""
 
-    name = "tools"
+    name = TOOLS
 
     def __init__(self, remembered: Remembered) -> None:
         self._remembered = remembered
@@ -457,7 +458,7 @@ def _listed(work: Work) -> ToolList:
 class AskForUsage:
     """A streamed chat tells its bill only where it is asked to."""
 
-    name = "usage"
+    name = USAGE
 
     def __init__(self, refusals: RefusalsHeld) -> None:
         self._refusals = refusals

@@ -11,7 +11,7 @@ from foveate.cost.admission import Admission, Admitted
 from foveate.cost.ledger import Call, Entry
 from foveate.cost.savings import own_call, pricing
 from foveate.engine.bounds import asked_of, at_most, longest_mark, unknown_features
-from foveate.engine.money import MoneyOptions
+from foveate.engine.options import MoneyOptions
 from foveate.errors import CallRefused, MalformedRequest, UpstreamBroken, UpstreamStatus, UpstreamUnreachable
 from foveate.tokens import counter_for
 from foveate.upstream import Client, Reply

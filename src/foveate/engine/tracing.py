@@ -8,10 +8,10 @@ from typing import NamedTuple
 from foveate import errors
 from foveate.engine.calls import Done, Incoming, Outgoing, Problem
 from foveate.engine.exchange import Exchange
-from foveate.engine.explaining import SeenBreak
 from foveate.engine.filling import filling
 from foveate.engine.redacting import redacted
 from foveate.engine.soon import Soon
+from foveate.engine.watch import SeenBreak
 from foveate.engine.work import Work
 from foveate.errors import FoveateError, StoreUnavailable
 from foveate.session.traces import CacheBreak, Trace, TracedEdit, Traces, WindowSection

@@ -6,7 +6,7 @@ from typing import Protocol
 from foveate.cost.admission import Admission
 from foveate.cost.caps import Unknown, unchecked
 from foveate.cost.ledger import Call, Category
-from foveate.engine.money import MoneyOptions
+from foveate.engine.options import MoneyOptions
 
 _REMEDY = "send what can be counted, or say `unknown: allow` with the cap"
 

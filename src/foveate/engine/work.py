@@ -21,6 +21,7 @@ from foveate.engine.calls import Done, Incoming, Problem
 from foveate.engine.counters import block_tokens, offline_counter, surely_kept
 from foveate.engine.options import AgentOptions
 from foveate.engine.remembered import SessionState
+from foveate.engine.step_names import CACHE, COST, SECTIONS, THOUGHTS, TOOLS
 from foveate.fold.journal import Fold
 from foveate.fold.model import Endpoint
 from foveate.fold.thoughts import betas_of
@@ -50,10 +51,10 @@ _LONG_WINDOW_BETA, _LONG_WINDOW_TOKENS = "context-1m", 1_000_000
 
 _STATES = tuple(SimulatedState)
 STATE_OF_STEP = {
-    "sections": SimulatedState.CONTEXT,
-    "thoughts": SimulatedState.CONTEXT,
-    "tools": SimulatedState.BREAKPOINTS,
-    "cache": SimulatedState.BREAKPOINTS,
+    SECTIONS: SimulatedState.CONTEXT,
+    THOUGHTS: SimulatedState.CONTEXT,
+    TOOLS: SimulatedState.BREAKPOINTS,
+    CACHE: SimulatedState.BREAKPOINTS,
 }
 """The states whose requests steps edit; all other steps edit that of compaction and trimming."""
 
@@ -256,8 +257,8 @@ class Work(msgspec.Struct, eq=False):
 
     def all_done(self) -> tuple[Done, ...]:
         """Every edit, those too that are written last."""
-        limits = () if self.output_limit is None else (Done("cost", self.output_limit),)
-        return (*self.done, *limits, *[Done("cache", edit) for edit in (*self.parameters, *self.marks)])
+        limits = () if self.output_limit is None else (Done(COST, self.output_limit),)
+        return (*self.done, *limits, *[Done(CACHE, edit) for edit in (*self.parameters, *self.marks)])
 
     def written(self) -> bytes:
         """The body that goes out."""

@@ -31,8 +31,7 @@ from foveate.engine.injecting.sources import Sources
 from foveate.engine.injecting.step import Inject
 from foveate.engine.keeping import KeepRequests
 from foveate.engine.lessons import KeepLessons, calibrations_of
-from foveate.engine.money import MoneyOptions
-from foveate.engine.options import AgentOptions
+from foveate.engine.options import AgentOptions, MoneyOptions
 from foveate.engine.pinging import Pings
 from foveate.engine.prefix_logs import SaveReuse, load_prefix_logs
 from foveate.engine.rate_limits import KeepRateLimits

@@ -12,6 +12,7 @@ from foveate.engine.behind import Behind
 from foveate.engine.calls import Outgoing
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import AgentOptions
+from foveate.engine.watch import UNWATCHED
 from foveate.engine.work import Work
 from foveate.errors import StoreUnavailable
 from foveate.session.news import News
@@ -217,6 +218,7 @@ async def test_what_was_reserved_is_freed_unless_nobody_knows_whether_it_is_bill
         note=note,
         behind=Behind(admission(books)),
         admitted=Admitted(call=call("a"), is_reserved=True),
+        watch=UNWATCHED,
     )
     exchange.over()
     await exchange.settled()

@@ -13,12 +13,14 @@ from foveate.cache.prompts import CachedPrompt, Piece
 from foveate.cache.rhythm import chances, forecast
 from foveate.cache.rules import rules_for
 from foveate.cache.simulate import Cache
+from foveate.engine.behind import Behind
 from foveate.engine.calibrating import MOST_LEARNERS, Calibrate, Calibrations, learner_of
 from foveate.engine.calls import Incoming, Outgoing
 from foveate.engine.counters import surely_kept
 from foveate.engine.counting import Counts
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import AgentOptions
+from foveate.engine.watch import UNWATCHED
 from foveate.engine.work import Work
 from foveate.fold.overflow import lower_end
 from foveate.tokens import RequestCount
@@ -53,7 +55,15 @@ async def bill(
     ends: bool = True,
 ) -> None:
     """Have a request billed."""
-    exchange = Exchange(work.incoming, work, Outgoing(body=BODY), settle=(Calibrate(bills),), clock=lambda: 0.0)
+    exchange = Exchange(
+        work.incoming,
+        work,
+        Outgoing(body=BODY),
+        settle=(Calibrate(bills),),
+        clock=lambda: 0.0,
+        watch=UNWATCHED,
+        behind=Behind(),
+    )
     exchange.begun(status, streams=True)
     started = {"type": "message_start", "message": {"usage": {"input_tokens": tokens}}}
     events = [started, {"type": "message_stop"}] if ends else [started]

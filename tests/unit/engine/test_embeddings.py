@@ -13,7 +13,7 @@ from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming
 from foveate.engine.embeddings import Embeddings, embeddings_asked
 from foveate.engine.exchange import Exchange
-from foveate.engine.money import MoneyOptions
+from foveate.engine.options import MoneyOptions
 from foveate.engine.uncounted import HoldUncounted
 from foveate.errors import CapExceeded, CapUncheckable, DuplicateKey, MalformedRequest
 from foveate.values import Format

@@ -11,12 +11,12 @@ import pytest
 from foveate import wire
 from foveate.cache.causes import Cause
 from foveate.cost.price_book import PriceBook
+from foveate.engine.behind import Behind
 from foveate.engine.calls import Done, Incoming, Outgoing
 from foveate.engine.exchange import Exchange
-from foveate.engine.explaining import Breaks, SeenBreak, told
-from foveate.engine.money import MoneyOptions
-from foveate.engine.options import AgentOptions
-from foveate.engine.watch import Unwatched
+from foveate.engine.explaining import Breaks, told
+from foveate.engine.options import AgentOptions, MoneyOptions
+from foveate.engine.watch import UNWATCHED, SeenBreak, Unwatched
 from foveate.engine.work import Work
 from foveate.fold.journal import Fold
 from foveate.session.sessions import Found
@@ -82,7 +82,9 @@ async def call(
     work = Work(incoming=incoming, options=AgentOptions(), now=at, came=request, request=request)
     work.fold, work.done = fold, list(done)
     work.found = Found(session=session(name, 2), known=0, is_new=False, is_fork=False)
-    exchange = Exchange(incoming, work, Outgoing(body=sent), settle=(ours,), clock=lambda: at)
+    exchange = Exchange(
+        incoming, work, Outgoing(body=sent), settle=(ours,), clock=lambda: at, watch=UNWATCHED, behind=Behind()
+    )
     exchange.begun(status, streams=False)
     usage = {
         "input_tokens": 9,
@@ -240,7 +242,13 @@ async def test_a_loss_of_fewer_than_1024_tokens_is_not_a_miss() -> None:
         work = Work(incoming=incoming, options=AgentOptions(), now=at, came=request, request=request)
         work.found = Found(session=session("s", 2), known=0, is_new=False, is_fork=False)
         exchange = Exchange(
-            incoming, work, Outgoing(body=sent), settle=(ours,), clock=iter(repeat(at)).__next__
+            incoming,
+            work,
+            Outgoing(body=sent),
+            settle=(ours,),
+            clock=iter(repeat(at)).__next__,
+            watch=UNWATCHED,
+            behind=Behind(),
         )
         exchange.begun(200, streams=False)
         usage = {"promptTokenCount": 2100, "candidatesTokenCount": 7, "totalTokenCount": 2107}

@@ -16,8 +16,7 @@ from foveate.cost.ledger import Call, Category
 from foveate.cost.price_book import PriceBook
 from foveate.engine.calls import Incoming
 from foveate.engine.folds import Folds
-from foveate.engine.money import MoneyOptions
-from foveate.engine.options import AgentOptions
+from foveate.engine.options import AgentOptions, MoneyOptions
 from foveate.engine.summaries import PaidClient, Payment
 from foveate.engine.work import Work
 from foveate.errors import UpstreamStatus, UpstreamTimeout, UpstreamUnreachable

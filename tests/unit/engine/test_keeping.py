@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from foveate import wire
+from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming, Outgoing
 from foveate.engine.exchange import Exchange
 from foveate.engine.keeping import KeepRequests
 from foveate.engine.options import AgentOptions
+from foveate.engine.watch import UNWATCHED
 from foveate.engine.work import Work
 from foveate.errors import StoreUnavailable
 from foveate.session.requests import KeptRequest
@@ -89,6 +91,8 @@ class Gateway:
             Outgoing(body=sent),
             settle=(self.keeping,),
             clock=lambda: self.now,
+            watch=UNWATCHED,
+            behind=Behind(),
         )
         if is_unsent:
             exchange.unsent()

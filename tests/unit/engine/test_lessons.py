@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 
+from foveate.engine.behind import Behind
 from foveate.engine.calibrating import Calibrations
 from foveate.engine.calls import Incoming, Outgoing
 from foveate.engine.exchange import Exchange
 from foveate.engine.lessons import KeepLessons, calibrations_of
+from foveate.engine.watch import UNWATCHED
 from foveate.errors import StoreUnavailable
 from foveate.tokens.calibration import Calibration, Learner
 from foveate.values import Format
@@ -17,7 +19,9 @@ INCOMING = Incoming(
 
 
 def an_exchange() -> Exchange:
-    return Exchange(INCOMING, None, Outgoing(body=b""), settle=(), clock=lambda: 0.0)
+    return Exchange(
+        INCOMING, None, Outgoing(body=b""), settle=(), clock=lambda: 0.0, watch=UNWATCHED, behind=Behind()
+    )
 
 
 class Shelf:

@@ -20,8 +20,8 @@ from foveate.engine.calls import Incoming
 from foveate.engine.counterfactual import ReadStates, SimulateStates
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
-from foveate.engine.money import Book, HoldCaps, MoneyOptions
-from foveate.engine.options import AgentOptions
+from foveate.engine.money import Book, HoldCaps
+from foveate.engine.options import AgentOptions, MoneyOptions
 from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.remembered import Remembered
 from foveate.engine.steps import Step

@@ -16,8 +16,8 @@ from foveate.engine.calls import Incoming
 from foveate.engine.embeddings import Embeddings
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
-from foveate.engine.money import Book, HoldCaps, MoneyOptions
-from foveate.engine.options import AgentOptions
+from foveate.engine.money import Book, HoldCaps
+from foveate.engine.options import AgentOptions, MoneyOptions
 from foveate.engine.remembered import Remembered
 from foveate.engine.summaries import PaidClient, Payment
 from foveate.engine.uncounted import HoldUncounted

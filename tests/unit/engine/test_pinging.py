@@ -13,16 +13,17 @@ from foveate import wire
 from foveate.cache.pings import Ping
 from foveate.cost.admission import Admission
 from foveate.cost.price_book import PriceBook
+from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming, Outgoing
 from foveate.engine.counterfactual import ReadStates, SimulateStates
 from foveate.engine.exchange import Exchange
 from foveate.engine.marking import MarkCache, RefusalsHeld
-from foveate.engine.money import MoneyOptions
-from foveate.engine.options import AgentOptions, PingOptions
+from foveate.engine.options import AgentOptions, MoneyOptions, PingOptions
 from foveate.engine.pinging import Pings
 from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.remembered import Remembered
 from foveate.engine.warm import pinging, warm_of
+from foveate.engine.watch import UNWATCHED
 from foveate.engine.work import Work
 from foveate.fold.model import Endpoint
 from foveate.sandbox import accept
@@ -94,6 +95,8 @@ class Agent:
             Outgoing(body=work.written()),
             settle=(self._simulate, self.pings),
             clock=self.clock,
+            watch=UNWATCHED,
+            behind=Behind(),
         )
         exchange.begun(200, streams=False)
         usage = {"input_tokens": 10, "output_tokens": 10}

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 
 from foveate.cache.reuse import AgentReuse
+from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming, Outgoing
 from foveate.engine.exchange import Exchange
 from foveate.engine.prefix_logs import MAX_LOGS, PrefixLogs, SaveReuse, load_prefix_logs
+from foveate.engine.watch import UNWATCHED
 from foveate.errors import StoreUnavailable
 from foveate.values import Format
 
@@ -35,7 +37,9 @@ class Shelf:
 
 
 def ended() -> Exchange:
-    return Exchange(INCOMING, None, Outgoing(body=b""), settle=(), clock=lambda: 0.0)
+    return Exchange(
+        INCOMING, None, Outgoing(body=b""), settle=(), clock=lambda: 0.0, watch=UNWATCHED, behind=Behind()
+    )
 
 
 async def test_what_was_learnt_is_saved_and_known_after_a_restart() -> None:

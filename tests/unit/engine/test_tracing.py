@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from foveate import wire
+from foveate.engine.behind import Behind
 from foveate.engine.calls import Done, Incoming, Outgoing, Problem
 from foveate.engine.exchange import Exchange
 from foveate.engine.filling import SeeTrail, filling
 from foveate.engine.injecting.gathering import NAME as INJECTS
 from foveate.engine.options import AgentOptions
 from foveate.engine.tracing import MOST_EDITS, KeepTraces, passed, trace_of
+from foveate.engine.watch import UNWATCHED
 from foveate.engine.work import Work
 from foveate.errors import StoreUnavailable
 from foveate.session.traces import CacheBreak, Trace, Traced, TracedSession
@@ -90,7 +92,16 @@ async def work_of(sent: bytes, spoken: Format = Format.ANTHROPIC) -> Work:
 async def exchange_of(*edits: Edit, sent: bytes = HELLO, problems: Sequence[Problem] = ()) -> Exchange:
     work = await work_of(sent)
     outgoing = Outgoing(body=sent, done=tuple(Done("step", edit) for edit in edits), problems=tuple(problems))
-    made = Exchange(work.incoming, work, outgoing, settle=(), clock=lambda: 7.0, came_at=6.5)
+    made = Exchange(
+        work.incoming,
+        work,
+        outgoing,
+        settle=(),
+        clock=lambda: 7.0,
+        came_at=6.5,
+        watch=UNWATCHED,
+        behind=Behind(),
+    )
     made.begun(200, streams=False)
     return made
 

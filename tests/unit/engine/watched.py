@@ -6,6 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from foveate import wire
 from foveate.cost.ledger import Call, Category, Entry
+from foveate.engine.behind import Behind
 from foveate.engine.board import page
 from foveate.engine.calibrating import Calibrate, Calibrations
 from foveate.engine.calls import Done, Incoming, Outgoing, Problem
@@ -80,6 +81,7 @@ async def ended(
         clock=lambda: next(times),
         watch=watch,
         came_at=100.0,
+        behind=Behind(),
     )
     exchange.begun(status, streams=False)
     exchange.passed(

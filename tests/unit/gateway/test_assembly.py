@@ -8,8 +8,7 @@ import pytest
 
 from foveate.config.settings import Settings, StoreAt, Timeouts
 from foveate.cost.price_book import PriceBook
-from foveate.engine.money import MoneyOptions
-from foveate.engine.options import AgentOptions
+from foveate.engine.options import AgentOptions, MoneyOptions
 from foveate.gateway.app import GatewayOptions
 from foveate.gateway.assembly import Choices, admission_options, assembled, upstream_timeouts
 from foveate.store import open_store, store_name

@@ -29,6 +29,7 @@ from foveate.engine.injecting.telling import (
     budget_text,
     channel_sections,
 )
+from foveate.engine.step_names import SECTIONS
 from foveate.engine.work import Work
 from foveate.errors import BadOption
 from foveate.prompt.awareness import awareness
@@ -41,7 +42,6 @@ from foveate.session.counting import beside
 from foveate.tokens.caches import register
 from foveate.values import NOTHING, TokenCount
 
-NAME = "sections"
 _BUDGET = "budget"
 BYTES_PER_TOKEN = 2
 """A body has at most a token for so many bytes, where nobody has counted it."""
@@ -408,7 +408,7 @@ def _smaller(limit: int, room: int | None) -> int:
 
 
 def _tell(work: Work, what: str, reason: str) -> None:
-    work.problems.append(Problem(f"{NAME}/{what}", reason))
+    work.problems.append(Problem(f"{SECTIONS}/{what}", reason))
 
 
 def _why(error: Exception) -> str:

@@ -11,7 +11,6 @@ from foveate.engine.calls import Problem
 from foveate.engine.injecting.fitting import NO_PART, Fit, Part
 from foveate.engine.injecting.gathering import (
     BYTES_PER_TOKEN,
-    NAME,
     Gathering,
     MakeRoomFor,
     Money,
@@ -30,6 +29,7 @@ from foveate.engine.injecting.placing import (
 )
 from foveate.engine.injecting.sources import PATIENCE_SECONDS, Sources
 from foveate.engine.injecting.staying import Said, SaidBefore, Stay, has_to_stay, place_now
+from foveate.engine.step_names import SECTIONS
 from foveate.engine.work import Work
 from foveate.fold.thoughts import unbound_thoughts
 from foveate.values import NOTHING, Area, Edit, Insert, Place, SetParameter, TokenCount
@@ -44,7 +44,7 @@ _REASON = "said here before, and what the model has thought since stands after i
 class Inject:
     """Puts an agent's sections into its requests."""
 
-    name = NAME
+    name = SECTIONS
 
     def __init__(
         self, sources: Sources, money: Money | None = None, *, patience_seconds: float = PATIENCE_SECONDS
@@ -101,7 +101,7 @@ class Inject:
             again = _again(work, said, joins=joins)
             if again is None:
                 reason = "nothing is injected: thoughts of before would not be taken, and cannot be left out"
-                work.problems.append(Problem(f"{NAME}/thoughts", reason))
+                work.problems.append(Problem(f"{SECTIONS}/thoughts", reason))
                 return
             edits, said = again
             said = replace(said, part=found.stable, sources=sources.key)
@@ -121,7 +121,7 @@ class Inject:
                 Place(place.area, place.index + shift, place.block) for place in placed.passing
             )
         left_out = (*found.stable.left_out, *turn_part.left_out)
-        work.problems += [Problem(f"{NAME}/room", why) for why in left_out]
+        work.problems += [Problem(f"{SECTIONS}/room", why) for why in left_out]
 
     def _warn_if_flattened(self, work: Work, found: Fit) -> None:
         """Warn once in a process that a provider takes no blocks, so that sections become one text."""
@@ -256,7 +256,7 @@ def _is_first_message(edit: Edit) -> bool:
 class InjectInRoom:
     """Puts an agent's sections into its requests, and makes room there for required ones."""
 
-    name = NAME
+    name = SECTIONS
 
     def __init__(self, inject: Inject, make_room: MakeRoomFor) -> None:
         self._inject = inject
