@@ -18,8 +18,8 @@ from foveate.engine.injecting.options import (
     Told,
 )
 from foveate.engine.injecting.sources import Sources
-from foveate.engine.injecting.step import Inject
 from foveate.engine.options import AgentOptions
+from foveate.engine.steps.sections import Inject
 from foveate.engine.work import Work
 from foveate.prompt.bundles import Workspace
 from foveate.prompt.time import TimeOptions

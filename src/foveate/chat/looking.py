@@ -7,7 +7,7 @@ from foveate import wire
 from foveate.budget.limits import DEFAULT_TOKENS
 from foveate.engine.exchange import Exchange
 from foveate.engine.filling import SUMMARY, filling
-from foveate.engine.injecting.gathering import NAME as SECTIONS
+from foveate.engine.steps.names import SECTIONS
 from foveate.engine.work import Work
 from foveate.values import Insert, Text, TokenCount
 

@@ -19,7 +19,7 @@ from foveate.chat.turns import Turn, answered
 from foveate.chat.turns import asked as question
 from foveate.cost.ledger import Entry
 from foveate.engine.exchange import Exchange
-from foveate.engine.steps import subject_of
+from foveate.engine.steps.overflow import subject_of
 from foveate.fold.folding import Folded
 from foveate.fold.journal import Outcome
 from foveate.gateway.app import Gateway

@@ -6,19 +6,15 @@ from foveate.cost.admission import Admission
 from foveate.engine.asking import Asking
 from foveate.engine.behind import Behind
 from foveate.engine.calibrating import Calibrate, Calibrations
-from foveate.engine.counterfactual import ReadStates, SimulateStates
 from foveate.engine.counting import Counts
 from foveate.engine.engine import Engine
 from foveate.engine.explaining import Breaks
-from foveate.engine.filling import SeeTrail
 from foveate.engine.folds import Folds
-from foveate.engine.injecting.step import Inject, InjectInRoom
 from foveate.engine.keeping import KeepRequests
 from foveate.engine.lessons import KeepLessons
-from foveate.engine.marking import MarkCache, RefusalsHeld
-from foveate.engine.money import Book, HoldCaps
+from foveate.engine.money import Book
 from foveate.engine.options import AgentOptions, MoneyOptions
-from foveate.engine.pinging import HoldPings, Pings
+from foveate.engine.pinging import Pings
 from foveate.engine.prefix_logs import PrefixLogs, SaveReuse
 from foveate.engine.previewing import (
     BookCount,
@@ -35,16 +31,19 @@ from foveate.engine.rate_limits import KeepRateLimits
 from foveate.engine.remembered import Remembered
 from foveate.engine.session_answers import RememberAnswer
 from foveate.engine.settling import DoubtThoughts, RememberRefusal, RememberThoughts
-from foveate.engine.sparing import SpareThoughts
-from foveate.engine.steps import (
-    AskForUsage,
-    Count,
-    FindSession,
-    LimitTurns,
-    MakeRoom,
-    OrderTools,
-    ReplaceHistory,
-)
+from foveate.engine.steps.cache import MarkCache, RefusalsHeld
+from foveate.engine.steps.caps import HoldCaps
+from foveate.engine.steps.count import Count
+from foveate.engine.steps.history import LimitTurns, ReplaceHistory
+from foveate.engine.steps.keepalive import HoldPings
+from foveate.engine.steps.overflow import MakeRoom
+from foveate.engine.steps.savings import ReadStates, SimulateStates
+from foveate.engine.steps.sections import Inject, InjectInRoom
+from foveate.engine.steps.session import FindSession
+from foveate.engine.steps.thinking import SpareThoughts
+from foveate.engine.steps.tools import OrderTools
+from foveate.engine.steps.trail import SeeTrail
+from foveate.engine.steps.usage import AskForUsage
 from foveate.engine.stored_sizes import StoredSizes
 from foveate.engine.tracing import KeepTraces
 from foveate.engine.uncounted import HoldUncounted

@@ -18,10 +18,9 @@ from foveate.engine.cost_features import (
     without_allowed,
 )
 from foveate.engine.exchange import Exchange
-from foveate.engine.money import check_unknown, let_through
 from foveate.engine.options import MoneyOptions
-from foveate.engine.step_names import ROUTE
-from foveate.engine.uncounted import Uncounted
+from foveate.engine.steps.names import ROUTE
+from foveate.engine.uncounted import Uncounted, check_unknown, let_through
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.errors import BadEdit, DuplicateKey, MalformedRequest
 from foveate.session.counting import beside

@@ -11,8 +11,9 @@ from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming, Outgoing, Problem, check_model
 from foveate.engine.exchange import Exchange, Settle
 from foveate.engine.options import AgentOptions
-from foveate.engine.step_names import ROUTE
-from foveate.engine.steps import FoldNow, Step
+from foveate.engine.steps.names import ROUTE
+from foveate.engine.steps.overflow import FoldNow
+from foveate.engine.steps.step import Step
 from foveate.engine.uncounted import Uncounted
 from foveate.engine.watch import Watch
 from foveate.engine.work import Work

@@ -11,7 +11,7 @@ from foveate.cost.ledger import Entry
 from foveate.engine.answers import AnswerReader
 from foveate.engine.calls import Incoming, Outgoing, Problem
 from foveate.engine.client_breakpoints import client_removals
-from foveate.engine.step_names import CACHE
+from foveate.engine.steps.names import CACHE
 from foveate.engine.work import Work
 from foveate.errors import FoveateError
 from foveate.fold.thoughts import is_mismatch

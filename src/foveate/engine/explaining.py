@@ -21,7 +21,7 @@ from foveate.cache.requests import BlockTokens
 from foveate.cache.rules import Caching, Rules
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import MoneyOptions
-from foveate.engine.step_names import ROOM, TURNS
+from foveate.engine.steps.names import ROOM, TURNS
 from foveate.engine.watch import UNWATCHED, SeenBreak, Watch
 from foveate.engine.work import Work
 from foveate.errors import FoveateError

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from foveate import wire
-from foveate.engine import step_names
+from foveate.engine.steps.names import SECTIONS
 from foveate.engine.work import Work
 from foveate.session.traces import WindowSection
 from foveate.tokens import RequestCounter
@@ -33,19 +33,6 @@ _BYTES_PER_TOKEN = 4
 _MOST_MEDIA_BYTES = 1_600 * _BYTES_PER_TOKEN
 
 _Sizes = tuple[float, ...]
-
-
-class SeeTrail:
-    """The step that remembers the trail of what would go out, behind those that change it.
-
-    It is at hand then, and takes long to find later.
-    """
-
-    name = step_names.TRAIL
-
-    async def take(self, work: Work) -> None:
-        """Remember it."""
-        work.trail = wire.trail(work.request)
 
 
 def filling(work: Work) -> tuple[WindowSection, ...]:
@@ -151,7 +138,7 @@ def _injected(work: Work) -> tuple[dict[str, float], dict[str, float]]:
     after: dict[str, float] = {}
     for done in work.done:
         edit = done.edit
-        if done.step == step_names.SECTIONS and isinstance(edit, Insert):
+        if done.step == SECTIONS and isinstance(edit, Insert):
             _, _, said = edit.reason.partition("section ")
             name = f"injected {said.partition(',')[0] or 'earlier'}"
             into = before if edit.place.area is Area.SYSTEM or edit.role == "system" else after

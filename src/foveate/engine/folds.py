@@ -18,7 +18,7 @@ from foveate.cost.savings import own_call
 from foveate.engine.bounds import AtMost, asked_of, longest_mark, most_input_tokens
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import MoneyOptions
-from foveate.engine.steps import subject_of
+from foveate.engine.steps.overflow import subject_of
 from foveate.engine.summaries import PaidClient, Payment
 from foveate.engine.work import Work
 from foveate.errors import CallRefused, FoveateError

@@ -19,7 +19,6 @@ from foveate.engine.bounds import AtMost
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import AgentOptions, MoneyOptions
 from foveate.engine.remembered import Remembered
-from foveate.engine.step_names import PINGS
 from foveate.engine.summaries import PaidClient, Payment
 from foveate.engine.warm import Warm, pinging, planned, warm_of
 from foveate.engine.work import Work
@@ -222,17 +221,3 @@ def _key(work: Work) -> _Key:
 
 def _name(key: _Key) -> bytes:
     return "\0".join(key).encode("utf-8", "surrogatepass")
-
-
-class HoldPings:
-    """No ping is sent while a request of its session is under way."""
-
-    name = PINGS
-
-    def __init__(self, pings: Pings) -> None:
-        self._pings = pings
-
-    async def take(self, work: Work) -> None:
-        """Take back what was planned. This is the last step: whatever passes it is sent, and has an end."""
-        if work.options.sends_pings:
-            self._pings.came(work)

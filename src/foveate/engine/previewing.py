@@ -15,8 +15,9 @@ from foveate.engine.asking import Asking
 from foveate.engine.calls import Incoming, Problem
 from foveate.engine.exchange import Exchange
 from foveate.engine.remembered import Remembered, SessionState
-from foveate.engine.step_names import ROOM, SESSION
-from foveate.engine.steps import MakeRoom, conversation_in
+from foveate.engine.steps.names import ROOM, SESSION
+from foveate.engine.steps.overflow import MakeRoom
+from foveate.engine.steps.session import conversation_in
 from foveate.engine.watch import Unwatched, Watch
 from foveate.engine.work import Work
 from foveate.errors import DoesNotFit

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from foveate.engine.exchange import Exchange
-from foveate.engine.marking import RefusalsHeld
 from foveate.engine.remembered import Remembered
+from foveate.engine.steps.cache import RefusalsHeld
 from foveate.fold.journal import Journal
 from foveate.fold.uses import doubted
 from foveate.session.news import News

@@ -1,13 +1,19 @@
-"""Requests that nobody can count: under a cap they are refused, as all is whose price is not known."""
+"""Calls let through under their caps, also those that nobody can count."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from decimal import Decimal
 from typing import Protocol
 
-from foveate.cost.admission import Admission
-from foveate.cost.caps import Unknown, unchecked
+from foveate.cost.admission import Admission, Admitted
+from foveate.cost.caps import Cap, Unknown, unchecked
 from foveate.cost.ledger import Call, Category
 from foveate.engine.options import MoneyOptions
+from foveate.errors import CapExceeded
 
+_LEAVE_OUT = (
+    "leave it out, name it in `cost.allow_fields` if what it adds does not matter, or say `unknown: allow` with"
+    " the cap"
+)
 _REMEDY = "send what can be counted, or say `unknown: allow` with the cap"
 
 
@@ -49,3 +55,36 @@ class HoldUncounted:
                 raise unchecked(cap, reason, _REMEDY)
         if held:
             await self._admission.release(await self._admission.admit(call, None, held))
+
+
+def check_unknown(caps: Iterable[Cap], unknown: str) -> None:
+    """Refuse a call with something `unknown` in it, if one of the caps that hold for it says so.
+
+    Raises:
+        CapUncheckable: nobody can say what it costs.
+    """
+    for cap in caps:
+        if unknown and cap.unknown is Unknown.REFUSE:
+            raise unchecked(cap, f"nobody knows how much {unknown} may add to the cost", _LEAVE_OUT)
+
+
+async def let_through(
+    admission: Admission,
+    call: Call,
+    ceiling: Decimal | None,
+    caps: Sequence[Cap],
+    *,
+    caught_up: Callable[[], Awaitable[None]] | None,
+) -> Admitted:
+    """What is let through. Before it is refused, bills take the place of what their calls had reserved.
+
+    Raises:
+        CallRefused: as `Admission.admit` does.
+    """
+    try:
+        return await admission.admit(call, ceiling, caps)
+    except CapExceeded:
+        if caught_up is None:
+            raise
+    await caught_up()
+    return await admission.admit(call, ceiling, caps)

@@ -21,7 +21,7 @@ from foveate.engine.calls import Done, Incoming, Problem
 from foveate.engine.counters import block_tokens, offline_counter, surely_kept
 from foveate.engine.options import AgentOptions
 from foveate.engine.remembered import SessionState
-from foveate.engine.step_names import CACHE, COST, SECTIONS, THOUGHTS, TOOLS
+from foveate.engine.steps.names import CACHE, COST, SECTIONS, THOUGHTS, TOOLS
 from foveate.fold.journal import Fold
 from foveate.fold.model import Endpoint
 from foveate.fold.thoughts import betas_of

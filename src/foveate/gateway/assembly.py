@@ -28,7 +28,6 @@ from foveate.engine.folds import Folds
 from foveate.engine.injecting.gathering import Money
 from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.injecting.sources import Sources
-from foveate.engine.injecting.step import Inject
 from foveate.engine.keeping import KeepRequests
 from foveate.engine.lessons import KeepLessons, calibrations_of
 from foveate.engine.options import AgentOptions, MoneyOptions
@@ -36,6 +35,7 @@ from foveate.engine.pinging import Pings
 from foveate.engine.prefix_logs import SaveReuse, load_prefix_logs
 from foveate.engine.rate_limits import KeepRateLimits
 from foveate.engine.remembered import Remembered
+from foveate.engine.steps.sections import Inject
 from foveate.engine.tracing import KeepTraces
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.gateway import telemetry

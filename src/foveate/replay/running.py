@@ -13,8 +13,8 @@ from foveate.cache.prompts import CachedPrompt, Piece, next_key
 from foveate.cache.rhythm import SILENT, Rhythm, chances, forecast, soon_share
 from foveate.cache.rules import Caching, Rules
 from foveate.cache.simulate import Cache, Served
-from foveate.engine.marking import with_one_ttl
 from foveate.engine.options import AgentOptions
+from foveate.engine.steps.cache import with_one_ttl
 from foveate.fold.boundary import trigger_tokens, triggers
 from foveate.fold.cuts import FoldOptions
 from foveate.replay.folds import Folded, Reading, folded

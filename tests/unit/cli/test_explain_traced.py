@@ -11,7 +11,8 @@ from foveate.cli.explain_traced import _FOLD, _ROOM, Beside, SessionStory, Trace
 from foveate.cli.explain_traced_lines import TraceWriting, request_object, session_object, sessions_object
 from foveate.cli.screen import Look
 from foveate.cli.window_bars import Window, window_lines
-from foveate.engine.steps import MakeRoom, ReplaceHistory
+from foveate.engine.steps.history import ReplaceHistory
+from foveate.engine.steps.overflow import MakeRoom
 from foveate.session.traces import Bill, Trace, Traced, TracedEdit, TracedSession
 from foveate.values import CacheUsage, Comparison, Savings
 from tests.kept import TRACE

@@ -10,7 +10,7 @@ from foveate.engine.calls import Incoming, Problem
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import AgentOptions
-from foveate.engine.steps import Step
+from foveate.engine.steps.step import Step
 from foveate.engine.watch import Unwatched
 from foveate.engine.work import Work
 from foveate.errors import CapExceeded, DoesNotFit, DuplicateKey

@@ -8,11 +8,11 @@ import pytest
 from foveate import wire
 from foveate.cache.refusals import Refusal
 from foveate.engine.calls import Incoming
-from foveate.engine.marking import MarkCache, RefusalsHeld
 from foveate.engine.options import AgentOptions
 from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.remembered import Remembered
-from foveate.engine.steps import OrderTools
+from foveate.engine.steps.cache import MarkCache, RefusalsHeld
+from foveate.engine.steps.tools import OrderTools
 from foveate.engine.work import Work
 from foveate.session.sessions import Found
 from foveate.session.turns import Session

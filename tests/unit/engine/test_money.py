@@ -17,14 +17,15 @@ from foveate.cost.ledger import Entry
 from foveate.cost.price_book import PriceBook
 from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming
-from foveate.engine.counterfactual import ReadStates, SimulateStates
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
-from foveate.engine.money import Book, HoldCaps
+from foveate.engine.money import Book
 from foveate.engine.options import AgentOptions, MoneyOptions
 from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.remembered import Remembered
-from foveate.engine.steps import Step
+from foveate.engine.steps.caps import HoldCaps
+from foveate.engine.steps.savings import ReadStates, SimulateStates
+from foveate.engine.steps.step import Step
 from foveate.engine.uncounted import HoldUncounted
 from foveate.engine.work import Work
 from foveate.errors import CallRefused, CapExceeded, CapUncheckable

@@ -19,9 +19,10 @@ from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
-from foveate.engine.money import Book, HoldCaps
+from foveate.engine.money import Book
 from foveate.engine.options import AgentOptions, MoneyOptions
 from foveate.engine.remembered import Remembered
+from foveate.engine.steps.caps import HoldCaps
 from foveate.engine.uncounted import HoldUncounted
 from foveate.engine.work import Work
 from foveate.errors import BadEdit, CallRefused, CapExceeded

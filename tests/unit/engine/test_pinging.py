@@ -15,13 +15,13 @@ from foveate.cost.admission import Admission
 from foveate.cost.price_book import PriceBook
 from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming, Outgoing
-from foveate.engine.counterfactual import ReadStates, SimulateStates
 from foveate.engine.exchange import Exchange
-from foveate.engine.marking import MarkCache, RefusalsHeld
 from foveate.engine.options import AgentOptions, MoneyOptions, PingOptions
 from foveate.engine.pinging import Pings
 from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.remembered import Remembered
+from foveate.engine.steps.cache import MarkCache, RefusalsHeld
+from foveate.engine.steps.savings import ReadStates, SimulateStates
 from foveate.engine.warm import pinging, warm_of
 from foveate.engine.watch import UNWATCHED
 from foveate.engine.work import Work

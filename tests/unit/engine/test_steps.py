@@ -12,7 +12,10 @@ from foveate.engine.calls import Incoming
 from foveate.engine.counting import Counts
 from foveate.engine.options import AgentOptions
 from foveate.engine.remembered import Remembered
-from foveate.engine.steps import Count, FindSession, MakeRoom, ReplaceHistory
+from foveate.engine.steps.count import Count
+from foveate.engine.steps.history import ReplaceHistory
+from foveate.engine.steps.overflow import MakeRoom
+from foveate.engine.steps.session import FindSession
 from foveate.engine.work import Work
 from foveate.errors import DoesNotFit, StoreUnavailable
 from foveate.fold.cuts import Subject

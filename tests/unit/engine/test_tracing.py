@@ -12,9 +12,10 @@ from foveate import wire
 from foveate.engine.behind import Behind
 from foveate.engine.calls import Done, Incoming, Outgoing, Problem
 from foveate.engine.exchange import Exchange
-from foveate.engine.filling import SeeTrail, filling
-from foveate.engine.injecting.gathering import NAME as INJECTS
+from foveate.engine.filling import filling
 from foveate.engine.options import AgentOptions
+from foveate.engine.steps.names import SECTIONS
+from foveate.engine.steps.trail import SeeTrail
 from foveate.engine.tracing import MOST_EDITS, KeepTraces, passed, trace_of
 from foveate.engine.watch import UNWATCHED
 from foveate.engine.work import Work
@@ -251,7 +252,7 @@ async def test_injected_sections_stand_by_themselves() -> None:
     turn = Insert(
         place=Place(Area.MESSAGES, 0, 1), parts=(), reason="section time, 40 tokens", saved_tokens=-40
     )
-    work.done += [Done(INJECTS, stable), Done(INJECTS, turn)]
+    work.done += [Done(SECTIONS, stable), Done(SECTIONS, turn)]
     found = {section.name: section.tokens for section in filling(work)}
 
     assert list(found) == ["system", "injected workspace", "user", "injected time"]

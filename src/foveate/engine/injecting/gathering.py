@@ -29,7 +29,7 @@ from foveate.engine.injecting.telling import (
     budget_text,
     channel_sections,
 )
-from foveate.engine.step_names import SECTIONS
+from foveate.engine.steps.names import SECTIONS
 from foveate.engine.work import Work
 from foveate.errors import BadOption
 from foveate.prompt.awareness import awareness

@@ -16,7 +16,7 @@ from foveate.cache.trailing import unread_bytes
 from foveate.engine.client_breakpoints import client_removals
 from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.remembered import Remembered
-from foveate.engine.step_names import CACHE
+from foveate.engine.steps.names import CACHE
 from foveate.engine.work import Work
 from foveate.session.counting import beside
 from foveate.values import Edit, Format, RemoveMark, Request, SetParameter, Ttl

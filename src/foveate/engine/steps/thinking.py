@@ -1,6 +1,6 @@
 """The step that keeps a session from being refused for ever, since some of its thoughts do not fit any more."""
 
-from foveate.engine.step_names import THOUGHTS
+from foveate.engine.steps.names import THOUGHTS
 from foveate.engine.work import Work
 from foveate.fold.thoughts import left_to_provider, thoughtless
 from foveate.session.counting import beside

@@ -10,10 +10,10 @@ from foveate.cache.layout import borne_by
 from foveate.cache.prompts import CachedPrompt, landmarks_of
 from foveate.cache.rules import Caching
 from foveate.engine.exchange import Exchange
-from foveate.engine.marking import read_prompt
 from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.remembered import Remembered
-from foveate.engine.step_names import SAVINGS
+from foveate.engine.steps.cache import read_prompt
+from foveate.engine.steps.names import SAVINGS
 from foveate.engine.work import Work
 from foveate.values import Request, SimulatedState
 

@@ -29,7 +29,7 @@ from foveate.engine.injecting.placing import (
 )
 from foveate.engine.injecting.sources import PATIENCE_SECONDS, Sources
 from foveate.engine.injecting.staying import Said, SaidBefore, Stay, has_to_stay, place_now
-from foveate.engine.step_names import SECTIONS
+from foveate.engine.steps.names import SECTIONS
 from foveate.engine.work import Work
 from foveate.fold.thoughts import unbound_thoughts
 from foveate.values import NOTHING, Area, Edit, Insert, Place, SetParameter, TokenCount
