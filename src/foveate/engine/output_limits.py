@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from decimal import Decimal
 
-from msgspec.structs import replace
+from msgspec.structs import replace as replace_struct
 
 from foveate.cache.rules import rules_for
 from foveate.cost.caps import Cap, Scope, exceeded
@@ -82,7 +82,7 @@ def limit_output(
     standing = Standing(spent=refused.spent, reserved=refused.reserved)
 
     def dollars(tokens: int) -> Decimal:
-        return replace(most, output_tokens=tokens * answers).dollars(prices) or Decimal(0)
+        return replace_struct(most, output_tokens=tokens * answers).dollars(prices) or Decimal(0)
 
     longest = most.output_tokens // answers
     shortest = min(min_tokens, longest)
@@ -94,5 +94,5 @@ def limit_output(
     reason = f"the client sets no output limit, and {cap} has room for {in_words(refused.room)}"
     return (
         SetParameter(path=path, value=fitting, reason=reason),
-        replace(most, output_tokens=fitting * answers),
+        replace_struct(most, output_tokens=fitting * answers),
     )
