@@ -165,12 +165,16 @@ class Engine:
 
     def _body(self, work: Work) -> bytes:
         """Write the body that goes out; if an edit cannot be written, without breakpoints, then as it is."""
-        for drop in ("marks", "parameters"):
-            try:
-                return work.written()
-            except FoveateError as error:
-                work.problems.append(self._failed(work.incoming, "write", error))
-                setattr(work, drop, ())
+        try:
+            return work.written()
+        except FoveateError as error:
+            work.problems.append(self._failed(work.incoming, "write", error))
+            work.marks = ()
+        try:
+            return work.written()
+        except FoveateError as error:
+            work.problems.append(self._failed(work.incoming, "write", error))
+            work.parameters = ()
         return work.written()
 
     def _exchange(self, incoming: Incoming, work: Work | None, outgoing: Outgoing, came_at: float) -> Exchange:
