@@ -17,7 +17,8 @@ from foveate.engine.calls import Incoming, Problem
 from foveate.engine.options import AgentOptions, MoneyOptions
 from foveate.engine.watch import SeenBreak, Unwatched
 from foveate.gateway.app import GatewayOptions
-from foveate.gateway.assembly import Choices, assembled
+from foveate.gateway.assembly import assembled
+from foveate.gateway.configured import Choices
 from foveate.gateway.doors import Family
 from foveate.gateway.request_body import BodyLimits
 from foveate.gateway.routing import Route, Routing, Upstream

@@ -18,7 +18,7 @@ from foveate.cost.caps import Cap, Scope, Unknown
 from foveate.cost.price_book import PriceBook
 from foveate.engine.options import AgentOptions, MoneyOptions
 from foveate.gateway.app import GatewayOptions
-from foveate.gateway.assembly import Choices
+from foveate.gateway.configured import Choices
 from foveate.gateway.doors import Family
 from foveate.gateway.routing import Route, Routing, Upstream
 from tests.gateways import running_gateway

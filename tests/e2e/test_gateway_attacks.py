@@ -12,7 +12,7 @@ from foveate.config.settings import Settings, StoreAt
 from foveate.cost.price_book import PriceBook
 from foveate.engine.options import AgentOptions, MoneyOptions
 from foveate.gateway.app import GatewayOptions
-from foveate.gateway.assembly import Choices
+from foveate.gateway.configured import Choices
 from foveate.gateway.doors import Family
 from foveate.gateway.keys import HashedKeys, hash_of
 from foveate.gateway.routing import ALLOWED_OPERATIONS, Routing, Upstream

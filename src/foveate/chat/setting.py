@@ -8,8 +8,7 @@ from foveate.chat.bodies import Speaking
 from foveate.config.overriding import LOCAL
 from foveate.engine.options import AgentOptions
 from foveate.errors import BadOption
-from foveate.gateway.assembly import Choices
-from foveate.gateway.configured import USUAL_VARIABLES
+from foveate.gateway.configured import USUAL_VARIABLES, Choices
 from foveate.gateway.doors import Family
 from foveate.gateway.keys import NoKeys
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Route, Upstream

@@ -30,7 +30,8 @@ from foveate.errors import FoveateError, UnwritableFile, UpstreamError
 from foveate.fold.cuts import FoldOptions
 from foveate.fold.journal import Outcome
 from foveate.gateway.app import Gateway, GatewayOptions
-from foveate.gateway.assembly import Choices, assembled
+from foveate.gateway.assembly import assembled
+from foveate.gateway.configured import Choices
 from foveate.gateway.doors import Family
 from foveate.gateway.routing import Routing, Upstream
 from foveate.sandbox.asks import Ask

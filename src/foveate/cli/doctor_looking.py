@@ -20,7 +20,7 @@ from foveate.config.files import read_bytes, shown
 from foveate.config.settings import Settings
 from foveate.engine.redacting import redacted
 from foveate.errors import CannotListen, FoveateError, UpstreamError
-from foveate.gateway.assembly import Choices
+from foveate.gateway.configured import Choices
 from foveate.gateway.routing import Upstream
 from foveate.gateway.serving import live_choices
 from foveate.store import default_url

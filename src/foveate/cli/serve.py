@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from foveate.config.live import LiveSettings
     from foveate.config.overriding import Flags, LocalModel
-    from foveate.gateway.assembly import Choices
+    from foveate.gateway.configured import Choices
     from foveate.gateway.workers import Order
 
 

@@ -11,7 +11,7 @@ from foveate.web.pointing import exports
 
 if TYPE_CHECKING:
     from foveate.config.overriding import LocalModel
-    from foveate.gateway.assembly import Choices
+    from foveate.gateway.configured import Choices
 
 _LABEL_CELLS = 10
 _LOOPBACK = ("127.", "localhost", "::1")

@@ -6,22 +6,16 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from foveate.cache.beta_header import VARIABLE as BETA_VARIABLE
-from foveate.config.loading import Configuration
-from foveate.config.price_file import PriceFile
-from foveate.config.settings import Settings
 from foveate.config.settings import Timeouts as Waits
 from foveate.cost.admission import AdmissionOptions
-from foveate.cost.price_book import PriceBook
 from foveate.engine.asking import Asking
 from foveate.engine.billing import ToldAdmission, adopt_orphans
 from foveate.engine.building import build_engine
-from foveate.engine.configured import options_by_agent
 from foveate.engine.embeddings import Embeddings
 from foveate.engine.explaining import Breaks
 from foveate.engine.folds import Folds
@@ -30,7 +24,6 @@ from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.injecting.sources import Sources
 from foveate.engine.keeping import KeepRequests
 from foveate.engine.lessons import KeepLessons, calibrations_of
-from foveate.engine.options import AgentOptions, MoneyOptions
 from foveate.engine.pinging import Pings
 from foveate.engine.prefix_logs import SaveReuse, load_prefix_logs
 from foveate.engine.rate_limits import KeepRateLimits
@@ -38,10 +31,9 @@ from foveate.engine.remembered import Remembered
 from foveate.engine.steps.sections import Inject
 from foveate.engine.tracing import KeepTraces
 from foveate.engine.watch import UNWATCHED, Watch
-from foveate.gateway import telemetry
 from foveate.gateway.admin import guarded, is_loopback
 from foveate.gateway.app import Gateway, GatewayOptions, Page
-from foveate.gateway.configured import gateway_options
+from foveate.gateway.configured import Choices
 from foveate.gateway.observing import Observing, Parts
 from foveate.gateway.pages import health_object
 from foveate.gateway.retention import forgetting
@@ -60,45 +52,6 @@ _MARGIN_SECONDS = 60.0
 _MAX_SENDS = 4
 # Up to this, the time for a call may be raised while the gateway runs.
 _RAISED_SECONDS = 172_800.0
-
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """All that a configuration decides, ready to be used."""
-
-    settings: Settings
-    gateway: GatewayOptions
-    agents: Callable[[str], AgentOptions]
-    cost: MoneyOptions
-    price_file: PriceFile | None = None
-
-
-def choices_of(
-    found: Configuration, environment: Mapping[str, str], price_file: PriceFile | None = None
-) -> Choices:
-    """What a configuration decides. Prices of `price_file` hold as it is when they are asked for.
-
-    Raises:
-        BadOption: something in it does not fit together; `path` leads to it.
-    """
-    if found.settings.server.opentelemetry:
-        telemetry.check()
-    return Choices(
-        settings=found.settings,
-        gateway=gateway_options(found.settings, environment),
-        agents=options_by_agent(found.settings, environment),
-        cost=MoneyOptions(
-            caps=found.cost.caps,
-            prices=PriceBook(found.cost.prices, updates=_no_update if price_file is None else price_file.now),
-            min_output_tokens=found.cost.min_output_tokens,
-            allow_fields=found.cost.allow_fields,
-        ),
-        price_file=price_file,
-    )
-
-
-def _no_update() -> None:
-    return None
 
 
 def admission_options(waits: Waits) -> AdmissionOptions:

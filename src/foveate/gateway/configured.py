@@ -1,12 +1,19 @@
-"""What the configuration says, as the gateway's options: upstreams, routes and keys."""
+"""Everything that a configuration decides, resolved: the options of the gateway, of agents and of costs."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
+from foveate.config.loading import Configuration
+from foveate.config.price_file import PriceFile
 from foveate.config.settings import Settings, UpstreamServer
+from foveate.cost.price_book import PriceBook
+from foveate.engine.configured import options_by_agent
+from foveate.engine.money import MoneyOptions
+from foveate.engine.options import AgentOptions
 from foveate.errors import BadOption, UpstreamUnreachable
+from foveate.gateway import telemetry
 from foveate.gateway.app import GatewayOptions
 from foveate.gateway.aws_signing import check_installed, region_of
 from foveate.gateway.body_memory import MIN_BODIES
@@ -49,6 +56,45 @@ _SUFFIXES = {
     Family.AZURE: ("/v1", "/openai"),
     Family.VERTEX: ("/v1beta1", "/v1"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """All that a configuration decides, ready to be used."""
+
+    settings: Settings
+    gateway: GatewayOptions
+    agents: Callable[[str], AgentOptions]
+    cost: MoneyOptions
+    price_file: PriceFile | None = None
+
+
+def choices_of(
+    found: Configuration, environment: Mapping[str, str], price_file: PriceFile | None = None
+) -> Choices:
+    """What a configuration decides. Prices of `price_file` hold as it is when they are asked for.
+
+    Raises:
+        BadOption: something in it does not fit together; `path` leads to it.
+    """
+    if found.settings.server.opentelemetry:
+        telemetry.check()
+    return Choices(
+        settings=found.settings,
+        gateway=gateway_options(found.settings, environment),
+        agents=options_by_agent(found.settings, environment),
+        cost=MoneyOptions(
+            caps=found.cost.caps,
+            prices=PriceBook(found.cost.prices, updates=_no_update if price_file is None else price_file.now),
+            min_output_tokens=found.cost.min_output_tokens,
+            allow_fields=found.cost.allow_fields,
+        ),
+        price_file=price_file,
+    )
+
+
+def _no_update() -> None:
+    return None
 
 
 def gateway_options(settings: Settings, environment: Mapping[str, str]) -> GatewayOptions:

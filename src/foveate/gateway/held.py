@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from foveate.config.documents import document_from
 from foveate.config.files import shown
@@ -10,13 +9,10 @@ from foveate.config.live import LiveSettings
 from foveate.config.loading import says_something
 from foveate.config.settings import Settings
 from foveate.config.showing import Held, held
-from foveate.gateway.configured import USUAL_VARIABLES
-
-if TYPE_CHECKING:
-    from foveate.gateway.assembly import Choices
+from foveate.gateway.configured import USUAL_VARIABLES, Choices
 
 
-def held_now(live: "LiveSettings[Choices]", environment: Mapping[str, str]) -> list[Held]:
+def held_now(live: LiveSettings[Choices], environment: Mapping[str, str]) -> list[Held]:
     """The same of the configuration that is in force."""
     return held_in(live.now().made.settings, live.text, live.path, environment)
 

@@ -8,18 +8,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
 
 from foveate.config.live import InForce, LiveSettings
 from foveate.engine.board import Sample, summed
 from foveate.engine.metrics import Bundles, Metrics
 from foveate.gateway import logs, metrics_folder
+from foveate.gateway.configured import Choices
 from foveate.gateway.pages import Page, Vitals, pages, probed
 from foveate.gateway.telemetry import Telemetry, exporting
 from foveate.gateway.traffic import Seen
-
-if TYPE_CHECKING:
-    from foveate.gateway.assembly import Choices
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,7 +46,7 @@ class Observing:
 
     def __init__(
         self,
-        settings: "LiveSettings[Choices]",
+        settings: LiveSettings[Choices],
         *,
         version: str,
         log: logs.LogWriter,
@@ -77,7 +74,7 @@ class Observing:
         self.settings.look_again()
         self.choices()
 
-    def choices(self) -> "Choices":
+    def choices(self) -> Choices:
         """What is decided now; what changed is seen here first."""
         now = self.settings.now()
         if now is not self._now:

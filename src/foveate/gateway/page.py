@@ -12,6 +12,7 @@ from foveate.config.showing import Held, without_password
 from foveate.engine.board import Sample
 from foveate.engine.injecting.sources import Sources
 from foveate.gateway.app import BELOW
+from foveate.gateway.configured import Choices
 from foveate.gateway.held import held_in
 from foveate.gateway.pages import Page
 from foveate.store import Store
@@ -21,11 +22,9 @@ from foveate.web.inside import Configured, Inside
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
 
-    from foveate.gateway.assembly import Choices
-
 
 def root_pages(
-    live: "LiveSettings[Choices]",
+    live: LiveSettings[Choices],
     environment: Mapping[str, str],
     store: Store,
     sources: Sources,

@@ -22,8 +22,9 @@ from foveate.config.price_file import price_file
 from foveate.config.settings import Server
 from foveate.gateway import logs, metrics_folder
 from foveate.gateway.asks import Receive, Scope, Send
-from foveate.gateway.assembly import Choices, assembled, choices_of
+from foveate.gateway.assembly import assembled
 from foveate.gateway.certificates import renewing, tls_context
+from foveate.gateway.configured import Choices, choices_of
 from foveate.gateway.cors import Cors
 from foveate.gateway.local_models import LocalModels
 from foveate.gateway.observing import Observing

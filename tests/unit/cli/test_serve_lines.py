@@ -11,7 +11,7 @@ from foveate.cli.serve_lines import Started, started, started_lines
 from foveate.config.cost import CostOptions
 from foveate.config.loading import Configuration, settings_from
 from foveate.config.overriding import LocalModel
-from foveate.gateway.assembly import choices_of
+from foveate.gateway.configured import choices_of
 
 SHOWN = Started(
     url="http://127.0.0.1:8090",

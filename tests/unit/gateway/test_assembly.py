@@ -10,7 +10,8 @@ from foveate.config.settings import Settings, StoreAt, Timeouts
 from foveate.cost.price_book import PriceBook
 from foveate.engine.options import AgentOptions, MoneyOptions
 from foveate.gateway.app import GatewayOptions
-from foveate.gateway.assembly import Choices, admission_options, assembled, upstream_timeouts
+from foveate.gateway.assembly import admission_options, assembled, upstream_timeouts
+from foveate.gateway.configured import Choices
 from foveate.store import open_store, store_name
 from foveate.store.spool import BillSpool
 from tests.billed import ENTRY

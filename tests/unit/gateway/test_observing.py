@@ -16,7 +16,7 @@ from foveate.engine import series
 from foveate.engine.board import Board
 from foveate.errors import StoreUnavailable
 from foveate.gateway import metrics_folder
-from foveate.gateway.assembly import Choices, choices_of
+from foveate.gateway.configured import Choices, choices_of
 from foveate.gateway.logs import LogWriter
 from foveate.gateway.observing import Observing, Parts
 from foveate.gateway.pages import DETAILS, Page

@@ -15,8 +15,8 @@ from foveate.engine.exchange import Exchange
 from foveate.errors import BadSetting
 from foveate.gateway import telemetry
 from foveate.gateway.asks import Ask, ask_of
-from foveate.gateway.assembly import choices_of
 from foveate.gateway.client import Client
+from foveate.gateway.configured import choices_of
 from foveate.gateway.telemetry import Telemetry
 from tests.unit.engine.watched import ended
 
