@@ -10,8 +10,7 @@ from foveate.config.price_file import PriceFile
 from foveate.config.settings import Settings, UpstreamServer
 from foveate.cost.price_book import PriceBook
 from foveate.engine.configured import options_by_agent
-from foveate.engine.money import MoneyOptions
-from foveate.engine.options import AgentOptions
+from foveate.engine.options import AgentOptions, MoneyOptions
 from foveate.errors import BadOption, UpstreamUnreachable
 from foveate.gateway import telemetry
 from foveate.gateway.app import GatewayOptions
