@@ -19,10 +19,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a short run, where a benchmark has one")
     parser.add_argument("--only", metavar="NAMES", help="parts of it, with commas between, where it has parts")
     options = parser.parse_args(arguments)
-    chosen = {name: said for name in ("quick", "only") if (said := getattr(options, name))}
+    benchmark = {name: output for name in ("quick", "only") if (output := getattr(options, name))}
 
     if options.name is None:
-        if options.data or options.json or chosen:
+        if options.data or options.json or benchmark:
             parser.error("--data, --json, --quick and --only need the NAME of a benchmark")
         print(table([{"benchmark": b.name, "measures": b.measures} for b in benchmarks.values()]))
         return 0
@@ -31,14 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.data and not options.data.exists():
         parser.error(f"--data: there is nothing at {options.data}")
 
-    for name in chosen:
+    for name in benchmark:
         if name not in benchmarks[options.name].options:
             parser.error(f"{options.name} has no --{name}")
 
     # Else litellm waits for a list of prices from the network, which is not what is measured.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
-        report = benchmarks[options.name].run(options.data, **chosen)
+        report = benchmarks[options.name].run(options.data, **benchmark)
     except BadData as error:
         print(f"./bench {options.name}: {error}", file=sys.stderr)
         return 1

@@ -39,11 +39,11 @@ def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
     rows: list[dict[str, Cell]] = []
     with tempfile.TemporaryDirectory(prefix="foveate-bench-") as name, upstream(Path(name)) as provider:
         if only != PEER:
-            with foveate(Path(name), provider.port, is_usual=True) as server:
-                rows += _measured(server, QUICK_TRIALS if quick else TRIALS)
+            with foveate(Path(name), provider.port, is_default=True) as server:
+                rows += _measure(server, QUICK_TRIALS if quick else TRIALS)
         if only != OURS:
             with litellm(Path(name), provider.port) as server:
-                rows += _measured(server, QUICK_TRIALS)
+                rows += _measure(server, QUICK_TRIALS)
     found = {str(row["contender"]): _figures(rows, str(row["contender"])) for row in rows}
     return Report(figures=found.pop(OURS, {}), peers=found, rows=rows)
 
@@ -55,11 +55,11 @@ def _figures(rows: list[dict[str, Cell]], contender: str) -> dict[str, float]:
 
 
 def _request(**members: object) -> bytes:
-    said = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
-    return json.dumps(said | members).encode()
+    body = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
+    return json.dumps(body | members).encode()
 
 
-def _said(*texts: str) -> bytes:
+def _chat_body(*texts: str) -> bytes:
     roles = ("user", "assistant")
     return _request(messages=[{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)])
 
@@ -71,12 +71,12 @@ def _image(number: int) -> bytes:
 
 # A new text in each trial: what was read before is read faster.
 BODIES: Mapping[str, Callable[[int], bytes]] = {
-    "words_30mb": lambda number: _said(f"{number} " + "lorem ipsum dolor " * (30 * MEGABYTE // 18)),
-    "one_word_30mb": lambda number: _said(str(number) + "x" * (30 * MEGABYTE)),
-    "escapes_30mb": lambda number: _said(f"{number}" + "漢" * (5 * MEGABYTE)),
+    "words_30mb": lambda number: _chat_body(f"{number} " + "lorem ipsum dolor " * (30 * MEGABYTE // 18)),
+    "one_word_30mb": lambda number: _chat_body(str(number) + "x" * (30 * MEGABYTE)),
+    "escapes_30mb": lambda number: _chat_body(f"{number}" + "漢" * (5 * MEGABYTE)),
     "image_28mb": _image,
-    "messages_20000": lambda number: _said(*(f"{number} {at} " + "word " * 300 for at in range(20_000))),
-    "messages_2000": lambda number: _said(*(f"{number} {at} " + "word " * 300 for at in range(2_000))),
+    "messages_20000": lambda number: _chat_body(*(f"{number} {at} " + "word " * 300 for at in range(20_000))),
+    "messages_2000": lambda number: _chat_body(*(f"{number} {at} " + "word " * 300 for at in range(2_000))),
     "messages_1000000": lambda _: _request(messages=[{"role": "user", "content": "a"}] * 1_000_000),
     "tools_2000": lambda number: _request(
         tools=[
@@ -94,7 +94,7 @@ BODIES: Mapping[str, Callable[[int], bytes]] = {
 }
 
 
-def _measured(server: Server, trials: int) -> list[dict[str, Cell]]:
+def _measure(server: Server, trials: int) -> list[dict[str, Cell]]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     probe = context.Process(target=_probe, args=(server.port, _HEALTH[server.name], theirs), daemon=True)
@@ -106,7 +106,7 @@ def _measured(server: Server, trials: int) -> list[dict[str, Cell]]:
 
     rows: list[dict[str, Cell]] = []
     try:
-        _answer(server, _request())
+        _response_status(server, _request())
         longest_wait()
         time.sleep(2)
         idle = longest_wait()
@@ -118,9 +118,9 @@ def _measured(server: Server, trials: int) -> list[dict[str, Cell]]:
             for number in range(trials):
                 data = body(number)
                 longest_wait()
-                began = time.monotonic()
-                status = _answer(server, data)
-                seconds = time.monotonic() - began
+                started = time.monotonic()
+                status = _response_status(server, data)
+                seconds = time.monotonic() - started
                 waits.append(longest_wait())
             time.sleep(_SETTLE_SECONDS)
             kept = max(0, resident_bytes(server.pid) - before)
@@ -140,7 +140,7 @@ def _measured(server: Server, trials: int) -> list[dict[str, Cell]]:
     return rows
 
 
-def _answer(server: Server, body: bytes) -> int:
+def _response_status(server: Server, body: bytes) -> int:
     """The status of the answer to a body; 0 if there is none within two minutes."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     headers = {
@@ -159,18 +159,18 @@ def _answer(server: Server, body: bytes) -> int:
         connection.close()
 
 
-def _probe(port: int, path: str, asked: Connection) -> None:
+def _probe(port: int, path: str, pipe: Connection) -> None:
     """Ask for the server's health again and again; tell the longest wait since it was last asked for."""
     request = f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode()
     longest = 0.0
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while True:
-            if asked.poll():
-                asked.recv()
-                asked.send(longest)
+            if pipe.poll():
+                pipe.recv()
+                pipe.send(longest)
                 longest = 0.0
-            began = time.perf_counter()
+            started = time.perf_counter()
             connection.sendall(request)
             received = b""
             while b"\r\n\r\n" not in received:
@@ -178,5 +178,5 @@ def _probe(port: int, path: str, asked: Connection) -> None:
                 if not piece:
                     raise BadData("the server closed the connection of the health check")
                 received += piece
-            longest = max(longest, time.perf_counter() - began)
+            longest = max(longest, time.perf_counter() - started)
             time.sleep(_PAUSE_SECONDS)

@@ -55,7 +55,7 @@ def run(data: Path | None) -> Report:
         return len(encode(text))
 
     windows = Windows(sources(data), count)
-    cells = budget_times.measured(windows, count)
+    cells = budget_times.measure_cells(windows, count)
     uses = {
         "cut_anywhere": budget_use.budget_use(windows, count, lines=False),
         "cut_at_lines": budget_use.budget_use(windows, count, lines=True),
@@ -63,9 +63,9 @@ def run(data: Path | None) -> Report:
     figures = {
         **_speedups(cells),
         **_growth(cells),
-        **_counted_before(windows, count),
-        **_used(uses),
-        **_joins(windows, count),
+        **_reuse_of_counts(windows, count),
+        **_use_figures(uses),
+        **_join_figures(windows, count),
         "cores": os.cpu_count() or 1,
         "load_before": load,
     }
@@ -98,7 +98,7 @@ def _growth(cells: Sequence[Cell]) -> dict[str, float]:
         for who in ("cold", "warm"):
             each = {cell.tokens: cell.median(who) / cell.tokens for cell in line}
             name = f"{measure}_{limit}_{who}"
-            exponents.setdefault(name, []).append(budget_times.exponent(line, who))
+            exponents.setdefault(name, []).append(budget_times.growth_exponent(line, who))
             ratios.setdefault(name, []).append(each[largest] / each[smallest])
     return {
         "worst_growth_exponent": max(map(max, exponents.values())),
@@ -107,7 +107,7 @@ def _growth(cells: Sequence[Cell]) -> dict[str, float]:
     }
 
 
-def _counted_before(windows: Windows, count: Count) -> dict[str, float]:
+def _reuse_of_counts(windows: Windows, count: Count) -> dict[str, float]:
     """The time of assembling texts that were counted before over that of tokenising as many new ones.
 
     The texts are copies, as if they had been read again; `kept` are the very same ones as before. The median
@@ -124,13 +124,13 @@ def _counted_before(windows: Windows, count: Count) -> dict[str, float]:
         kept = known.sections()
         foveate.assemble(kept, Budget(total_tokens=2 * known.tokens), model=MODEL)
         for limit, share in LIMITS.items():
-            budget_times.assembled(taken, limit, known.sections(), int(known.tokens * share))
-            budget_times.assembled(taken, f"{limit}_kept", kept, int(known.tokens * share))
+            budget_times.time_assembly(taken, limit, known.sections(), int(known.tokens * share))
+            budget_times.time_assembly(taken, f"{limit}_kept", kept, int(known.tokens * share))
         for name, way in ways.items():
-            began = time.perf_counter()
+            started = time.perf_counter()
             for text in fresh.texts:
                 way(text)
-            taken.seconds.setdefault(name, []).append(time.perf_counter() - began)
+            taken.seconds.setdefault(name, []).append(time.perf_counter() - started)
     return {
         **{
             f"counted_before_{limit}_over_{name}": 1 / taken.speedup(name, of=limit)
@@ -141,7 +141,7 @@ def _counted_before(windows: Windows, count: Count) -> dict[str, float]:
     }
 
 
-def _used(uses: Mapping[str, Use]) -> dict[str, float]:
+def _use_figures(uses: Mapping[str, Use]) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, use in uses.items():
         found |= {
@@ -153,10 +153,10 @@ def _used(uses: Mapping[str, Use]) -> dict[str, float]:
     return {"right_by_tiktoken_share": min(use.right for use in uses.values()), **found}
 
 
-def _joins(windows: Windows, count: Count) -> dict[str, float]:
+def _join_figures(windows: Windows, count: Count) -> dict[str, float]:
     found = {}
     for kind in ("prose", "code", "json"):
-        three, two = budget_use.joins_that_do_not_add_up(windows, kind, count)
+        three, two = budget_use.nonadditive_join_share(windows, kind, count)
         found[f"joins_not_additive_{kind}"] = three
         found[f"joins_not_additive_{kind}_blank_line_with_what_is_before"] = two
     return found
@@ -187,7 +187,7 @@ def _peers(cells: Sequence[Cell]) -> dict[str, dict[str, object]]:
     """Milliseconds of each; one that was stopped would have taken longer."""
     found: dict[str, dict[str, object]] = {"priompt": {"not_run": budget_peers.PRIOMPT_NOT_RUN}}
     for peer in _PEERS:
-        found[peer] = {"stopped_after_seconds": budget_peers.PATIENCE_SECONDS}
+        found[peer] = {"stopped_after_seconds": budget_peers.TIMEOUT_SECONDS}
         for cell in cells:
             if peer in cell.seconds and peer not in cell.left_out:
                 found[peer][f"ms_{cell.measure}_{cell.texts}_{cell.tokens}_{cell.limit}"] = _ms(cell, peer)

@@ -77,13 +77,13 @@ class Case:
     def sections(self) -> list[Section]:
         """The texts as sections of all priorities; strings of their own, as if they had been read again."""
         return [
-            Section(f"part {number}", _copied(text), priority=priority)
+            Section(f"part {number}", _copy(text), priority=priority)
             for number, (text, priority) in enumerate(zip(self.texts, cycle(_PRIORITIES), strict=False))
         ]
 
     def history(self) -> list[Section]:
         """The texts as one section that grew by an entry at a time."""
-        return [Section("history", items=list(map(_copied, self.texts)), keep="newest")]
+        return [Section("history", items=list(map(_copy, self.texts)), keep="newest")]
 
 
 def cases(windows: Windows, *, texts: int, tokens: int, share: float, count: Count) -> Iterator[Case]:
@@ -100,5 +100,5 @@ def service_order(sections: Sequence[Section]) -> list[int]:
     return sorted(range(len(sections)), key=lambda place: ranks[sections[place].priority])
 
 
-def _copied(text: str) -> str:
+def _copy(text: str) -> str:
     return text.encode().decode()

@@ -21,7 +21,7 @@ PRIOMPT_NOT_RUN = (
     "cutoff_search is its published approach, written here"
 )
 # Whoever takes longer is stopped, and left out at larger sizes.
-PATIENCE_SECONDS = 4.0
+TIMEOUT_SECONDS = 4.0
 
 Given = TypeVar("Given")
 Peer = Callable[[Given, int, Count], list[str]]
@@ -36,25 +36,25 @@ class Finish:
     kept: list[str] | None
 
 
-class _OutOfPatience(Exception):
+class _TimedOut(Exception):
     """It takes too long."""
 
 
-def timed(peer: Peer[Given], given: Given, limit_tokens: int, count: Count) -> Finish:
+def time_peer(peer: Peer[Given], given: Given, limit_tokens: int, count: Count) -> Finish:
     """Lets a peer work until it is done, or wants one more count when patience has ended."""
-    began = time.perf_counter()
+    started = time.perf_counter()
 
     def impatient(text: str) -> int:
-        if time.perf_counter() - began > PATIENCE_SECONDS:
-            raise _OutOfPatience
+        if time.perf_counter() - started > TIMEOUT_SECONDS:
+            raise _TimedOut
         return count(text)
 
     kept: list[str] | None
     try:
         kept = peer(given, limit_tokens, impatient)
-    except _OutOfPatience:
+    except _TimedOut:
         kept = None
-    return Finish(time.perf_counter() - began, kept)
+    return Finish(time.perf_counter() - started, kept)
 
 
 def cutoff_search(sections: Sequence[Section], limit_tokens: int, count: Count) -> list[str]:

@@ -10,13 +10,13 @@ from itertools import islice
 import foveate
 from benchmarks.budget_cases import Case, Count, Windows, cases
 from benchmarks.budget_peers import (
-    PATIENCE_SECONDS,
+    TIMEOUT_SECONDS,
     Given,
     Peer,
     cutoff_search,
     messages,
     popping_lines,
-    timed,
+    time_peer,
     trim_messages,
 )
 from foveate.budget import Budget, Section
@@ -58,7 +58,7 @@ class Cell:
         return statistics.median(theirs / ours for theirs, ours in pairs)
 
 
-def measured(windows: Windows, count: Count) -> list[Cell]:
+def measure_cells(windows: Windows, count: Count) -> list[Cell]:
     """A cell for every number of texts, size and limit: as sections, and as one history."""
     found: list[Cell] = []
     for measure, one_round in {"sections": _sections_round, "history": _history_round}.items():
@@ -76,16 +76,16 @@ def measured(windows: Windows, count: Count) -> list[Cell]:
     return found
 
 
-def assembled(cell: Cell, who: str, sections: Sequence[Section], limit_tokens: int) -> None:
+def time_assembly(cell: Cell, who: str, sections: Sequence[Section], limit_tokens: int) -> None:
     """Notes how long ours takes."""
     budget = Budget(total_tokens=limit_tokens)
-    began = time.perf_counter()
+    started = time.perf_counter()
     prompt = foveate.assemble(sections, budget, model=MODEL)
-    cell.seconds.setdefault(who, []).append(time.perf_counter() - began)
+    cell.seconds.setdefault(who, []).append(time.perf_counter() - started)
     cell.used[who] = prompt.tokens / limit_tokens
 
 
-def exponent(cells: Sequence[Cell], who: str) -> float:
+def growth_exponent(cells: Sequence[Cell], who: str) -> float:
     """The power of the size that time grows with: the slope of the line through their logarithms."""
     sizes = [math.log(cell.tokens) for cell in cells]
     times = [math.log(cell.median(who)) for cell in cells]
@@ -102,15 +102,15 @@ def _fill(
 
 
 def _sections_round(cell: Cell, case: Case, count: Count) -> None:
-    assembled(cell, "cold", case.sections(), case.limit_tokens)
-    assembled(cell, "warm", case.sections(), case.limit_tokens - 1)  # another prompt of the same texts
+    time_assembly(cell, "cold", case.sections(), case.limit_tokens)
+    time_assembly(cell, "warm", case.sections(), case.limit_tokens - 1)  # another prompt of the same texts
     for peer in (cutoff_search, popping_lines):
         _contend(cell, peer, case.sections(), case.limit_tokens, count)
 
 
 def _history_round(cell: Cell, case: Case, count: Count) -> None:
-    assembled(cell, "cold", case.history(), case.limit_tokens)
-    assembled(cell, "warm", case.history(), case.limit_tokens - 1)
+    time_assembly(cell, "cold", case.history(), case.limit_tokens)
+    time_assembly(cell, "warm", case.history(), case.limit_tokens - 1)
     _contend(cell, trim_messages, messages(case.texts), case.limit_tokens, count)
 
 
@@ -118,9 +118,9 @@ def _contend(cell: Cell, peer: Peer[Given], given: Given, limit_tokens: int, cou
     who = peer.__name__
     taken = cell.seconds.setdefault(who, [])
     if who in cell.left_out:
-        taken.append(PATIENCE_SECONDS)
+        taken.append(TIMEOUT_SECONDS)
     elif max(taken, default=0) < _SLOW_SECONDS:
-        finish = timed(peer, given, limit_tokens, count)
+        finish = time_peer(peer, given, limit_tokens, count)
         taken.append(finish.seconds)
         if finish.kept is None:
             cell.stopped.add(who)

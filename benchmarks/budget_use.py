@@ -62,7 +62,7 @@ def _random_section(windows: Windows, chance: random.Random, number: int, lines:
     return Section(f"part {number}", text, priority=priority, keep=keep)
 
 
-def joins_that_do_not_add_up(windows: Windows, kind: str, count: Count) -> tuple[float, float]:
+def nonadditive_join_share(windows: Windows, kind: str, count: Count) -> tuple[float, float]:
     """Of joins by a blank line, the share in which the whole is not the sum of its parts.
 
     First with the blank line as a part of its own, then as the end of what stands before it: a full stop or a

@@ -12,23 +12,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.cache_optimum import bound, optimum
-from benchmarks.cache_traces import Asked, Line, lines
-from benchmarks.cache_workloads import WORKLOADS, costs, usual_breakpoints
+from benchmarks.cache_traces import Line, TracedRequest, read_lines
+from benchmarks.cache_workloads import WORKLOADS, client_breakpoints, costs
 from benchmarks.cache_workloads import cost as cost_of
 from benchmarks.harness import BadData, Report
 from benchmarks.recorded import DATA
-from foveate.cache.layout import LayoutOptions, kept, layout, marked
-from foveate.cache.pings import next_ping, pinged
+from foveate.cache.layout import PlacementOptions, apply_breakpoints, place_breakpoints, readable_entries
+from foveate.cache.pings import build_keepalive_prompt, plan_keepalive
 from foveate.cache.prefix_log import PrefixLog
-from foveate.cache.prompts import CachedPrompt, landmarks_of
-from foveate.cache.rhythm import SILENT, Rhythm, chances, forecast, soon_share
-from foveate.cache.rules import Caching, Rules, rules_for
-from foveate.cache.simulate import Cache
+from foveate.cache.prompts import CachedPrompt, prompt_layout
+from foveate.cache.rhythm import NO_GAPS, GapHistogram, estimate_returns, forecast_next_request, soon_share
+from foveate.cache.rules import CacheRules, CachingMode, rules_for
+from foveate.cache.simulate import SimulatedCache
 from foveate.values import Ttl
 
 TRACES = "agent_cache_traces.jsonl.gz"
 
-Policy = Callable[[Line, Rules], float]
+Policy = Callable[[Line, CacheRules], float]
 
 
 FIGURES = (
@@ -67,22 +67,22 @@ def trace_figures(data: Path | None) -> dict[str, float]:
     """The figures of the recorded requests alone."""
     path = (data or DATA) / TRACES if (data or DATA).is_dir() else data
     assert path is not None
-    every = lines(path)
-    found = [line for line in every if _is_marked(rules_for(line[0].prompt.model))]
+    every = read_lines(path)
+    found = [line for line in every if _uses_breakpoints(rules_for(line[0].prompt.model))]
     if not found:
         raise BadData(f"{path}: no requests to a model that keeps what is marked, for two lifetimes")
     policies: dict[str, Policy] = {
-        "uncached": lambda line, _: sum(asked.tokens for asked in line),
-        "usual_5m": lambda line, rules: _fixed(line, rules, Ttl.FIVE_MINUTES),
-        "always_1h": lambda line, rules: _fixed(line, rules, Ttl.ONE_HOUR),
-        "ours": lambda line, rules: _ours(line, rules, pings=False),
-        "ours_pings": lambda line, rules: _ours(line, rules, pings=True),
+        "uncached": lambda line, _: sum(request.tokens for request in line),
+        "usual_5m": lambda line, rules: _fixed_breakpoints_cost(line, rules, Ttl.FIVE_MINUTES),
+        "always_1h": lambda line, rules: _fixed_breakpoints_cost(line, rules, Ttl.ONE_HOUR),
+        "ours": lambda line, rules: _gateway_cost(line, rules, pings=False),
+        "ours_pings": lambda line, rules: _gateway_cost(line, rules, pings=True),
         "optimum": lambda line, rules: optimum(line, rules, pings=False),
         "optimum_pings": lambda line, rules: optimum(line, rules, pings=True),
         "bound": lambda line, rules: bound(line, rules, pings=False),
         "bound_pings": lambda line, rules: bound(line, rules, pings=True),
     }
-    tokens = sum(asked.tokens for line in found for asked in line)
+    tokens = sum(request.tokens for line in found for request in line)
     costs = {
         name: [cost(line, rules_for(line[0].prompt.model)) for line in found] for name, cost in policies.items()
     }
@@ -102,72 +102,85 @@ def _workload_figures() -> dict[str, float]:
     found: dict[str, float] = {}
     for name, make in WORKLOADS.items():
         workload = make()
-        tokens = sum(call.asked.tokens for call in workload)
+        tokens = sum(call.request.tokens for call in workload)
         found |= {f"wl_{name}_{policy}": sum(each) / tokens for policy, each in costs(workload).items()}
     return found
 
 
-def _is_marked(rules: Rules) -> bool:
-    return rules.caching is Caching.MARKS and len(rules.ttls) == 2
+def _uses_breakpoints(rules: CacheRules) -> bool:
+    return rules.caching is CachingMode.BREAKPOINTS and len(rules.ttls) == 2
 
 
-def _fixed(line: Line, rules: Rules, ttl: Ttl) -> float:
+def _fixed_breakpoints_cost(line: Line, rules: CacheRules, ttl: Ttl) -> float:
     """A mark on the system prompt and one on the last message, always of one lifetime."""
-    cache, cost = Cache(), 0.0
-    for asked in line:
-        served = cache.serve(marked(asked.prompt, usual_breakpoints(asked.prompt, ttl)), rules, at=asked.at)
+    cache, cost = SimulatedCache(), 0.0
+    for request in line:
+        served = cache.serve(
+            apply_breakpoints(request.prompt, client_breakpoints(request.prompt, ttl)), rules, at=request.at
+        )
         cache = served.cache
         cost += cost_of(served.usage, rules)
     return cost
 
 
-def _ours(line: Line, rules: Rules, *, pings: bool) -> float:
+def _gateway_cost(line: Line, rules: CacheRules, *, pings: bool) -> float:
     """Breakpoints as the gateway places them for an agent that it does not know."""
-    cache, cost, rhythm, log = Cache(), 0.0, SILENT, PrefixLog()
-    for number, asked in enumerate(line):
+    cache, cost, rhythm, log = SimulatedCache(), 0.0, NO_GAPS, PrefixLog()
+    for number, request in enumerate(line):
         if number:
-            rhythm = rhythm.heard(asked.at - line[number - 1].at)
-        expected = forecast(rhythm)
+            rhythm = rhythm.with_gap(request.at - line[number - 1].at)
+        expected = forecast_next_request(rhythm)
         share = soon_share(expected, rules)
-        sighting = log.observe(asked.prompt, rules, cache, now=asked.at, soon_share=share)
-        weights = chances(expected, rules, sighting.reach)
-        reach, options = sighting.reach, LayoutOptions(long_ttl=sighting.reach.allows_long)
-        marks = layout(asked.prompt, rules, cache, weights, now=asked.at, options=options, reach=reach.pieces)
-        prompt = marked(asked.prompt, marks)
-        sighting = log.place(sighting, asked.prompt, landmarks_of(prompt).marks, rules, now=asked.at)
-        served = cache.serve(prompt, rules, at=asked.at)
+        sighting = log.observe(request.prompt, rules, cache, now=request.at, soon_share=share)
+        weights = estimate_returns(expected, rules, sighting.reach)
+        reach, options = sighting.reach, PlacementOptions(long_ttl=sighting.reach.allows_long)
+        breakpoints = place_breakpoints(
+            request.prompt, rules, cache, weights, now=request.at, options=options, max_pieces=reach.pieces
+        )
+        prompt = apply_breakpoints(request.prompt, breakpoints)
+        sighting = log.record_cost(
+            sighting, request.prompt, prompt_layout(prompt).breakpoints, rules, now=request.at
+        )
+        served = cache.serve(prompt, rules, at=request.at)
         cache = served.cache
-        log.served(sighting, cache)
+        log.record_response(sighting, cache)
         cost += cost_of(served.usage, rules)
         if pings:
             until = line[number + 1].at if number + 1 < len(line) else math.inf
-            cache, spent = _pinged(cache, prompt, asked, rules, rhythm, until)
+            cache, spent = _cost_of_keepalives(cache, prompt, request, rules, rhythm, until)
             cost += spent
     return cost
 
 
-def _pinged(
-    cache: Cache, prompt: CachedPrompt, asked: Asked, rules: Rules, rhythm: Rhythm, until: float
-) -> tuple[Cache, float]:
+def _cost_of_keepalives(
+    cache: SimulatedCache,
+    prompt: CachedPrompt,
+    request: TracedRequest,
+    rules: CacheRules,
+    rhythm: GapHistogram,
+    until: float,
+) -> tuple[SimulatedCache, float]:
     """What pings cost until the next request comes, which they are not told, and the cache then."""
-    expected = forecast(rhythm)
-    now, spent, sent = asked.at, 0.0, 0
+    expected = forecast_next_request(rhythm)
+    now, spent, sent = request.at, 0.0, 0
     while True:
-        ping = next_ping(
+        ping = plan_keepalive(
             prompt,
             rules,
             cache,
             expected,
-            answer_tokens=asked.answer.tokens,
-            last_at=asked.at,
+            response_tokens=request.answer.tokens,
+            last_at=request.at,
             now=now,
             sent=sent,
         )
         if ping is None or ping.at >= until:
             return cache, spent
-        asks = pinged(prompt, ping, asked.answer, rules, kept(prompt, cache, ping.at))
+        asks = build_keepalive_prompt(
+            prompt, ping, request.answer, rules, readable_entries(prompt, cache, ping.at)
+        )
         served = cache.serve(asks, rules, at=ping.at)
         cache, now, sent = served.cache, ping.at, sent + 1
-        if ping.with_answer:
+        if ping.includes_response:
             prompt = asks
         spent += cost_of(served.usage, rules)

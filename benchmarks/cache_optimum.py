@@ -12,45 +12,55 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.cache_traces import BLOCK_TOKENS, Asked, Line, Runs, blocks, common, stretch
-from foveate.cache.rules import Rules
+from benchmarks.cache_traces import (
+    BLOCK_TOKENS,
+    Line,
+    Runs,
+    TracedRequest,
+    common_blocks,
+    count_blocks,
+    slice_runs,
+)
+from foveate.cache.rules import CacheRules
 
 
-def optimum(line: Line, rules: Rules, *, pings: bool) -> float:
+def optimum(line: Line, rules: CacheRules, *, pings: bool) -> float:
     """What a line of requests costs, by going through it backwards."""
-    prices = _Prices.of(rules, pings=pings)
+    prices = _Prices.from_rules(rules, pings=pings)
     kept = lost = 0.0  # what the rest costs if the next request finds what it repeats, and if it does not
     for number in reversed(range(len(line))):
-        asked, after = line[number], line[number + 1] if number + 1 < len(line) else None
-        repeated = _repeated(line[number - 1], asked) if number else 0
-        goes_on = _repeated(asked, after) if after else 0
-        gap = after.at - asked.at if after else math.inf
+        request, after = line[number], line[number + 1] if number + 1 < len(line) else None
+        repeated = _repeated_tokens(line[number - 1], request) if number else 0
+        goes_on = _repeated_tokens(request, after) if after else 0
+        gap = after.at - request.at if after else math.inf
         costs = []
         for read in (repeated, 0):
             new = max(0, goes_on - read)
             keeping = (
-                min(new * (price - 1) + goes_on * pinged for price, pinged in prices.written(gap))
+                min(new * (price - 1) + goes_on * pinged for price, pinged in prices.write_cost(gap))
                 if after
                 else math.inf
             )
-            costs.append(read * prices.read + (asked.tokens - read) + min(lost, keeping + kept))
+            costs.append(read * prices.read + (request.tokens - read) + min(lost, keeping + kept))
         kept, lost = costs
     return lost
 
 
-def _repeated(asked: Asked, after: Asked) -> int:
-    return min(common(asked.runs, after.runs) * BLOCK_TOKENS, asked.tokens, after.tokens)
+def _repeated_tokens(asked: TracedRequest, after: TracedRequest) -> int:
+    return min(common_blocks(asked.runs, after.runs) * BLOCK_TOKENS, asked.tokens, after.tokens)
 
 
-def bound(line: Line, rules: Rules, *, pings: bool) -> float:
+def bound(line: Line, rules: CacheRules, *, pings: bool) -> float:
     """What no way of marking can be below, for a line of requests, in uncached tokens."""
     roots: dict[int, _Node] = {}
     rest = 0
-    for asked in line:
-        _grow(roots, asked.runs, asked.at)
-        rest += max(0, asked.tokens - blocks(asked.runs) * BLOCK_TOKENS)
-    prices = _Prices.of(rules, pings=pings)
-    return rest + sum(blocks(node.runs) * BLOCK_TOKENS * prices.least(node.times) for node in _nodes(roots))
+    for request in line:
+        _grow(roots, request.runs, request.at)
+        rest += max(0, request.tokens - count_blocks(request.runs) * BLOCK_TOKENS)
+    prices = _Prices.from_rules(rules, pings=pings)
+    return rest + sum(
+        count_blocks(node.runs) * BLOCK_TOKENS * prices.min_cost(node.times) for node in _nodes(roots)
+    )
 
 
 @dataclass(slots=True)
@@ -68,13 +78,13 @@ def _grow(children: dict[int, _Node], runs: Runs, at: float) -> None:
         if node is None:
             children[runs[0][0]] = _Node(runs, [at])
             return
-        shared, length = common(node.runs, runs), blocks(node.runs)
+        shared, length = common_blocks(node.runs, runs), count_blocks(node.runs)
         if shared < length:
-            below = stretch(node.runs, shared, length)
+            below = slice_runs(node.runs, shared, length)
             node.children = {below[0][0]: _Node(below, list(node.times), node.children)}
-            node.runs = stretch(node.runs, 0, shared)
+            node.runs = slice_runs(node.runs, 0, shared)
         node.times.append(at)
-        runs = stretch(runs, shared, blocks(runs))
+        runs = slice_runs(runs, shared, count_blocks(runs))
         children = node.children
 
 
@@ -96,7 +106,7 @@ class _Prices:
     pings: bool
 
     @classmethod
-    def of(cls, rules: Rules, *, pings: bool) -> "_Prices":
+    def from_rules(cls, rules: CacheRules, *, pings: bool) -> "_Prices":
         short, long = rules.ttls[0], rules.ttls[-1]
         return cls(
             read=rules.read_price,
@@ -107,32 +117,35 @@ class _Prices:
             pings=pings,
         )
 
-    def least(self, times: Sequence[float]) -> float:
+    def min_cost(self, times: Sequence[float]) -> float:
         """The least for a token that is asked for at `times`, by going through them backwards."""
         kept = lost = 0.0  # what the rest costs if it is still kept when the next request comes, and if not
         for number in reversed(range(len(times))):
             gap = times[number + 1] - times[number] if number + 1 < len(times) else math.inf
-            read = self.read + min(self._kept_on(gap) + kept, lost)
-            paid = min([1 + lost, *(price + pinged + kept for price, pinged in self.written(gap))])
+            read = self.read + min(self._keep_cost(gap) + kept, lost)
+            paid = min([1 + lost, *(price + pinged + kept for price, pinged in self.write_cost(gap))])
             kept, lost = read, paid
         return lost
 
-    def _kept_on(self, gap: float) -> float:
+    def _keep_cost(self, gap: float) -> float:
         """What it costs to keep a token that was just read: nothing for the long time.
 
         A long-lived mark on whatever is new behind it keeps it whole, so this is a bound and no promise.
         """
-        return self._pinged(gap, self.long_seconds)
+        return self._keepalive_cost(gap, self.long_seconds)
 
-    def written(self, gap: float) -> Iterator[tuple[float, float]]:
+    def write_cost(self, gap: float) -> Iterator[tuple[float, float]]:
         """The price of writing a token, and of the pings that then keep it over `gap`, in each way there is."""
-        yield self.short_write, self._pinged(gap, self.short_seconds)
-        yield self.long_write, self._pinged(gap, self.long_seconds)
+        yield self.short_write, self._keepalive_cost(gap, self.short_seconds)
+        yield self.long_write, self._keepalive_cost(gap, self.long_seconds)
         if self.pings and gap > self.short_seconds:
             # The first ping can write the answer for the long time, and with it keep all before it.
-            yield self.short_write, self.read + self._pinged(gap - self.short_seconds, self.long_seconds)
+            yield (
+                self.short_write,
+                self.read + self._keepalive_cost(gap - self.short_seconds, self.long_seconds),
+            )
 
-    def _pinged(self, gap: float, seconds: int) -> float:
+    def _keepalive_cost(self, gap: float, seconds: int) -> float:
         if gap <= seconds:
             return 0.0
         return (math.ceil(gap / seconds) - 1) * self.read if self.pings and gap < math.inf else math.inf

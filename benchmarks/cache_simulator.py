@@ -17,9 +17,9 @@ from pathlib import Path
 from benchmarks.harness import BadData, Cell, Report
 from benchmarks.recorded import DATA
 from foveate.errors import UnreadableInput
-from foveate.replay.reading import found, read_session, sessions
+from foveate.replay.reading import find_files, group_sessions, read_session
 from foveate.replay.recordings import Recording
-from foveate.replay.sent import Sent, Told, sent_in
+from foveate.replay.sent import ReconstructedCall, UsageFinding, reconstruct_calls
 from foveate.values import CacheUsage
 
 # A read or a write agrees when it is off by no more than this share of the request's input tokens.
@@ -36,7 +36,7 @@ class Prediction:
 
     recording: Recording
     is_agent: bool
-    billed: CacheUsage
+    reported: CacheUsage
     ours: CacheUsage
     peer: CacheUsage
     cause: str
@@ -44,12 +44,12 @@ class Prediction:
     @property
     def is_ours(self) -> bool:
         """Whether our reads and writes are those billed."""
-        return _agree(self.ours, self.billed)
+        return _agree(self.ours, self.reported)
 
     @property
     def is_peers(self) -> bool:
         """Whether the peer's are."""
-        return _agree(self.peer, self.billed)
+        return _agree(self.peer, self.reported)
 
 
 FIGURES = (
@@ -71,8 +71,8 @@ def run(data: Path | None) -> Report:
     Hard are those of which the peer's read is off. `where_the_log_shows_why` leaves out the hard ones of which
     the log has no trace, so it is chosen after the fact.
     """
-    recordings = _recordings(data or DATA / "sessions")
-    scored = [prediction for recording in recordings for prediction in _predictions(recording)]
+    recordings = _read_recordings(data or DATA / "sessions")
+    scored = [prediction for recording in recordings for prediction in _predict(recording)]
     if not scored:
         raise BadData("no log shows two requests in a row")
     hard = [prediction for prediction in scored if prediction.cause]
@@ -83,17 +83,17 @@ def run(data: Path | None) -> Report:
             "requests": sum(len(recording.calls) for recording in recordings),
             "scored": len(scored),
             "within_2pct": _share([prediction.is_ours for prediction in scored]),
-            "read_within_2pct": _share([_near(p.ours.read, p.billed) for p in scored]),
+            "read_within_2pct": _share([_near(p.ours.read, p.reported) for p in scored]),
             "hard": len(hard),
             "hard_within_2pct": _share([prediction.is_ours for prediction in hard]),
             "hard_with_a_cause": len(named),
             "where_the_log_shows_why": _share([prediction.is_ours for prediction in seen]),
-            "broken_lines": sum(len(recording.broken) for recording in recordings),
+            "broken_lines": sum(len(recording.unreadable) for recording in recordings),
         },
         peers={
             "last read + last write": {
                 "within_2pct": _share([prediction.is_peers for prediction in scored]),
-                "read_within_2pct": _share([_near(p.peer.read, p.billed) for p in scored]),
+                "read_within_2pct": _share([_near(p.peer.read, p.reported) for p in scored]),
                 "hard_within_2pct": 0.0,
             }
         },
@@ -106,29 +106,29 @@ def run(data: Path | None) -> Report:
     )
 
 
-def _recordings(where: Path) -> list[Recording]:
+def _read_recordings(where: Path) -> list[Recording]:
     where = where / "sessions" if (where / "sessions").is_dir() else where
     try:
-        read, _ = sessions([path for path in found([where]).files if ".jsonl" in path.name])
+        read, _ = group_sessions([path for path in find_files([where]).files if ".jsonl" in path.name])
         recordings = [recording for session in read for recording in read_session(session)]
     except UnreadableInput as error:
         raise BadData(str(error)) from None
-    return [recording for recording in recordings if any(call.billed is not None for call in recording.calls)]
+    return [recording for recording in recordings if any(call.usage is not None for call in recording.calls)]
 
 
-def _predictions(recording: Recording) -> Iterator[Prediction]:
-    last: dict[str, Sent] = {}
+def _predict(recording: Recording) -> Iterator[Prediction]:
+    last: dict[str, ReconstructedCall] = {}
     main = recording.calls[0].conversation
-    for sent in sent_in(recording):
+    for sent in reconstruct_calls(recording):
         before = last.get(sent.call.conversation)
         last[sent.call.conversation] = sent
-        if before is None or before.call.billed is None or sent.call.billed is None:
+        if before is None or before.call.usage is None or sent.call.usage is None:
             continue
-        billed, peer = sent.call.billed.cache, _peer(before.call.billed.cache, sent.call.billed.cache)
+        billed, peer = sent.call.usage.cache, _peer(before.call.usage.cache, sent.call.usage.cache)
         yield Prediction(
             recording=recording,
             is_agent=sent.call.conversation != main,
-            billed=billed,
+            reported=billed,
             ours=sent.expected,
             peer=peer,
             cause="" if _near(peer.read, billed) else _cause(before, sent, billed),
@@ -144,19 +144,19 @@ def _peer(last: CacheUsage, billed: CacheUsage) -> CacheUsage:
     return CacheUsage(read=read, written_5m=billed.input_tokens - read)
 
 
-def _cause(before: Sent, sent: Sent, billed: CacheUsage) -> str:
+def _cause(before: ReconstructedCall, sent: ReconstructedCall, billed: CacheUsage) -> str:
     """Why less was to be read than the last request of the conversation left behind, by what the log shows."""
     if before.call.model != sent.call.model:
         return "another model"
     if sent.rules.ttls and sent.call.at - before.call.at > sent.rules.ttls[0].seconds:
         return "its time ran out"
-    if before.call.thinks != sent.call.thinks:
+    if before.call.has_thinking != sent.call.has_thinking:
         return "thinking switched on or off"
-    if sent.told is not Told.NOTHING:
+    if sent.finding is not UsageFinding.NOTHING:
         return _UNSEEN_LATER if billed.read else _UNSEEN_START
-    if sent.last.follows(before.last):
+    if sent.last_node.descends_from(before.last_node):
         return "sent before the last one was answered"
-    return "earlier thinking left out" if before.last.thought is not None else "edited history"
+    return "earlier thinking left out" if before.last_node.first_thinking is not None else "edited history"
 
 
 def _agree(expected: CacheUsage, billed: CacheUsage) -> bool:
@@ -174,14 +174,14 @@ def _share(agreed: Sequence[bool]) -> float:
 
 
 def _shares(
-    of: str, scored: Sequence[Prediction], name: Callable[[Prediction], str]
+    key: str, scored: Sequence[Prediction], name: Callable[[Prediction], str]
 ) -> Iterator[Mapping[str, Cell]]:
     groups: dict[str, list[Prediction]] = {}
     for prediction in scored:
         groups.setdefault(name(prediction), []).append(prediction)
     for group, own in groups.items():
         yield {
-            "of": of,
+            "of": key,
             "name": group,
             "requests": len(own),
             "ours": _share([prediction.is_ours for prediction in own]),
@@ -191,7 +191,7 @@ def _shares(
 
 def _misses(scored: Sequence[Prediction]) -> Iterator[Mapping[str, Cell]]:
     for prediction in scored:
-        billed, ours = prediction.billed, prediction.ours
+        billed, ours = prediction.reported, prediction.ours
         if not prediction.is_ours or prediction.cause:
             yield {
                 "of": "request",

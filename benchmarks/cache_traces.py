@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import structs
 
 from benchmarks.harness import BadData
-from foveate.cache.prompts import CachedPrompt, Piece, digest
+from foveate.cache.prompts import CachedPrompt, PromptPiece, compute_digest
 from foveate.values import Area, Place
 
 Runs = Sequence[Sequence[int]]
@@ -32,7 +32,7 @@ BLOCK_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class TracedRequest:
     """One request of a line: its prompt, when it was sent, and the ids of its blocks.
 
     `answer` is the model's answer as the next request brings it.
@@ -41,7 +41,7 @@ class Asked:
     at: float
     prompt: CachedPrompt
     runs: Runs
-    answer: Piece
+    answer: PromptPiece
 
     @property
     def tokens(self) -> int:
@@ -49,10 +49,10 @@ class Asked:
         return self.prompt.tokens
 
 
-Line = tuple[Asked, ...]
+Line = tuple[TracedRequest, ...]
 
 
-def lines(path: Path) -> list[Line]:
+def read_lines(path: Path) -> list[Line]:
     """The requests of each session and each of its models: what can share cache entries."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
@@ -81,37 +81,39 @@ def _lines(session: Mapping[str, Any]) -> Iterator[Line]:
         if "requests" not in request and request["hash_runs"]:
             by_model[request["model"]].append(request)
     for model, requests in by_model.items():
-        yield tuple(_answered(list(_asked(session, model, requests))))
+        yield tuple(_add_answers(list(_make_requests(session, model, requests))))
 
 
-def _answered(line: Sequence[Asked]) -> Iterator[Asked]:
+def _add_answers(line: Sequence[TracedRequest]) -> Iterator[TracedRequest]:
     """Each request with its answer as the next one brings it, where that can be told apart."""
-    for asked, after in pairwise(line):
-        going_on = asked.prompt.pieces[:-1]
+    for request, after in pairwise(line):
+        going_on = request.prompt.pieces[:-1]
         comes = after.prompt.pieces[len(going_on) : len(going_on) + 1]
         goes_on = after.prompt.pieces[: len(going_on)] == going_on
-        yield replace(asked, answer=comes[0]) if goes_on and comes and comes[0].kind == _ANSWER else asked
+        yield replace(request, answer=comes[0]) if goes_on and comes and comes[0].kind == _ANSWER else request
     yield line[-1]
 
 
-def _asked(session: Mapping[str, Any], model: str, requests: Sequence[Mapping[str, Any]]) -> Iterator[Asked]:
+def _make_requests(
+    session: Mapping[str, Any], model: str, requests: Sequence[Mapping[str, Any]]
+) -> Iterator[TracedRequest]:
     size = BLOCK_TOKENS
     tools = session.get("tool_tokens", 0) // size
     borders = (tools, tools + session.get("system_tokens", 0) // size)
-    shared = [common(a["hash_runs"], b["hash_runs"]) for a, b in pairwise(requests)]
-    cut = _Cut(size, borders)
+    shared = [common_blocks(a["hash_runs"], b["hash_runs"]) for a, b in pairwise(requests)]
+    cut = _PieceCutter(size, borders)
     before = 0
     for number, request in enumerate(requests):
-        length = blocks(request["hash_runs"])
+        length = count_blocks(request["hash_runs"])
         after = shared[number] if number < len(shared) else 0
         answer = requests[number - 1]["out"] if number else 0
         pieces = cut.advance(request["hash_runs"], before, after, length, request["in"], answer)
-        yield Asked(
+        yield TracedRequest(
             at=request["t"],
             prompt=CachedPrompt(model=model, pieces=pieces),
             runs=request["hash_runs"],
-            answer=Piece(
-                digest=digest(b"answer %d" % number),
+            answer=PromptPiece(
+                digest=compute_digest(b"answer %d" % number),
                 tokens=max(1, request["out"]),
                 kind="text",
                 area=Area.MESSAGES,
@@ -121,18 +123,18 @@ def _asked(session: Mapping[str, Any], model: str, requests: Sequence[Mapping[st
         before = after
 
 
-class _Cut:
+class _PieceCutter:
     """The pieces of a line's prompts, those that go on from request to request kept as they are."""
 
     def __init__(self, block_tokens: int, borders: tuple[int, int]) -> None:
         self._block_tokens = block_tokens
         self._borders = borders
-        self._pieces: list[Piece] = []
+        self._pieces: list[PromptPiece] = []
         self._ends: list[int] = []
 
     def advance(
         self, runs: Runs, repeated: int, repeats: int, length: int, tokens: int, answer_tokens: int
-    ) -> tuple[Piece, ...]:
+    ) -> tuple[PromptPiece, ...]:
         """The pieces of the next request: its first `repeated` blocks are of the last one, `repeats` go on."""
         goes_on = bool(self._ends) and repeated == self._ends[-1]
         while self._ends and self._ends[-1] > repeated:
@@ -149,14 +151,14 @@ class _Cut:
             self._pieces.append(self._piece(runs, start, to, kind))
             self._ends.append(to)
         rest = max(0, tokens - said * self._block_tokens)
-        asks = structs.replace(self._piece(runs, said, length, "asks"), tokens=rest, markable=False)
+        asks = structs.replace(self._piece(runs, said, length, "asks"), tokens=rest, accepts_breakpoint=False)
         return (*self._pieces, asks)
 
-    def _piece(self, runs: Runs, start: int, end: int, kind: str) -> Piece:
+    def _piece(self, runs: Runs, start: int, end: int, kind: str) -> PromptPiece:
         tools, system = self._borders
         area = Area.TOOLS if end <= tools else Area.SYSTEM if end <= system else Area.MESSAGES
-        return Piece(
-            digest=digest(json.dumps(stretch(runs, start, end)).encode()),
+        return PromptPiece(
+            digest=compute_digest(json.dumps(slice_runs(runs, start, end)).encode()),
             tokens=(end - start) * self._block_tokens,
             kind="tool" if area is Area.TOOLS else kind,
             area=area,
@@ -164,12 +166,12 @@ class _Cut:
         )
 
 
-def blocks(runs: Runs) -> int:
+def count_blocks(runs: Runs) -> int:
     """How many blocks there are in runs of ids, each from its first id to its last."""
     return sum(last - first + 1 for first, last in runs)
 
 
-def stretch(runs: Runs, start: int, end: int) -> list[list[int]]:
+def slice_runs(runs: Runs, start: int, end: int) -> list[list[int]]:
     """The runs of the blocks from `start` up to, not with, `end`."""
     found: list[list[int]] = []
     passed = 0
@@ -182,10 +184,10 @@ def stretch(runs: Runs, start: int, end: int) -> list[list[int]]:
     return found
 
 
-def common(one: Runs, other: Runs) -> int:
+def common_blocks(first_runs: Runs, second_runs: Runs) -> int:
     """How many blocks two prompts have in common from their beginnings."""
     shared = 0
-    left, right = iter(one), iter(other)
+    left, right = iter(first_runs), iter(second_runs)
     a, b = list(next(left, ())), list(next(right, ()))
     while a and b and a[0] == b[0]:
         length = min(a[1] - a[0], b[1] - b[0]) + 1

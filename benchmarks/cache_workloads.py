@@ -11,15 +11,15 @@ from itertools import count
 from typing import NamedTuple
 
 from benchmarks.cache_optimum import bound
-from benchmarks.cache_traces import BLOCK_TOKENS, Asked
-from foveate.cache.layout import LayoutOptions, layout, marked
-from foveate.cache.prefix_log import PrefixLog, Sighting
-from foveate.cache.prompts import CachedPrompt, Piece, digest, landmarks_of
+from benchmarks.cache_traces import BLOCK_TOKENS, TracedRequest
+from foveate.cache.layout import PlacementOptions, apply_breakpoints, place_breakpoints
+from foveate.cache.prefix_log import ObservedRequest, PrefixLog
+from foveate.cache.prompts import CachedPrompt, PromptPiece, compute_digest, prompt_layout
 from foveate.cache.reuse import AgentReuse
-from foveate.cache.rhythm import SILENT, Rhythm, chances, forecast, soon_share
-from foveate.cache.rules import Rules, rules_for
-from foveate.cache.simulate import Cache
-from foveate.values import Area, CacheUsage, Mark, Place, Ttl
+from foveate.cache.rhythm import NO_GAPS, GapHistogram, estimate_returns, forecast_next_request, soon_share
+from foveate.cache.rules import CacheRules, rules_for
+from foveate.cache.simulate import SimulatedCache
+from foveate.values import Area, CacheBreakpoint, CacheUsage, Place, Ttl
 
 MODEL = "claude-sonnet-4-6"
 RESPONSE_SECONDS = 2.0
@@ -32,7 +32,7 @@ class Call:
     """One request of a session."""
 
     session: int
-    asked: Asked
+    request: TracedRequest
 
 
 Workload = tuple[Call, ...]
@@ -74,18 +74,18 @@ class Builder:
         prompt = CachedPrompt(model=MODEL, pieces=pieces)
         runs = [[each, each] for _, _, ids in segments for each in ids]
         self.calls.append(
-            Call(session=session, asked=Asked(at=at, prompt=prompt, runs=runs, answer=pieces[-1]))
+            Call(session=session, request=TracedRequest(at=at, prompt=prompt, runs=runs, answer=pieces[-1]))
         )
 
     def workload(self) -> Workload:
         """The calls in the order of time."""
-        return tuple(sorted(self.calls, key=lambda call: call.asked.at))
+        return tuple(sorted(self.calls, key=lambda call: call.request.at))
 
 
-def _piece(area: Area, number: int, ids: Sequence[int]) -> Piece:
+def _piece(area: Area, number: int, ids: Sequence[int]) -> PromptPiece:
     is_message = area is Area.MESSAGES
-    return Piece(
-        digest=digest(repr(list(ids)).encode()),
+    return PromptPiece(
+        digest=compute_digest(repr(list(ids)).encode()),
         tokens=len(ids) * BLOCK_TOKENS,
         kind="tool" if area is Area.TOOLS else "text",
         area=area,
@@ -220,7 +220,7 @@ WORKLOADS: Mapping[str, Callable[[], Workload]] = {
 RULES = rules_for(MODEL)
 
 
-def cost(usage: CacheUsage, rules: Rules) -> float:
+def cost(usage: CacheUsage, rules: CacheRules) -> float:
     """The price of a request's input, in uncached tokens."""
     return (
         usage.uncached
@@ -230,21 +230,25 @@ def cost(usage: CacheUsage, rules: Rules) -> float:
     )
 
 
-def usual_breakpoints(prompt: CachedPrompt, ttl: Ttl) -> list[Mark]:
+def client_breakpoints(prompt: CachedPrompt, ttl: Ttl) -> list[CacheBreakpoint]:
     """A breakpoint on the system prompt and one on the last message, always of one lifetime."""
-    places = [piece.place for piece in prompt.pieces if piece.markable and piece.place]
+    places = [piece.place for piece in prompt.pieces if piece.accepts_breakpoint and piece.place]
     system = [place for place in places if place.area is not Area.MESSAGES]
     chosen = dict.fromkeys([*system[-1:], *places[-1:]])
-    return [Mark(place=place, ttl=ttl, reason="usual") for place in chosen]
+    return [CacheBreakpoint(place=place, ttl=ttl, reason="usual") for place in chosen]
 
 
-def fixed_costs(workload: Workload, ttl: Ttl | None, rules: Rules = RULES) -> list[float]:
+def fixed_costs(workload: Workload, ttl: Ttl | None, rules: CacheRules = RULES) -> list[float]:
     """What each call costs without breakpoints, or with the usual ones."""
-    cache, found = Cache(), []
+    cache, found = SimulatedCache(), []
     for call in workload:
-        asked = call.asked
-        prompt = asked.prompt if ttl is None else marked(asked.prompt, usual_breakpoints(asked.prompt, ttl))
-        served = cache.serve(prompt, rules, at=asked.at, answers_at=asked.at + RESPONSE_SECONDS)
+        request = call.request
+        prompt = (
+            request.prompt
+            if ttl is None
+            else apply_breakpoints(request.prompt, client_breakpoints(request.prompt, ttl))
+        )
+        served = cache.serve(prompt, rules, at=request.at, response_at=request.at + RESPONSE_SECONDS)
         cache = served.cache
         found.append(cost(served.usage, rules))
     return found
@@ -253,34 +257,34 @@ def fixed_costs(workload: Workload, ttl: Ttl | None, rules: Rules = RULES) -> li
 class Gateway:
     """One agent's requests with the breakpoints that the gateway places. `log` is what it knows of it."""
 
-    def __init__(self, reuse: AgentReuse | None = None, rules: Rules = RULES) -> None:
+    def __init__(self, reuse: AgentReuse | None = None, rules: CacheRules = RULES) -> None:
         self.log = PrefixLog(reuse or AgentReuse())
         self._rules = rules
-        self._provider = Cache()
-        self._sessions: dict[int, tuple[Cache, Rhythm, float | None]] = {}
-        self._rhythm = SILENT
+        self._provider = SimulatedCache()
+        self._sessions: dict[int, tuple[SimulatedCache, GapHistogram, float | None]] = {}
+        self._rhythm = NO_GAPS
         self._under_way: list[_Sent] = []
 
     def cost(self, call: Call, client_ttl: Ttl | None = None) -> float:
         """Send a call, with the usual breakpoints as the client's own if it sets some."""
-        rules, now = self._rules, call.asked.at
+        rules, now = self._rules, call.request.at
         self._finish(now)
-        cache, rhythm, before = self._sessions.get(call.session, (Cache(), SILENT, None))
+        cache, rhythm, before = self._sessions.get(call.session, (SimulatedCache(), NO_GAPS, None))
         if before is not None:
-            rhythm, self._rhythm = rhythm.heard(now - before), self._rhythm.heard(now - before)
-        prompt = call.asked.prompt
+            rhythm, self._rhythm = rhythm.with_gap(now - before), self._rhythm.with_gap(now - before)
+        prompt = call.request.prompt
         if client_ttl is not None:
-            prompt = marked(prompt, usual_breakpoints(prompt, client_ttl))
-        expected = forecast(rhythm, self._rhythm)
+            prompt = apply_breakpoints(prompt, client_breakpoints(prompt, client_ttl))
+        expected = forecast_next_request(rhythm, self._rhythm)
         sighting = self.log.observe(prompt, rules, cache, now=now, soon_share=soon_share(expected, rules))
-        weights = chances(expected, rules, sighting.reach)
-        options = LayoutOptions(long_ttl=sighting.reach.allows_long)
-        marks = layout(
-            prompt, rules, sighting.cache, weights, now=now, options=options, reach=sighting.reach.pieces
+        weights = estimate_returns(expected, rules, sighting.reach)
+        options = PlacementOptions(long_ttl=sighting.reach.allows_long)
+        breakpoints = place_breakpoints(
+            prompt, rules, sighting.cache, weights, now=now, options=options, max_pieces=sighting.reach.pieces
         )
-        sent = marked(prompt, marks)
-        sighting = self.log.place(sighting, prompt, landmarks_of(sent).marks, rules, now=now)
-        served = self._provider.serve(sent, rules, at=now, answers_at=now + RESPONSE_SECONDS)
+        sent = apply_breakpoints(prompt, breakpoints)
+        sighting = self.log.record_cost(sighting, prompt, prompt_layout(sent).breakpoints, rules, now=now)
+        served = self._provider.serve(sent, rules, at=now, response_at=now + RESPONSE_SECONDS)
         self._provider = served.cache
         self._sessions[call.session] = cache, rhythm, now
         self._under_way.append(_Sent(call.session, sighting, sent, now))
@@ -292,24 +296,24 @@ class Gateway:
             done = self._under_way.pop(0)
             cache, rhythm, before = self._sessions[done.session]
             known = self.log.merge(cache, done.sighting.keys, now=done.at)
-            served = known.serve(done.prompt, self._rules, at=done.at, answers_at=done.at + RESPONSE_SECONDS)
-            self.log.served(done.sighting, served.cache)
+            served = known.serve(done.prompt, self._rules, at=done.at, response_at=done.at + RESPONSE_SECONDS)
+            self.log.record_response(done.sighting, served.cache)
             self._sessions[done.session] = served.cache, rhythm, before
 
 
 class _Sent(NamedTuple):
     session: int
-    sighting: Sighting
+    sighting: ObservedRequest
     prompt: CachedPrompt
     at: float
 
 
-def our_costs(
+def gateway_costs(
     workload: Workload,
     reuse: AgentReuse | None = None,
     *,
     client_ttl: Ttl | None = None,
-    rules: Rules = RULES,
+    rules: CacheRules = RULES,
 ) -> tuple[list[float], AgentReuse]:
     """What each call costs with Foveate's placement, and what it has learnt of the agent."""
     gateway = Gateway(reuse, rules)
@@ -318,12 +322,12 @@ def our_costs(
 
 def costs(workload: Workload) -> dict[str, list[float]]:
     """What each call costs under each policy; the optimum is one sum."""
-    cold, learnt = our_costs(workload)
+    cold, learnt = gateway_costs(workload)
     return {
         "none": fixed_costs(workload, None),
         "usual_5m": fixed_costs(workload, Ttl.FIVE_MINUTES),
         "always_1h": fixed_costs(workload, Ttl.ONE_HOUR),
         "ours_cold": cold,
-        "ours_warm": our_costs(workload, learnt)[0],
-        "optimum": [bound(tuple(call.asked for call in workload), RULES, pings=False)],
+        "ours_warm": gateway_costs(workload, learnt)[0],
+        "optimum": [bound(tuple(call.request for call in workload), RULES, pings=False)],
     }

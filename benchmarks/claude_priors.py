@@ -8,8 +8,8 @@ class Prior:
     """What a constant is believed to be, and between which bounds it must lie."""
 
     value: float
-    least: float
-    most: float
+    minimum: float
+    maximum: float
 
 
 # Tokens of Claude for one token of o200k of the class. Claude's vocabulary is smaller: rare words cost more.
@@ -78,10 +78,10 @@ TEXT_SPREAD = {
     "symbols": 0.6, "digit": 0.15, "digits_2": 0.2, "digits_3": 0.5, "mixed": 0.25, "blanks": 0.2,
     "mark_line": 0.2, "lines": 0.2, "marks": 0.25,
 }  # fmt: skip
-USUAL_TEXT_SPREAD = {"claude-2": 0.2, "claude-3": 0.17, "claude-4.7": 0.2}
+DEFAULT_TEXT_SPREAD = {"claude-2": 0.2, "claude-3": 0.17, "claude-4.7": 0.2}
 STRUCTURE_SPREAD = {
     "tool": 0.1, "format": 0.1, "format_ref": 0.2, "m_user": 1.0, "m_assistant": 1.0, "m_system": 1.0,
     "tool_use": 0.06, "param": 0.1, "tool_result": 0.2, "tool_err": 0.2, "tr_extra": 0.3, "tool_ref": 0.5,
     "thinking": 2.0, "starts_assistant": 0.0, "tool_addition": 0.4, "deferred": 0.4, "deferred_any": 0.4,
 }  # fmt: skip
-AROUND_TOKENS = {"claude-2": 4.0, "claude-3": 2.0, "claude-4.7": 3.0}
+ENVELOPE_TOKENS = {"claude-2": 4.0, "claude-3": 2.0, "claude-4.7": 3.0}

@@ -11,7 +11,7 @@ from zlib import crc32
 from benchmarks.fit_claude import DEFAULT_DATA, Example, examples, fit, session_examples
 from benchmarks.harness import BadData, Report
 from benchmarks.recorded_steps import increments
-from foveate.tokens.claude import Constants
+from foveate.tokens.claude import ClaudeConstants
 
 FOLDS = 8
 
@@ -29,14 +29,14 @@ def run(data: Path | None) -> Report:
     folder = data or DEFAULT_DATA
     if not (folder / "usage_pairs.jsonl.gz").exists():
         raise BadData(f"there is no usage_pairs.jsonl.gz in {folder}")
-    bills = examples(folder)
+    examples_by_usage = examples(folder)
     steps = increments(folder / "sessions")
     grown = session_examples(steps)
-    seen = {e.recording: crc32(e.recording.encode()) % FOLDS for e in bills}
+    seen = {e.recording: crc32(e.recording.encode()) % FOLDS for e in examples_by_usage}
     rows: list[dict[str, str | float | bool]] = []
     for fold in range(FOLDS):
-        families = fit([e for e in bills if seen[e.recording] != fold], steps, grown)
-        rows += [_predicted(e, families[e.family]) for e in bills if seen[e.recording] == fold]
+        families = fit([e for e in examples_by_usage if seen[e.recording] != fold], steps, grown)
+        rows += [_predict(e, families[e.family]) for e in examples_by_usage if seen[e.recording] == fold]
     figures: dict[str, float] = {}
     for name, group in (
         ("anthropic", [row for row in rows if str(row["recording"]).startswith("anthropic:")]),
@@ -52,7 +52,7 @@ def run(data: Path | None) -> Report:
     return Report(figures=figures, rows=worst)
 
 
-def _predicted(example: Example, constants: Constants) -> dict[str, str | float | bool]:
+def _predict(example: Example, constants: ClaudeConstants) -> dict[str, str | float | bool]:
     weights = constants.text | constants.structure
     spreads = constants.text_spread | constants.structure_spread
     contributions = {name: number * weights.get(name, 0.0) for name, number in example.times.items()}

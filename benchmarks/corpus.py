@@ -11,7 +11,7 @@ from benchmarks.harness import BadData
 from benchmarks.recorded import DATA, PAIRS
 
 _SEED = 20261115
-_ENOUGH_BYTES = 12_000_000
+_MIN_BYTES = 12_000_000
 _PROSE = Path("knowledge") / "worg.tar.gz"
 
 # Common words, so that pieces are as long as in real text; drawn the more often the earlier they stand.
@@ -65,7 +65,7 @@ def sources(data: Path | None) -> Mapping[str, Source]:
         except (OSError, EOFError, tarfile.TarError) as error:
             raise BadData(f"cannot read {kind} to measure with: {error}") from None
         random.Random(_SEED).shuffle(parts)
-        found[kind] = Source(kind, b"\n".join(parts)[:_ENOUGH_BYTES])
+        found[kind] = Source(kind, b"\n".join(parts)[:_MIN_BYTES])
     return found
 
 
@@ -96,4 +96,4 @@ def _json(*paths: Path) -> list[bytes]:
 
 
 def _cjk() -> list[bytes]:
-    return [cjk(_ENOUGH_BYTES // 3 + 1).encode()]
+    return [cjk(_MIN_BYTES // 3 + 1).encode()]

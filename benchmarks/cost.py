@@ -15,25 +15,25 @@ from decimal import Decimal
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
-from benchmarks.databases import at_once, new_database, new_file, running_postgres
+from benchmarks.databases import new_database, new_file, run_together, running_postgres
 from benchmarks.harness import Cell, Report
 from foveate.cost.admission import Admission
-from foveate.cost.caps import Cap, Scope
-from foveate.cost.ledger import Call, Category, Entry
+from foveate.cost.caps import Cap, CapScope
+from foveate.cost.ledger import Call, Category, Charge
 from foveate.store import open_store
 from foveate.values import CacheUsage, Savings, Usage
 
 PROCESSES = (1, 4)
 _SECONDS = 4.0
-_AT_ONCE = 128
+_CONCURRENCY = 128
 _AGENTS, _SESSIONS = 8, 64
 
 _CAPS = (
-    Cap(scope=Scope.DAY, dollars=Decimal(1_000_000)),
-    Cap(scope=Scope.AGENT, dollars=Decimal(1_000_000)),
+    Cap(scope=CapScope.DAY, dollars=Decimal(1_000_000)),
+    Cap(scope=CapScope.AGENT, dollars=Decimal(1_000_000)),
 )
 _CEILING = Decimal("0.985")
-_BILL = Decimal("0.061234567891")
+_CHARGE_DOLLARS = Decimal("0.061234567891")
 _USAGE = Usage(
     cache=CacheUsage(uncached=12, read=34_000, written_5m=560),
     output_tokens=900,
@@ -44,11 +44,11 @@ _SAVINGS = Savings(breakpoints=Decimal("0.153"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class LedgerTiming:
     """What one process measured."""
 
-    began: float
-    ended: float
+    started_at: float
+    ended_at: float
     seconds: list[float]
     cpu_seconds: float
 
@@ -76,16 +76,16 @@ def run(_data: Path | None) -> Report:
 
 
 def _row(database: str, url: str, processes: int) -> dict[str, Cell]:
-    timed = _measured(url, processes)
+    timed = _measure(url, processes)
     seconds = sorted(second for one in timed for second in one.seconds)
-    elapsed = max(one.ended for one in timed) - min(one.began for one in timed)
+    elapsed = max(one.ended_at for one in timed) - min(one.started_at for one in timed)
     asyncio.run(_check(url, len(seconds)))
     return {
         "database": database,
         "processes": processes,
         "calls_per_second": round(len(seconds) / elapsed, 1),
         "calls": len(seconds),
-        "at_once": _AT_ONCE * processes,
+        "at_once": _CONCURRENCY * processes,
         "median_ms": round(statistics.median(seconds) * 1e3, 2),
         "p99_ms": round(seconds[int(len(seconds) * 0.99)] * 1e3, 2),
         "cpu_us_a_call": round(sum(one.cpu_seconds for one in timed) / len(seconds) * 1e6, 1),
@@ -95,18 +95,18 @@ def _row(database: str, url: str, processes: int) -> dict[str, Cell]:
 async def _check(url: str, calls: int) -> None:
     """See that what was measured was done: every bill is there, and nothing is reserved any longer."""
     async with await open_store(url) as store:
-        (added,) = await store.ledger.sums([])
-        (stands,) = (await store.ledger.standing(["total"], now=0.0)).values()
-    if not (added.dollars == stands.spent == calls * _BILL and not stands.reserved):
+        (added,) = await store.ledger.sum_charges([])
+        (stands,) = (await store.ledger.get_balances(["total"], now=0.0)).values()
+    if not (added.dollars == stands.spent == calls * _CHARGE_DOLLARS and not stands.reserved):
         raise AssertionError(f"{calls} calls were made, and {added.calls} are in the ledger: {stands}")
 
 
-def _measured(url: str, processes: int) -> list[Timed]:
+def _measure(url: str, processes: int) -> list[LedgerTiming]:
     """What each of so many processes measured; they begin together."""
-    return at_once(_timed, url, processes)
+    return run_together(_time_calls, url, processes)
 
 
-async def _timed(_: int, url: str, barrier: Barrier) -> Timed:
+async def _time_calls(_: int, url: str, barrier: Barrier) -> LedgerTiming:
     seconds: list[float] = []
     async with await open_store(url, wait_seconds=60.0) as store:
         admission = Admission(store.ledger, clock=time.time)
@@ -119,10 +119,10 @@ async def _timed(_: int, url: str, barrier: Barrier) -> Timed:
                 call = _call(number)
                 await admission.admit(call, _CEILING, _CAPS)
                 await admission.settle(
-                    Entry(
+                    Charge(
                         call=call,
                         usage=_USAGE,
-                        dollars=_BILL,
+                        dollars=_CHARGE_DOLLARS,
                         estimated_input_tokens=35_000,
                         estimated_dollars=_CEILING,
                         savings=_SAVINGS,
@@ -130,10 +130,10 @@ async def _timed(_: int, url: str, barrier: Barrier) -> Timed:
                 )
                 seconds.append(time.perf_counter() - started)
 
-        await asyncio.gather(*(called(number) for number in range(_AT_ONCE)))
+        await asyncio.gather(*(called(number) for number in range(_CONCURRENCY)))
         ended, cpu = time.time(), time.process_time() - cpu
         await admission.close()
-    return Timed(began=began, ended=ended, seconds=seconds, cpu_seconds=cpu)
+    return LedgerTiming(started_at=began, ended_at=ended, seconds=seconds, cpu_seconds=cpu)
 
 
 def _call(number: int) -> Call:

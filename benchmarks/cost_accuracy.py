@@ -25,14 +25,14 @@ from benchmarks.recorded import DATA
 from foveate.cost.price_book import PriceBook
 from foveate.cost.prices import Price
 from foveate.values import CacheUsage, Format, Usage
-from foveate.wire.bills import Unit, billed_calls
-from foveate.wire.body import as_record
-from foveate.wire.usage import reply_usage
+from foveate.wire.bills import BillableUnit, split_usage
+from foveate.wire.body import as_dict
+from foveate.wire.usage import read_response_usage
 
 USAGES = "priced_usages.json.gz"
 LOGS = "sessions/pi"
 # Their prices are those of this moment, whenever the call was made: the script that wrote them says so.
-THEIR_MOMENT = datetime(2025, 11, 6, 12, tzinfo=UTC).timestamp()
+PEER_PRICES_AT = datetime(2025, 11, 6, 12, tzinfo=UTC).timestamp()
 CENT_THOUSANDTH = Decimal("0.00001")
 FLOAT_NOISE = Decimal("1e-9")
 
@@ -41,7 +41,7 @@ UNEXPLAINED = "unexplained"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class PriceComparison:
     """One price of ours beside theirs, and why they differ."""
 
     where: str
@@ -80,8 +80,8 @@ def run(data: Path | None) -> Report:
         raise BadData(f"no priced usages ({USAGES}) and no session logs ({LOGS}) in {where}")
     book = PriceBook()
     bills = [row for path in usages for row in _rows(path)]
-    prices = [compared for row in bills for compared in _of_bill(book, row)]
-    logged = [compared for path in logs for compared in _of_log(book, path)]
+    prices = [compared for row in bills for compared in _compare_usage(book, row)]
+    logged = [compared for path in logs for compared in _compare_log(book, path)]
     figures = _figures("", prices) if prices else {}
     figures |= _figures("log_", logged) if logged else {}
     unpriced = sum("input_price" not in way for row in bills for way in _ways(row))
@@ -92,7 +92,7 @@ def run(data: Path | None) -> Report:
     )
 
 
-def _figures(prefix: str, found: list[Compared]) -> dict[str, float]:
+def _figures(prefix: str, found: list[PriceComparison]) -> dict[str, float]:
     reasons = Counter(compared.reason for compared in found)
     near = sum(
         compared.ours is not None and abs(compared.ours - compared.theirs) < CENT_THOUSANDTH
@@ -111,7 +111,7 @@ def _figures(prefix: str, found: list[Compared]) -> dict[str, float]:
     }
 
 
-def _reasons(kind: str, found: list[Compared]) -> Iterator[dict[str, Cell]]:
+def _reasons(kind: str, found: list[PriceComparison]) -> Iterator[dict[str, Cell]]:
     """A row a reason, with the largest difference and where it is."""
     for reason, count in Counter(compared.reason for compared in found).most_common():
         of_it = [compared for compared in found if compared.reason == reason]
@@ -126,7 +126,7 @@ def _reasons(kind: str, found: list[Compared]) -> Iterator[dict[str, Cell]]:
         }
 
 
-def _of_bill(book: PriceBook, row: Mapping[str, Any]) -> Iterator[Compared]:
+def _compare_usage(book: PriceBook, row: Mapping[str, Any]) -> Iterator[PriceComparison]:
     """Our price of a bill beside each of theirs."""
     body = {name: value for name, value in row["body"].items() if name != "file"}
     reply = json.dumps(body).encode()
@@ -135,10 +135,10 @@ def _of_bill(book: PriceBook, row: Mapping[str, Any]) -> Iterator[Compared]:
             if "input_price" not in way:
                 continue
             provider, flavour = str(way["provider_id"]), str(way["api_flavor"])
-            usage = reply_usage(_format(provider, flavour), reply)
+            usage = read_response_usage(_format(provider, flavour), reply)
             model = str(row.get("model", ""))
             where = f"{model} at {provider} ({flavour})"
-            theirs = Theirs(
+            theirs = PeerPrice(
                 input=Decimal(way["input_price"]),
                 output=Decimal(way["output_price"]),
                 total=Decimal(
@@ -147,17 +147,17 @@ def _of_bill(book: PriceBook, row: Mapping[str, Any]) -> Iterator[Compared]:
                 counts=entry["usage"],
             )
             if usage is None:
-                yield Compared(where=where, ours=None, theirs=theirs.total, reason=UNEXPLAINED)
+                yield PriceComparison(where=where, ours=None, theirs=theirs.total, reason=UNEXPLAINED)
                 continue
-            price = book.price(model, usage, provider=provider, at=THEIR_MOMENT)
+            price = book.price(model, usage, provider=provider, at=PEER_PRICES_AT)
             reason = _reason(book, model, provider, usage, price, theirs)
-            yield Compared(
+            yield PriceComparison(
                 where=where, ours=None if price is None else price.dollars, theirs=theirs.total, reason=reason
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Theirs:
+class PeerPrice:
     """Their price of a bill, and the counts that they read in it."""
 
     input: Decimal
@@ -191,12 +191,12 @@ class Theirs:
 
 
 def _reason(
-    book: PriceBook, model: str, provider: str, usage: Usage, price: Price | None, theirs: Theirs
+    book: PriceBook, model: str, provider: str, usage: Usage, price: Price | None, theirs: PeerPrice
 ) -> str:
     """Why the prices differ, where that can be shown."""
 
     def at_our_prices(read: Usage) -> Price | None:
-        return book.price(model, read, provider=provider, at=THEIR_MOMENT)
+        return book.price(model, read, provider=provider, at=PEER_PRICES_AT)
 
     if theirs.is_equal(price):
         return EQUAL
@@ -204,17 +204,17 @@ def _reason(
         is_equal = usage.said_dollars == theirs.total
         return EQUAL if is_equal else "the provider itself says another price than the table"
     if price is None:
-        return _why_unknown(at_our_prices, usage)
-    installed = _installed(model, provider, theirs)
+        return _unknown_reason(at_our_prices, usage)
+    installed = _installed_price(model, provider, theirs)
     if installed is None or installed != _sums(at_our_prices(theirs.usage())):
         return UNEXPLAINED  # what they read has another price by our rules than by theirs
-    reasons = [*_misread(usage, theirs)]
+    reasons = [*_find_misread(usage, theirs)]
     if installed != (theirs.input, theirs.output):
         reasons.append("the tables have changed since theirs was made")
     return " and ".join(reasons) or UNEXPLAINED
 
 
-def _why_unknown(at_our_prices: Callable[[Usage], Price | None], usage: Usage) -> str:
+def _unknown_reason(at_our_prices: Callable[[Usage], Price | None], usage: Usage) -> str:
     if at_our_prices(replace(usage, tier="")) is not None:
         return f"unknown to us: no price at the tier {usage.tier} then"
     if at_our_prices(replace(usage, raw=b"")) is not None:
@@ -222,11 +222,11 @@ def _why_unknown(at_our_prices: Callable[[Usage], Price | None], usage: Usage) -
     return "unknown to us: the table names the model without a price (theirs: zero)"
 
 
-def _misread(usage: Usage, theirs: Theirs) -> Iterator[str]:
+def _find_misread(usage: Usage, theirs: PeerPrice) -> Iterator[str]:
     """What their reading leaves out of a bill."""
     counts = Counter(theirs.counts)
     cache = usage.cache
-    calls = billed_calls(usage)
+    calls = split_usage(usage)
     if len(calls) > 1:
         yield "theirs leaves out the calls within the call (compaction, advisor)"
         return
@@ -238,15 +238,15 @@ def _misread(usage: Usage, theirs: Theirs) -> Iterator[str]:
         yield "theirs leaves out what the cache served"
     if counts["cache_write_tokens"] < cache.written_5m + cache.written_1h:
         yield "theirs leaves out what the cache kept"
-    if counts["web_searches"] < dict(calls[0].units).get(Unit.WEB_SEARCHES, 0):
+    if counts["web_searches"] < dict(calls[0].units).get(BillableUnit.WEB_SEARCHES, 0):
         yield "theirs leaves out web searches"
     if calls[0].region == "us":
         yield "theirs leaves out what one region costs more"
 
 
-def _installed(model: str, provider: str, theirs: Theirs) -> tuple[Decimal, Decimal] | None:
+def _installed_price(model: str, provider: str, theirs: PeerPrice) -> tuple[Decimal, Decimal] | None:
     """What the tables that are installed now say of what they read; None where they say nothing."""
-    moment = datetime.fromtimestamp(THEIR_MOMENT, UTC)
+    moment = datetime.fromtimestamp(PEER_PRICES_AT, UTC)
     usage = genai_prices.Usage(**theirs.counts)
     try:
         found = genai_prices.calc_price(usage, model, provider_id=provider, genai_request_timestamp=moment)
@@ -259,11 +259,11 @@ def _sums(price: Price | None) -> tuple[Decimal, Decimal] | None:
     return None if price is None else (price.input_dollars, price.output_dollars)
 
 
-def _of_log(book: PriceBook, path: Path) -> Iterator[Compared]:
+def _compare_log(book: PriceBook, path: Path) -> Iterator[PriceComparison]:
     """Our price of each call in a log of pi beside its own."""
     for line in _lines(path):
-        message = as_record(line.get("message"))
-        usage = as_record(message.get("usage"))
+        message = as_dict(line.get("message"))
+        usage = as_dict(message.get("usage"))
         if "cost" not in usage:
             continue
         try:
@@ -274,15 +274,17 @@ def _of_log(book: PriceBook, path: Path) -> Iterator[Compared]:
         except (KeyError, TypeError, ArithmeticError) as error:
             raise BadData(f"{path}: a call whose usage or cost cannot be read: {error!r}") from error
         ours = book.price(model, billed, provider=provider, at=at)
-        yield Compared(
+        yield PriceComparison(
             where=f"{model} at {provider}",
             ours=None if ours is None else ours.dollars,
             theirs=theirs,
-            reason=_why_logged(book, model, provider, at, billed, theirs),
+            reason=_logged_reason(book, model, provider, at, billed, theirs),
         )
 
 
-def _why_logged(book: PriceBook, model: str, provider: str, at: float, billed: Usage, theirs: Decimal) -> str:
+def _logged_reason(
+    book: PriceBook, model: str, provider: str, at: float, billed: Usage, theirs: Decimal
+) -> str:
     ours = book.price(model, billed, provider=provider, at=at)
     if ours is None:
         return "unknown to us"

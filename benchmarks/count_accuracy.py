@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks import count_evidence, recorded
 from benchmarks.harness import Cell, Report
-from benchmarks.recorded import Call
+from benchmarks.recorded import RecordedCall
 from foveate import wire
 from foveate.errors import MalformedRequest
 from foveate.tokens import RequestCount, counter_for, with_model
@@ -22,13 +22,13 @@ from foveate.tokens.families import is_claude
 from foveate.tokens.request_count import PROVIDER_SYSTEMS
 from foveate.values import Request, TokenCount
 
-_Judged = tuple[count_evidence.Counted, TokenCount]
+_Judged = tuple[count_evidence.CountedCall, TokenCount]
 _PROVIDERS = ("openai-chat", "openai-responses", "anthropic", "google", "bedrock")
 _ENDPOINTS = "counting endpoints"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class CountedRequest:
     """One request: what was billed, what we say, and what litellm says; None where it raises."""
 
     group: str
@@ -67,22 +67,22 @@ def run(data: Path | None) -> Report:
     """Errors by provider and by whether there are tools."""
     from benchmarks import litellm_peer
 
-    pairs = recorded.pairs(data)
-    calls = pairs + recorded.counted(data)
+    pairs = recorded.read_pairs(data)
+    calls = pairs + recorded.read_counted(data)
     left_out: dict[str, list[float | None]] = {}
-    rows: list[Row] = []
+    rows: list[CountedRequest] = []
     for call in calls:
-        request, count = _counted(call)
-        if why := _left_out(call, count):
+        request, count = _count_call(call)
+        if why := _left_out_reason(call, count):
             left_out.setdefault(why, []).append(_left_out_error(call, count))
-        elif request and count and call.billed:
+        elif request and count and call.input_tokens:
             rows.append(
-                Row(
+                CountedRequest(
                     group=call.provider if call.provider in (*_PROVIDERS, _ENDPOINTS) else "other hosts",
                     is_claude=is_claude(request.model),
                     has_tools=bool(request.tools),
                     has_schema=request.schema is not None,
-                    billed=call.billed,
+                    billed=call.input_tokens,
                     ours=count,
                     litellm=litellm_peer.count(call, request),
                 )
@@ -90,10 +90,10 @@ def run(data: Path | None) -> Report:
     groups = _groups([row for row in rows if row.group != _ENDPOINTS])
     groups[_ENDPOINTS] = [row for row in rows if row.group == _ENDPOINTS]
     report = _report({name: group for name, group in groups.items() if group}, rows, left_out)
-    return replace(report, figures=_held_out(pairs) | dict(report.figures))
+    return replace(report, figures=_held_out_figures(pairs) | dict(report.figures))
 
 
-def _held_out(calls: Sequence[Call]) -> dict[str, float]:
+def _held_out_figures(calls: Sequence[RecordedCall]) -> dict[str, float]:
     """Figures of calls judged by evidence from other sources than their own."""
     counted = [one for call in calls if (one := count_evidence.count(call)) and not one.raw.unexplained]
     judged = list(count_evidence.judge_held_out(counted))
@@ -127,17 +127,17 @@ def _judged_figures(judged: Sequence[_Judged]) -> dict[str, float]:
     return found | _upper_figures(uppers)
 
 
-def _counted(call: Call) -> tuple[Request, RequestCount] | tuple[None, None]:
+def _count_call(call: RecordedCall) -> tuple[Request, RequestCount] | tuple[None, None]:
     if not call.asks_to_read:
         return None, None
     try:
-        request = with_model(wire.read(call.body, call.format), call.model)
-        return request, counter_for(request.model, call.host).request(request)
+        request = with_model(wire.parse_request(call.body, call.format), call.model)
+        return request, counter_for(request.model, call.host).count_request(request)
     except MalformedRequest:
         return None, None
 
 
-def _left_out(call: Call, count: RequestCount | None) -> str:
+def _left_out_reason(call: RecordedCall, count: RequestCount | None) -> str:
     """Why a call is not compared; nothing where it is."""
     if not call.asks_to_read:
         return f"no messages to read: {call.route}"
@@ -145,19 +145,19 @@ def _left_out(call: Call, count: RequestCount | None) -> str:
         return f"not in a format that is read: {call.route}"
     if hidden := [name for name in count.unexplained if name not in PROVIDER_SYSTEMS]:
         return hidden[0]
-    return "" if call.billed else "no input billed"
+    return "" if call.input_tokens else "no input billed"
 
 
-def _left_out_error(call: Call, count: RequestCount | None) -> float | None:
-    return None if count is None or not call.billed else _error(count.total.tokens, call.billed)
+def _left_out_error(call: RecordedCall, count: RequestCount | None) -> float | None:
+    return None if count is None or not call.input_tokens else _error(count.total.tokens, call.input_tokens)
 
 
-def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def _groups(rows: Sequence[CountedRequest]) -> dict[str, list[CountedRequest]]:
     """The rows of each provider, and those with and without tools."""
     sources = {name: [row for row in rows if row.group == name] for name in (*_PROVIDERS, "other hosts")}
     sources["claude anywhere"] = [row for row in rows if row.is_claude]
     sources["all"] = list(rows)
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[CountedRequest]] = {}
     for name, found in sources.items():
         groups[name] = found
         plain = [row for row in found if not row.has_tools]
@@ -170,12 +170,14 @@ def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _report(
-    groups: Mapping[str, Sequence[Row]], rows: Sequence[Row], left_out: Mapping[str, Sequence[float | None]]
+    groups: Mapping[str, Sequence[CountedRequest]],
+    rows: Sequence[CountedRequest],
+    left_out: Mapping[str, Sequence[float | None]],
 ) -> Report:
     figures: dict[str, float] = {
         "rows_counted": len(rows),
         "rows_left_out": sum(map(len, left_out.values())),
-        **_called_exact(rows),
+        **_exact_figures(rows),
     }
     theirs: dict[str, float] = {"rows_counted": sum(row.litellm is not None for row in rows)}
     table: list[dict[str, Cell]] = []
@@ -202,10 +204,10 @@ def _report(
         )
     figures = {name: round(value, 4) for name, value in figures.items()}
     peers = {"litellm": {name: round(value, 4) for name, value in theirs.items()}}
-    return Report(figures=figures, peers=peers, rows=[_rounded(row) for row in table])
+    return Report(figures=figures, peers=peers, rows=[_round(row) for row in table])
 
 
-def _called_exact(rows: Sequence[Row]) -> dict[str, float]:
+def _exact_figures(rows: Sequence[CountedRequest]) -> dict[str, float]:
     """How often we call a count exact, and how often that is right."""
     called = [row for row in rows if row.ours.total.exact]
     found = {"called_exact_share": len(called) / len(rows) if rows else 0.0}
@@ -226,7 +228,7 @@ def _figures(pairs: Sequence[tuple[int, int]]) -> dict[str, float]:
     }
 
 
-def _upper(rows: Sequence[Row]) -> dict[str, float]:
+def _upper(rows: Sequence[CountedRequest]) -> dict[str, float]:
     """How often there is a bound, how often the bill stays under it, and how far above the bill it is."""
     bounds = [(row.ours.upper, row.billed) for row in rows if row.ours.upper is not None]
     return {"upper_given_share": len(bounds) / len(rows), **_upper_figures(bounds)}
@@ -254,5 +256,5 @@ def _quantile(values: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
-def _rounded(row: Mapping[str, Cell]) -> dict[str, Cell]:
+def _round(row: Mapping[str, Cell]) -> dict[str, Cell]:
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}

@@ -15,11 +15,18 @@ import msgspec
 from msgspec.structs import replace
 
 import foveate.tokens
-from benchmarks.recorded import Call
+from benchmarks.recorded import RecordedCall
 from foveate import wire
 from foveate.errors import MalformedRequest
 from foveate.tokens import counter_for, with_model
-from foveate.tokens.evidence import FORMS, Bound, Evidence, Profile, RawCount, groups
+from foveate.tokens.evidence import (
+    BOUND_FORMS,
+    AccuracyEvidence,
+    AccuracyProfile,
+    RawCount,
+    UsageBound,
+    group_names,
+)
 from foveate.values import Request, TokenCount
 
 AS_OF = "2026-11"
@@ -43,10 +50,10 @@ _UNREAD_FIELDS = frozenset(("stream", "stream_options", "store", "include", "use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class CountedCall:
     """A recorded call as it was counted, before any evidence."""
 
-    call: Call
+    call: RecordedCall
     request: Request
     raw: RawCount
     used_tokens: int
@@ -54,12 +61,12 @@ class Counted:
     @property
     def keys(self) -> frozenset[str]:
         """Features and generation, as the table spells them."""
-        return self.raw.profile.keys | {self.raw.profile.subject.generation_key}
+        return self.raw.profile.keys | {self.raw.profile.origin.generation_key}
 
     @property
     def is_right(self) -> bool:
         """Whether the count is what the provider reported."""
-        return self.raw.whole == self.used_tokens
+        return self.raw.rounded_tokens == self.used_tokens
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -73,55 +80,55 @@ class Counted:
         return self.used_tokens <= len(self.request.body) + _MAX_ADDED_TOKENS
 
 
-def count(call: Call) -> Counted | None:
+def count(call: RecordedCall) -> CountedCall | None:
     """A call as it is counted; None if it does not hand a model messages in a known format, or has no usage."""
-    if not call.asks_to_read or not call.billed:
+    if not call.asks_to_read or not call.input_tokens:
         return None
     try:
-        request = with_model(wire.read(call.body, call.format), call.model)
+        request = with_model(wire.parse_request(call.body, call.format), call.model)
         raw = counter_for(request.model, call.host).raw_count(request)
     except MalformedRequest:
         return None
-    return Counted(call=call, request=request, raw=raw, used_tokens=call.billed)
+    return CountedCall(call=call, request=request, raw=raw, used_tokens=call.input_tokens)
 
 
-def judge_held_out(calls: Sequence[Counted]) -> Iterator[tuple[Counted, TokenCount]]:
+def judge_held_out(calls: Sequence[CountedCall]) -> Iterator[tuple[CountedCall, TokenCount]]:
     """Each call as a table judges it that was made from the other sources."""
     for source in sorted({counted.call.source for counted in calls}):
         table = make_table(counted for counted in calls if counted.call.source != source)
         for counted in calls:
             if counted.call.source == source:
-                yield counted, table.judge(counted.raw)
+                yield counted, table.apply(counted.raw)
 
 
-def make_table(calls: Iterable[Counted]) -> Evidence:
+def make_table(calls: Iterable[CountedCall]) -> AccuracyEvidence:
     """The table that these calls support. Calls with input that the request does not show are left out."""
     usable = [counted for counted in calls if not counted.raw.unexplained and counted.is_plausible]
-    certain = [counted for counted in _consistent(usable) if counted.raw.profile.certain]
-    dropped = _causes(certain)
+    certain = [counted for counted in _drop_inconsistent(usable) if counted.raw.profile.certain]
+    dropped = _find_error_causes(certain)
     sources: dict[str, set[str]] = defaultdict(set)
     for counted in certain:
         if counted.is_right:
             for key in counted.raw.profile.keys - dropped:
                 sources[key].add(counted.call.source)
-    table = Evidence(
+    table = AccuracyEvidence(
         as_of=AS_OF,
         sources=tuple(sorted({counted.call.source for counted in usable})),
         confirmed=frozenset(key for key, found in sources.items() if len(found) >= _MIN_SOURCES),
-        refuted=dropped & {counted.raw.profile.subject.generation_key for counted in certain},
+        refuted=dropped & {counted.raw.profile.origin.generation_key for counted in certain},
         bounds={},
     )
-    return replace(table, bounds=dict(_bounds(usable, table.confirms)))
+    return replace(table, bounds=dict(_bounds(usable, table.is_confirmed)))
 
 
-def rendered(table: Evidence) -> str:
+def render_table(table: AccuracyEvidence) -> str:
     """The table as it is stored: sorted, so that a change shows what changed."""
     found = msgspec.to_builtins(table)
     found["confirmed"], found["refuted"] = sorted(found["confirmed"]), sorted(found["refuted"])
     return json.dumps(found, indent=1, sort_keys=True) + "\n"
 
 
-def _consistent(calls: Sequence[Counted]) -> list[Counted]:
+def _drop_inconsistent(calls: Sequence[CountedCall]) -> list[CountedCall]:
     """Without recordings of one request that differ in their usage: no count could be right for all of them."""
     usages: dict[tuple[str, ...], set[int]] = defaultdict(set)
     for counted in calls:
@@ -129,7 +136,7 @@ def _consistent(calls: Sequence[Counted]) -> list[Counted]:
     return [counted for counted in calls if len(usages[counted.identity]) == 1]
 
 
-def _causes(calls: Sequence[Counted]) -> frozenset[str]:
+def _find_error_causes(calls: Sequence[CountedCall]) -> frozenset[str]:
     """Features and generations that are taken for the cause of wrong counts.
 
     The one with the largest share of wrong counts is dropped, with every call that has it, until each that is
@@ -137,15 +144,15 @@ def _causes(calls: Sequence[Counted]) -> frozenset[str]:
     """
     frequency = Counter(key for counted in calls for key in counted.keys)
     dropped: set[str] = set()
-    while failing := _failing(calls, dropped):
+    while failing := _failure_shares(calls, dropped):
         dropped.add(max(failing, key=lambda key: (failing[key], frequency[key], key)))
     for key in sorted(dropped, key=lambda key: (-frequency[key], key)):
-        if not _failing(calls, dropped - {key}):
+        if not _failure_shares(calls, dropped - {key}):
             dropped.remove(key)
     return frozenset(dropped)
 
 
-def _failing(calls: Sequence[Counted], dropped: Collection[str]) -> dict[str, float]:
+def _failure_shares(calls: Sequence[CountedCall], dropped: Collection[str]) -> dict[str, float]:
     """The share of wrong counts of each key that has too many in calls without any of the dropped ones."""
     left = [counted for counted in calls if counted.keys.isdisjoint(dropped)]
     total = Counter(key for counted in left for key in counted.keys)
@@ -154,11 +161,13 @@ def _failing(calls: Sequence[Counted], dropped: Collection[str]) -> dict[str, fl
     return {key: share for key, share in shares.items() if share > 1 - _MIN_RIGHT_SHARE}
 
 
-def _bounds(calls: Sequence[Counted], is_exact: Callable[[Profile], bool]) -> Iterator[tuple[str, Bound]]:
-    by_group: dict[str, list[Counted]] = defaultdict(list)
+def _bounds(
+    calls: Sequence[CountedCall], is_exact: Callable[[AccuracyProfile], bool]
+) -> Iterator[tuple[str, UsageBound]]:
+    by_group: dict[str, list[CountedCall]] = defaultdict(list)
     for counted in calls:
         profile = counted.raw.profile
-        for name in groups(profile.subject, "exact" if is_exact(profile) else profile.kind):
+        for name in group_names(profile.origin, "exact" if is_exact(profile) else profile.kind):
             by_group[name].append(counted)
     for name in sorted(by_group):
         group = by_group[name]
@@ -166,28 +175,31 @@ def _bounds(calls: Sequence[Counted], is_exact: Callable[[Profile], bool]) -> It
             yield name, _bound(group)
 
 
-def _bound(group: Collection[Counted]) -> Bound:
+def _bound(group: Collection[CountedCall]) -> UsageBound:
     """The form of bound that costs least on average, with the conformal quantile of its factor."""
-    forms = [_quantile_bound(form, group) for form in FORMS]
+    forms = [_quantile_bound(form, group) for form in BOUND_FORMS]
     usable = [bound for bound in forms if bound.form != "margin" or bound.factor <= _MAX_MARGIN_FACTOR]
     return min(usable, key=lambda bound: _mean_excess(bound, group))
 
 
-def _quantile_bound(form: str, group: Collection[Counted]) -> Bound:
-    factors = sorted(Bound.factor_for(form, counted.raw, counted.used_tokens) for counted in group)
+def _quantile_bound(form: str, group: Collection[CountedCall]) -> UsageBound:
+    factors = sorted(UsageBound.factor_for(form, counted.raw, counted.used_tokens) for counted in group)
     rank = min(len(factors), math.ceil((len(factors) + 1) * _COVERAGE)) - 1
     factor = max(0.0, factors[rank]) * _UNSEEN_FACTOR
     sources = len({counted.call.source for counted in group})
-    return Bound(form, math.ceil(factor * 10_000) / 10_000, sources)
+    return UsageBound(form, math.ceil(factor * 10_000) / 10_000, sources)
 
 
-def _mean_excess(bound: Bound, group: Collection[Counted]) -> float:
+def _mean_excess(bound: UsageBound, group: Collection[CountedCall]) -> float:
     """The share that a bound adds on average, to the recordings and to long requests of their kind."""
-    raws = [counted.raw for counted in group if counted.raw.whole]
-    shares = [(bound.above(raw) / raw.whole, bound.above(_lengthened(raw)) / _LONG_TOKENS) for raw in raws]
+    raws = [counted.raw for counted in group if counted.raw.rounded_tokens]
+    shares = [
+        (bound.tokens_above(raw) / raw.rounded_tokens, bound.tokens_above(_lengthen(raw)) / _LONG_TOKENS)
+        for raw in raws
+    ]
     return sum(map(sum, shares)) / max(1, len(shares))
 
 
-def _lengthened(raw: RawCount) -> RawCount:
-    factor = _LONG_TOKENS / raw.whole
+def _lengthen(raw: RawCount) -> RawCount:
+    factor = _LONG_TOKENS / raw.rounded_tokens
     return replace(raw, tokens=float(_LONG_TOKENS), upper=_LONG_TOKENS + factor * raw.margin)

@@ -13,12 +13,12 @@ from pathlib import Path
 import foveate
 from benchmarks import stalls
 from benchmarks.corpus import Source, cjk, sources
-from benchmarks.growing_session import TURNS, WINDOWS, Session, grow
+from benchmarks.growing_session import TURNS, WINDOWS, SessionTimings, time_growing_session
 from benchmarks.harness import Cell, Report
 from benchmarks.tiktoken_peer import o200k
 from foveate import wire
 from foveate.tokens import Conversation, counter_for
-from foveate.tokens.cascade import Cascade
+from foveate.tokens.cascade import FallbackCounter
 
 _MODEL = "gpt-4o"
 _ROUNDS = 3
@@ -59,8 +59,8 @@ def run(data: Path | None) -> Report:
         "tiktoken": lambda text: len(encode(text)),
         "litellm": lambda text: litellm.token_counter(model=_MODEL, text=text),
     }
-    timed, agreeing = _side_by_side(texts, contenders)
-    session = grow(texts, encode)
+    timed, agreeing = _time_side_by_side(texts, contenders)
+    session = time_growing_session(texts, encode)
     waits = _waits(texts["prose"].take(_MEGABYTE), encode)
     growth = _growth()
     return Report(
@@ -78,7 +78,7 @@ def run(data: Path | None) -> Report:
     )
 
 
-def _side_by_side(texts: Mapping[str, Source], contenders: Mapping[str, Count]) -> tuple[Timed, float]:
+def _time_side_by_side(texts: Mapping[str, Source], contenders: Mapping[str, Count]) -> tuple[Timed, float]:
     """Seconds of each round by kind and size, and in how many texts we agree with tiktoken."""
     timed: dict[tuple[str, str], dict[str, list[float]]] = {}
     agreeing: list[bool] = []
@@ -90,14 +90,14 @@ def _side_by_side(texts: Mapping[str, Source], contenders: Mapping[str, Count]) 
             seconds = timed.setdefault((kind, size), {name: [] for name in contenders})
             for _ in range(_ROUNDS):
                 given = [source.take(size_bytes) for _ in range(calls)]
-                said = {}
+                tokens = {}
                 for name in order:
                     count = contenders[name]
-                    began = time.perf_counter()
-                    said[name] = [count(text) for text in given]
-                    seconds[name].append(time.perf_counter() - began)
+                    started = time.perf_counter()
+                    tokens[name] = [count(text) for text in given]
+                    seconds[name].append(time.perf_counter() - started)
                 agreeing += [
-                    ours == theirs for ours, theirs in zip(said["foveate"], said["tiktoken"], strict=True)
+                    ours == theirs for ours, theirs in zip(tokens["foveate"], tokens["tiktoken"], strict=True)
                 ]
                 order.append(order.pop(0))
     return timed, sum(agreeing) / len(agreeing)
@@ -155,7 +155,7 @@ def _mb_per_second(timed: Timed, who: str) -> dict[str, float]:
     }
 
 
-def _session_figures(session: Session) -> dict[str, float]:
+def _session_figures(session: SessionTimings) -> dict[str, float]:
     ours, turn = session.total_seconds["foveate"], session.turn_seconds
     over = {
         "tiktoken_memo": "tiktoken_memo",
@@ -177,7 +177,7 @@ def _session_figures(session: Session) -> dict[str, float]:
     }
 
 
-def _peers(timed: Timed, session: Session, waits: Mapping[str, float]) -> dict[str, dict[str, object]]:
+def _peers(timed: Timed, session: SessionTimings, waits: Mapping[str, float]) -> dict[str, dict[str, object]]:
     total = {name: round(seconds, 4) for name, seconds in session.total_seconds.items()}
     stalled = {f"longest_stall_ms_{name}": ms for name, ms in waits.items()}
     return {
@@ -206,12 +206,12 @@ def _waits(prose: str, encode: Callable[[str], list[int]]) -> dict[str, dict[str
     def ask(number: int) -> None:
         foveate.count_request({**body, "messages": [{"role": "user", "content": f"{number}"}, *messages]})
 
-    cascade = Cascade(counter_for)
-    request = wire.read(body)
+    cascade = FallbackCounter(counter_for)
+    request = wire.parse_request(body)
 
     async def ask_on_loop(number: int) -> None:
         first = f'{{"role": "user", "content": "{number}"}}'.encode()
-        await cascade.request(replace(request, messages=(first, *request.messages)))
+        await cascade.count_request(replace(request, messages=(first, *request.messages)))
 
     ours = stalls.longest_stalls_ms(
         {
@@ -227,8 +227,8 @@ def _waits(prose: str, encode: Callable[[str], list[int]]) -> dict[str, dict[str
         f"event_loop_{name}": ms
         for name, ms in stalls.longest_loop_stalls_ms(
             {
-                "1mb_prose": lambda number: cascade.text(f"{number}{prose}", _MODEL),
-                "1mb_one_letter": lambda number: cascade.text(f"{number}{one_letter}", _MODEL),
+                "1mb_prose": lambda number: cascade.count_text(f"{number}{prose}", _MODEL),
+                "1mb_one_letter": lambda number: cascade.count_text(f"{number}{one_letter}", _MODEL),
                 "request": ask_on_loop,
             }
         ).items()
@@ -251,28 +251,28 @@ def _growth() -> dict[str, tuple[float, float]]:
         "letters with marks": "e\u0301",
         "cjk without punctuation": cjk(_MEGABYTE, stops=False),
     }
-    return {name: _growth_of(unit) for name, unit in units.items()}
+    return {name: _growth_ratio(unit) for name, unit in units.items()}
 
 
-def _growth_of(unit: str) -> tuple[float, float]:
+def _growth_ratio(unit: str) -> tuple[float, float]:
     """The ratio, and the seconds of the larger."""
-    small = _fastest(_filled(unit, _MEGABYTE // 4))
-    large = _fastest(_filled(unit, _MEGABYTE))
+    small = _min_seconds(_repeat_to_size(unit, _MEGABYTE // 4))
+    large = _min_seconds(_repeat_to_size(unit, _MEGABYTE))
     return round(large / (4 * small), 3), large
 
 
-def _filled(unit: str, size_bytes: int) -> str:
+def _repeat_to_size(unit: str, size_bytes: int) -> str:
     width = len(unit.encode())
     return (unit * (size_bytes // width + 1)).encode()[:size_bytes].decode("utf-8", "ignore")
 
 
-def _fastest(text: str) -> float:
+def _min_seconds(text: str) -> float:
     taken = []
     for number in range(5):
         fresh = f"{number}{text}"
-        began = time.perf_counter()
+        started = time.perf_counter()
         foveate.count(fresh)
-        taken.append(time.perf_counter() - began)
+        taken.append(time.perf_counter() - started)
     return min(taken)
 
 

@@ -20,7 +20,7 @@ Found = TypeVar("Found")
 # What a process does with a database: its number, the URL, and a barrier behind which all begin together.
 Work = Callable[[int, str, Barrier], Awaitable[Found]]
 
-_MOST_SECONDS = 300
+_MAX_SECONDS = 300
 
 
 @contextmanager
@@ -60,14 +60,14 @@ def new_file(folder: str) -> str:
     return f"sqlite:///{folder}/{uuid.uuid4().hex}.sqlite"
 
 
-def at_once(work: Work[Found], url: str, processes: int) -> list[Found]:
+def run_together(work: Work[Found], url: str, processes: int) -> list[Found]:
     """What each of so many processes gives back that do `work`; the tables are there before they begin."""
-    asyncio.run(_made(url))
+    asyncio.run(_create_tables(url))
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(processes)
     pipes = [context.Pipe(duplex=False) for _ in range(processes)]
     running = [
-        context.Process(target=_done, args=(work, number, url, barrier, sender), daemon=True)
+        context.Process(target=_run_and_send, args=(work, number, url, barrier, sender), daemon=True)
         for number, (_, sender) in enumerate(pipes)
     ]
     for process in running:
@@ -76,22 +76,22 @@ def at_once(work: Work[Found], url: str, processes: int) -> list[Found]:
         sender.close()
     found = []
     for receiver, _ in pipes:
-        if not receiver.poll(_MOST_SECONDS):
-            raise TimeoutError(f"no answer within {_MOST_SECONDS} s")
+        if not receiver.poll(_MAX_SECONDS):
+            raise TimeoutError(f"no answer within {_MAX_SECONDS} s")
         found.append(receiver.recv())
     for process in running:
         process.join()
     return found
 
 
-async def _made(url: str) -> None:
+async def _create_tables(url: str) -> None:
     async with await open_store(url):
         pass
 
 
-async def _awaited(work: Work[Found], number: int, url: str, barrier: Barrier) -> Found:
+async def _run_when_ready(work: Work[Found], number: int, url: str, barrier: Barrier) -> Found:
     return await work(number, url, barrier)
 
 
-def _done(work: Work[Found], number: int, url: str, barrier: Barrier, sender: Connection) -> None:
-    sender.send(asyncio.run(_awaited(work, number, url, barrier)))
+def _run_and_send(work: Work[Found], number: int, url: str, barrier: Barrier, sender: Connection) -> None:
+    sender.send(asyncio.run(_run_when_ready(work, number, url, barrier)))

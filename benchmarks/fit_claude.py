@@ -30,25 +30,31 @@ from scipy.optimize import lsq_linear
 from benchmarks.claude_priors import (
     ACCENTED_LATER,
     ANCHORS,
-    AROUND_TOKENS,
+    DEFAULT_TEXT_SPREAD,
+    ENVELOPE_TOKENS,
     LATER_FACTORS,
     LATER_STRUCTURE,
     STRUCTURE,
     STRUCTURE_SPREAD,
     TEXT,
     TEXT_SPREAD,
-    USUAL_TEXT_SPREAD,
     Prior,
 )
 from benchmarks.recorded_steps import Increment, increments
 from foveate import wire
 from foveate.tokens import claude, token_classes
-from foveate.tokens.claude import ClaudeRuler, Constants, Fitted, class_counts, family_of
+from foveate.tokens.claude import (
+    ClaudeConstants,
+    ClaudeTokenizer,
+    FittedConstants,
+    claude_family,
+    count_token_classes,
+)
 from foveate.tokens.counter import RequestCounter
 from foveate.tokens.request_count import RequestCount
 from foveate.tokens.rules.claude import ClaudeRules
-from foveate.tokens.rules.claude_models import claude_model
-from foveate.tokens.vocabulary import bundled
+from foveate.tokens.rules.claude_models import claude_model_figures
+from foveate.tokens.vocabulary import bundled_vocabulary
 from foveate.values import Format, Message, Request
 
 ROOT = Path(__file__).parent.parent
@@ -57,7 +63,7 @@ DEFAULT_DATA = ROOT.parent / "shared" / "data"
 
 _TEXT_STIFFNESS, _STRUCTURE_STIFFNESS = 0.035, 0.15
 _ROBUST_AT, _ROUNDS = 0.04, 12
-_SMALL_BILL = 12
+_SMALL_USAGE_TOKENS = 12
 _O200K_TOKENS = 199_998
 _SESSION_WEIGHT, _OTHER_HOST_WEIGHT, _ANCHOR_WEIGHT = 0.4, 0.5, 2.0
 
@@ -76,19 +82,21 @@ class Example:
 
 def text_times(texts: Sequence[str]) -> dict[str, float]:
     """The tokens of each class in `texts`."""
-    vocabulary = bundled("o200k_base")
-    found = dict.fromkeys(token_classes.CLASSES, 0.0)
+    vocabulary = bundled_vocabulary("o200k_base")
+    found = dict.fromkeys(token_classes.TOKEN_CLASSES, 0.0)
     for text in texts:
-        for name, number in zip(token_classes.CLASSES, class_counts(vocabulary.ids(text)), strict=True):
+        for name, number in zip(
+            token_classes.TOKEN_CLASSES, count_token_classes(vocabulary.encode(text)), strict=True
+        ):
             found[name] += number
     return found
 
 
-def _only(**given: float) -> Constants:
+def _zero_except(**given: float) -> ClaudeConstants:
     """Constants that are all zero but for those `given`."""
-    text = dict.fromkeys(token_classes.CLASSES, 0.0)
+    text = dict.fromkeys(token_classes.TOKEN_CLASSES, 0.0)
     structure = dict.fromkeys((*STRUCTURE, *LATER_STRUCTURE), 0.0)
-    return Constants(
+    return ClaudeConstants(
         text={name: given.get(name, 0.0) for name in text},
         text_spread=text,
         structure={name: given.get(name, 0.0) for name in structure},
@@ -97,11 +105,11 @@ def _only(**given: float) -> Constants:
     )
 
 
-def counted(model: str, request: Request, constants: Constants) -> RequestCount:
+def count_with_constants(model: str, request: Request, constants: ClaudeConstants) -> RequestCount:
     """What the product counts with other constants than those it ships."""
-    ruler = ClaudeRuler(family_of(model), bundled("o200k_base"), constants)
-    rules = ClaudeRules(claude_model(model), constants)
-    return RequestCounter(model=model, backend="probe", ruler=ruler, rules=rules).request(request)
+    ruler = ClaudeTokenizer(claude_family(model), bundled_vocabulary("o200k_base"), constants)
+    rules = ClaudeRules(claude_model_figures(model), constants)
+    return RequestCounter(model=model, backend="probe", tokenizer=ruler, rules=rules).count_request(request)
 
 
 def request_times(model: str, request: Request, documented: int) -> dict[str, float]:
@@ -109,46 +117,46 @@ def request_times(model: str, request: Request, documented: int) -> dict[str, fl
     times = {}
     for name in (*TEXT, *STRUCTURE, *LATER_STRUCTURE):
         # A thousand instead of one, since totals are whole tokens.
-        with_it = counted(model, request, _only(**{name: 1000.0})).total.tokens
+        with_it = count_with_constants(model, request, _zero_except(**{name: 1000.0})).total.tokens
         times[name] = round((with_it - documented) / 1000, 2)
     return times
 
 
 def message_times(model: str, messages: Sequence[Message]) -> dict[str, float]:
     """How often each constant counts in some messages of a session."""
-    rules = ClaudeRules(claude_model(model), _only())
-    renderings = [rules.message(message) for message in messages]
+    rules = ClaudeRules(claude_model_figures(model), _zero_except())
+    renderings = [rules.render_message(message) for message in messages]
     times = text_times([text for rendering in renderings for text in rendering.texts])
     for name in STRUCTURE:
-        probing = ClaudeRules(claude_model(model), _only(**{name: 1.0}))
-        times[name] = sum(probing.message(message).fixed_tokens for message in messages)
+        probing = ClaudeRules(claude_model_figures(model), _zero_except(**{name: 1.0}))
+        times[name] = sum(probing.render_message(message).fixed_tokens for message in messages)
     return times
 
 
-_BILLED = (
+_USAGE_FIELDS = (
     "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "prompt_tokens",
     "inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens",
 )  # fmt: skip
 
 
-def billed_rows(data: Path) -> Iterator[tuple[str, Request, float, float, str]]:
+def usage_rows(data: Path) -> Iterator[tuple[str, Request, float, float, str]]:
     """Model, request, bill, weight and origin of every recorded request to a Claude model."""
     with gzip.open(data / "usage_pairs.jsonl.gz") as lines:
         rows = [json.loads(line) for line in lines]
     for row in rows:
         if "claude" not in f"{row['model']} {row['uri']}".lower():
             continue
-        spoken, model = _route(row)
+        api_format, model = _route(row)
         usage = row["usage"]
-        billed = sum(usage.get(name) or 0 for name in _BILLED)
-        request = replace(wire.read(row["request"], spoken), model=model)
-        weight = 1.0 if spoken is Format.ANTHROPIC else _OTHER_HOST_WEIGHT
+        billed = sum(usage.get(name) or 0 for name in _USAGE_FIELDS)
+        request = replace(wire.parse_request(row["request"], api_format), model=model)
+        weight = 1.0 if api_format is Format.ANTHROPIC else _OTHER_HOST_WEIGHT
         yield model, request, billed, weight, f"{row['provider']}:{row['file']}"
     with gzip.open(data / "count_tokens.jsonl.gz") as lines:
         counted = [json.loads(line) for line in lines]
     for row in counted:
         if "anthropic.com" in urlsplit(row["uri"]).netloc:
-            request = wire.read(row["request"], Format.ANTHROPIC)
+            request = wire.parse_request(row["request"], Format.ANTHROPIC)
             yield request.model, request, row["response"]["input_tokens"], 1.0, f"counted:{row['file']}"
 
 
@@ -161,8 +169,8 @@ def _route(row: Mapping[str, Any]) -> tuple[Format, str]:
 def examples(data: Path) -> list[Example]:
     """The recorded requests that explain their bill alone."""
     found: list[Example] = []
-    for model, request, billed, weight, recording in billed_rows(data):
-        count = counted(model, request, _only())
+    for model, request, billed, weight, recording in usage_rows(data):
+        count = count_with_constants(model, request, _zero_except())
         if not billed or count.unexplained:
             continue
         documented = count.total.tokens
@@ -173,18 +181,20 @@ def examples(data: Path) -> list[Example]:
                 tokens=billed - documented,
                 billed=billed,
                 weight=weight,
-                family=family_of(model),
+                family=claude_family(model),
                 recording=recording,
             )
         )
     return found
 
 
-def _unrepeated(some: Sequence[Example]) -> list[Example]:
+def _downweight_copies(examples_given: Sequence[Example]) -> list[Example]:
     """Copies of one request count little more than one of it."""
-    keys = [(e.tokens, tuple(sorted(e.times.items()))) for e in some]
+    keys = [(e.tokens, tuple(sorted(e.times.items()))) for e in examples_given]
     copies = Counter(keys)
-    return [replace(e, weight=e.weight * copies[key] ** -0.25) for e, key in zip(some, keys, strict=True)]
+    return [
+        replace(e, weight=e.weight * copies[key] ** -0.25) for e, key in zip(examples_given, keys, strict=True)
+    ]
 
 
 def session_examples(some: Sequence[Increment]) -> list[Example]:
@@ -201,24 +211,24 @@ def session_examples(some: Sequence[Increment]) -> list[Example]:
     return found
 
 
-def solve(some: Sequence[Example], priors: Mapping[str, Prior]) -> dict[str, float]:
+def solve(given: Sequence[Example], priors: Mapping[str, Prior]) -> dict[str, float]:
     """The constants that explain the bills best."""
     names = list(priors)
-    matrix = np.array([[e.times.get(name, 0.0) for name in names] for e in some])
-    target = np.array([e.tokens for e in some])
-    scale = np.array([max(e.billed, _SMALL_BILL) for e in some])
-    weight = np.array([e.weight for e in some]) / scale
-    believed = np.array([priors[name].value for name in names])
-    least = np.array([priors[name].least for name in names])
-    most = np.array([max(priors[name].most, priors[name].least + 1e-6) for name in names])
-    stiff = np.array([_stiffness(name, priors[name], len(some)) for name in names])
-    trust: NDArray[np.float64] = np.ones(len(some))
-    solution = believed
+    matrix = np.array([[e.times.get(name, 0.0) for name in names] for e in given])
+    target = np.array([e.tokens for e in given])
+    scale = np.array([max(e.billed, _SMALL_USAGE_TOKENS) for e in given])
+    weight = np.array([e.weight for e in given]) / scale
+    prior_values = np.array([priors[name].value for name in names])
+    minimum = np.array([priors[name].minimum for name in names])
+    maximum = np.array([max(priors[name].maximum, priors[name].minimum + 1e-6) for name in names])
+    stiff = np.array([_stiffness(name, priors[name], len(given)) for name in names])
+    trust: NDArray[np.float64] = np.ones(len(given))
+    solution = prior_values
     for _ in range(_ROUNDS):
         weighed = weight * np.sqrt(trust)
         rows = np.vstack([matrix * weighed[:, None], np.diag(stiff)])
-        aims = np.concatenate([target * weighed, believed * stiff])
-        solution = lsq_linear(rows, aims, bounds=(least, most)).x
+        aims = np.concatenate([target * weighed, prior_values * stiff])
+        solution = lsq_linear(rows, aims, bounds=(minimum, maximum)).x
         error = np.abs(matrix @ solution - target) / scale
         trust = 1 / np.maximum(1, error / _ROBUST_AT) ** 1.5
     return {name: round(float(value), 4) for name, value in zip(names, solution, strict=True)}
@@ -269,27 +279,29 @@ def _anchors(first: Mapping[str, float], steps: Sequence[Increment]) -> list[Exa
     return found
 
 
-def constants_of(family: str, solved: Mapping[str, float]) -> Constants:
+def to_constants(family: str, solved: Mapping[str, float]) -> ClaudeConstants:
     """The solution in the form that is shipped."""
     structure = {name: value for name, value in solved.items() if name not in TEXT}
-    usual = USUAL_TEXT_SPREAD[family]
-    return Constants(
+    usual = DEFAULT_TEXT_SPREAD[family]
+    return ClaudeConstants(
         text={name: solved[name] for name in TEXT},
         text_spread={name: TEXT_SPREAD.get(name, usual) for name in TEXT},
         structure=structure,
         structure_spread={name: STRUCTURE_SPREAD[name] for name in structure},
-        around_tokens=AROUND_TOKENS[family],
+        around_tokens=ENVELOPE_TOKENS[family],
     )
 
 
-def fit(bills: Sequence[Example], steps: Sequence[Increment], grown: Sequence[Example]) -> dict[str, Constants]:
+def fit(
+    usage_examples: Sequence[Example], steps: Sequence[Increment], grown: Sequence[Example]
+) -> dict[str, ClaudeConstants]:
     """All families, from recorded bills and from the steps of sessions (`grown`: the steps as examples)."""
-    by_family = {f: _unrepeated([e for e in bills if e.family == f]) for f in AROUND_TOKENS}
+    by_family = {f: _downweight_copies([e for e in usage_examples if e.family == f]) for f in ENVELOPE_TOKENS}
     first = solve([*by_family["claude-3"], *grown], TEXT | STRUCTURE)
     later = fit_later(by_family["claude-4.7"], first, steps)
     oldest = {**first, "m_user": 4.0, "m_assistant": 4.0}
     solved = {"claude-2": oldest, "claude-3": first, "claude-4.7": later}
-    return {family: constants_of(family, some) for family, some in solved.items()}
+    return {family: to_constants(family, some) for family, some in solved.items()}
 
 
 def class_table() -> bytes:
@@ -297,9 +309,10 @@ def class_table() -> bytes:
     import splintr
 
     engine = splintr.Tokenizer.from_pretrained("o200k_base")
-    numbers = {name: number for number, name in enumerate(token_classes.CLASSES)}
+    numbers = {name: number for number, name in enumerate(token_classes.TOKEN_CLASSES)}
     known = (
-        numbers[token_classes.class_of(rank, engine.decode_token_bytes(rank))] for rank in range(_O200K_TOKENS)
+        numbers[token_classes.classify_token(rank, engine.decode_token_bytes(rank))]
+        for rank in range(_O200K_TOKENS)
     )
     # Ids above are special tokens, which no text becomes.
     return bytes(known) + bytes([numbers["mixed"]]) * 100
@@ -313,7 +326,7 @@ def main() -> int:
     (options.out / "o200k_classes.z").write_bytes(zlib.compress(class_table(), 9))
     steps = increments(options.data / "sessions")
     families = fit(examples(options.data), steps, session_examples(steps))
-    fitted = Fitted(fitted=date.today().isoformat(), families=families)
+    fitted = FittedConstants(fitted=date.today().isoformat(), families=families)
     shipped = msgspec.json.format(msgspec.json.encode(fitted), indent=1)
     (options.out / "claude.json").write_bytes(shipped + b"\n")
     print(f"wrote {options.out / 'claude.json'}")

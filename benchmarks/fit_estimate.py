@@ -25,13 +25,13 @@ from scipy.optimize import lsq_linear
 from benchmarks.harness import table
 from benchmarks.recorded import DATA, PAIRS
 from foveate.tokens import estimate
-from foveate.tokens.estimate import FEATURES, features
-from foveate.tokens.vocabulary import BUNDLED, bundled
+from foveate.tokens.estimate import TEXT_FEATURES, count_text_features
+from foveate.tokens.vocabulary import BUNDLED_VOCABULARIES, bundled_vocabulary
 
 FITTED = "2026-11-15"
 _SEED = 20261115
 _TEXTS_PER_KIND = 1500
-_SHORTEST_CHARS, _LONGEST_CHARS = 40, 12_000
+_MIN_CHARS, _MAX_CHARS = 40, 12_000
 # Below this many tokens, being off by one is no error to speak of.
 _SMALL_TOKENS = 10
 # Each fifth of the documents is measured with weights that were fitted on the others.
@@ -43,7 +43,7 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/=_-]{120,}")
 
 # The least that one of each is worth: vocabularies merge at most about 16 of the same mark or letter, 64 or 128
 # blanks, three digits, three or four letters of other scripts. In runs, what is counted is every second one.
-_LEAST = {
+_MIN_WEIGHTS = {
     "words": 0.0,
     "lower": 1 / 16,
     "humps": 0.0,
@@ -90,11 +90,11 @@ def excerpts(data: Path) -> list[Excerpt]:
     chance = random.Random(_SEED)
     taken: list[Excerpt] = []
     for kind, found in documents(data).items():
-        whole = [text for text in found if len(text) >= _SHORTEST_CHARS]
+        whole = [text for text in found if len(text) >= _MIN_CHARS]
         chance.shuffle(whole)
         for _ in range(_TEXTS_PER_KIND):
             number = chance.randrange(len(whole))
-            length = round(_SHORTEST_CHARS * (_LONGEST_CHARS / _SHORTEST_CHARS) ** chance.random())
+            length = round(_MIN_CHARS * (_MAX_CHARS / _MIN_CHARS) ** chance.random())
             start = chance.randrange(max(1, len(whole[number]) - length))
             text = whole[number][start : start + length]
             taken.append(Excerpt(kind=kind, fold=number % _FOLDS, text=text))
@@ -104,13 +104,13 @@ def excerpts(data: Path) -> list[Excerpt]:
 def solve(matrix: NDArray[np.float64], tokens: NDArray[np.float64]) -> NDArray[np.float64]:
     """What each of `FEATURES` is worth, rounded as it is shipped."""
     scale = 1 / np.maximum(tokens, _SMALL_TOKENS)
-    least = np.array([_LEAST[name] for name in FEATURES])
+    least = np.array([_MIN_WEIGHTS[name] for name in TEXT_FEATURES])
     solved = lsq_linear(matrix * scale[:, None], tokens * scale, bounds=(least, np.inf)).x
     shipped: NDArray[np.float64] = np.round(np.maximum(solved, least), 4)
     return shipped
 
 
-def held_out(
+def held_out_errors(
     matrix: NDArray[np.float64], tokens: NDArray[np.float64], folds: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """By how much, relative to the estimate, each text is longer than what the others make it."""
@@ -131,19 +131,19 @@ def main() -> int:
     texts = [excerpt.text for excerpt in taken]
     kinds = np.array([excerpt.kind for excerpt in taken])
     folds = np.array([excerpt.fold for excerpt in taken])
-    matrix = np.array([features(text) for text in texts], float)
+    matrix = np.array([count_text_features(text) for text in texts], float)
     weights, spread = {}, {}
     rows: list[dict[str, str | float]] = []
-    for vocabulary in BUNDLED:
-        tokens = np.array(bundled(vocabulary).count_many(texts), float)
-        longer = held_out(matrix, tokens, folds)
+    for vocabulary in BUNDLED_VOCABULARIES:
+        tokens = np.array(bundled_vocabulary(vocabulary).count_many(texts), float)
+        longer = held_out_errors(matrix, tokens, folds)
         weights[vocabulary] = solve(matrix, tokens).tolist()
         spread[vocabulary] = round(float(np.quantile(longer, _COVERED)), 4)
         off = 100 * np.abs(longer)
         medians = {f"{kind} median %": float(np.median(off[kinds == kind])) for kind in np.unique(kinds)}
         p95 = float(np.quantile(off, 0.95))
         rows.append({"vocabulary": vocabulary, **medians, "all p95 %": p95, "spread": spread[vocabulary]})
-    shipped = {"fitted": FITTED, "features": FEATURES, "weights": weights, "spread": spread}
+    shipped = {"fitted": FITTED, "features": TEXT_FEATURES, "weights": weights, "spread": spread}
     options.out.write_bytes(msgspec.json.format(msgspec.json.encode(shipped), indent=1) + b"\n")
     print(table(rows))
     print(f"wrote {options.out}")

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.fold_points import COUNTER, DATA, FoldPoint, Span, fold_points
-from benchmarks.fold_sessions import Recorded, recorded_sessions
-from foveate.fold.extractive import worth
-from foveate.fold.facts import Fact, Voice, facts_of
-from foveate.fold.ranking import ALWAYS, Ranked, features
+from benchmarks.fold_points import COUNTER, DATA, CompactionPoint, Span, find_compaction_points
+from benchmarks.fold_sessions import RecordedSession, recorded_sessions
+from foveate.fold.extractive import value_per_token
+from foveate.fold.facts import Fact, Speaker, extract_facts
+from foveate.fold.ranking import ALWAYS_CARRIED, RankedFact, features
 
 WINDOWS_TOKENS = (8_000, 12_000, 20_000, 30_000, 40_000)
 SHOWN_AGAIN = 0.25
@@ -34,12 +34,12 @@ Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class FactExample:
     """A fact at a fold, and what became of it."""
 
     session: str
     source: str
-    fold: int
+    compaction: int
     room_tokens: float
     fact: Fact
     features: Mapping[str, float]
@@ -47,44 +47,48 @@ class Case:
     shown: bool
 
 
-def cases(sessions: Sequence[Recorded]) -> list[Case]:
+def cases(sessions: Sequence[RecordedSession]) -> list[FactExample]:
     """Every name at every fold that does not stand in the tail."""
-    found: list[Case] = []
-    folds = 0
+    found: list[FactExample] = []
+    compactions = 0
     for session in sessions:
-        alone = [facts_of([message]) for message in session.messages]
+        alone = [extract_facts([message]) for message in session.messages]
         for window_tokens in WINDOWS_TOKENS:
-            for point in fold_points(session, _as_long, window_tokens):
-                folds += 1
-                found += _at(point, folds, alone)
+            for point in find_compaction_points(session, _summarize_to_length, window_tokens):
+                compactions += 1
+                found += _cases_at(point, compactions, alone)
     return found
 
 
-def _as_long(span: Span) -> str:
+def _summarize_to_length(span: Span) -> str:
     return " x" * int(span.replaced_tokens * 0.1)
 
 
-def _at(point: FoldPoint, fold: int, alone: Sequence[Sequence[Fact]]) -> list[Case]:
+def _cases_at(point: CompactionPoint, compaction: int, alone: Sequence[Sequence[Fact]]) -> list[FactExample]:
     needed: set[str] = set()
     shown: set[str] = set()
     for facts in alone[point.sent :]:
-        spoken = {fact.text for fact in facts if any(fact.said_by(v) for v in Voice if v is not Voice.RESULT)}
-        needed |= spoken - shown
+        spoken_text = {
+            fact.text
+            for fact in facts
+            if any(fact.count_messages_by(v) for v in Speaker if v is not Speaker.TOOL_RESULT)
+        }
+        needed |= spoken_text - shown
         shown |= {fact.text for fact in facts}
-    there = {fact.text for fact in facts_of(point.span.tail)}
+    there = {fact.text for fact in extract_facts(point.span.tail)}
     return [
-        Case(
+        FactExample(
             session=point.session.name,
             source=point.session.source,
-            fold=fold,
+            compaction=compaction,
             room_tokens=point.span.replaced_tokens * NAMES_SHARE,
             fact=fact,
-            features=features(fact, len(point.span.folded)),
+            features=features(fact, len(point.span.compacted)),
             needed=fact.text in needed,
             shown=fact.text in shown,
         )
-        for fact in facts_of(point.span.folded)
-        if fact.text not in there and fact.kind not in (*ALWAYS, "decision", "error")
+        for fact in extract_facts(point.span.compacted)
+        if fact.text not in there and fact.kind not in (*ALWAYS_CARRIED, "decision", "error")
     ]
 
 
@@ -99,18 +103,18 @@ def fit(matrix: Numbers, wanted: Numbers, weights: Numbers) -> Numbers:
     return found
 
 
-def recall(some: Sequence[Case], chances: Numbers) -> tuple[float, float]:
+def recall(some: Sequence[FactExample], chances: Numbers) -> tuple[float, float]:
     """How much of what is needed, and of what is mentioned at all, has room."""
     tokens = [COUNTER.text(f" {case.fact.text}").tokens for case in some]
     order = sorted(
         zip(some, chances, tokens, strict=True),
-        key=lambda each: -worth(Ranked(each[0].fact, float(each[1])), each[2]),
+        key=lambda each: -value_per_token(RankedFact(each[0].fact, float(each[1])), each[2]),
     )
     used: Counter[int] = Counter()
     kept = []
     for case, _, taken in order:
-        used[case.fold] += taken
-        if used[case.fold] <= case.room_tokens:
+        used[case.compaction] += taken
+        if used[case.compaction] <= case.room_tokens:
             kept.append(case)
     needed, shown = sum(case.needed for case in some), sum(case.shown for case in some)
     return (
@@ -119,38 +123,38 @@ def recall(some: Sequence[Case], chances: Numbers) -> tuple[float, float]:
     )
 
 
-class Fitted:
+class RankingFit:
     """Cases as numbers, and the weights that can be fitted on some of them."""
 
-    def __init__(self, every: Sequence[Case]) -> None:
+    def __init__(self, every: Sequence[FactExample]) -> None:
         self.names = sorted({name for case in every for name in case.features})
         self._every = every
         self._matrix = np.array([[case.features.get(name, 0.0) for name in self.names] for case in every])
         self._wanted = np.array([max(case.needed, SHOWN_AGAIN * case.shown) for case in every])
-        self.folds = Counter(session for session, _ in {(case.session, case.fold) for case in every})
+        self.folds = Counter(session for session, _ in {(case.session, case.compaction) for case in every})
         weights = np.array([self.folds[case.session] ** -0.5 for case in every])  # a long session is not all
         self._weights = weights / weights.mean()
 
-    def without(self, left_out: Sequence[bool]) -> dict[str, float]:
+    def weights_without(self, left_out: Sequence[bool]) -> dict[str, float]:
         """The weights fitted on all other cases."""
         kept = ~np.array(left_out)
         found = fit(self._matrix[kept], self._wanted[kept], self._weights[kept])
         return dict(zip(self.names, found.tolist(), strict=True))
 
-    def judged(self, own: Sequence[bool]) -> str:
+    def judge(self, own: Sequence[bool]) -> str:
         """How well those cases do with weights fitted on the others."""
-        weights = np.array(list(self.without(own).values()))
+        weights = np.array(list(self.weights_without(own).values()))
         chances = 1 / (1 + np.exp(-self._matrix[np.array(own)] @ weights))
         needed, shown = recall([case for case, is_own in zip(self._every, own, strict=True) if is_own], chances)
         return f"needed {needed:.2f}, mentioned {shown:.2f}"
 
 
-def held_out_weights(sessions: Sequence[Recorded]) -> dict[str, dict[str, float]]:
+def held_out_weights(sessions: Sequence[RecordedSession]) -> dict[str, dict[str, float]]:
     """For each source the weights that were fitted on all others."""
     every = cases(sessions)
-    fitted = Fitted(every)
+    fitted = RankingFit(every)
     sources = sorted({session.source for session in sessions})
-    return {source: fitted.without([case.source == source for case in every]) for source in sources}
+    return {source: fitted.weights_without([case.source == source for case in every]) for source in sources}
 
 
 def main() -> None:
@@ -158,14 +162,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=DATA)
     every = cases(recorded_sessions(parser.parse_args().data))
-    fitted = Fitted(every)
+    fitted = RankingFit(every)
     for session in sorted({case.session for case in every if case.shown}):
-        judged = fitted.judged([case.session == session for case in every])
+        judged = fitted.judge([case.session == session for case in every])
         print(f"# {session}: {fitted.folds[session]} folds, {judged}")
     for source in sorted({case.source for case in every}):
-        print(f"# all of {source}: {fitted.judged([case.source == source for case in every])}")
+        print(f"# all of {source}: {fitted.judge([case.source == source for case in every])}")
     print("[weights]")
-    for name, weight in fitted.without([False] * len(every)).items():
+    for name, weight in fitted.weights_without([False] * len(every)).items():
         print(f"{name} = {weight:.2f}")
 
 

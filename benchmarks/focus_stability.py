@@ -15,8 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.harness import Cell, Report
-from benchmarks.memory_peers import Window
-from benchmarks.memory_sets import WORG, archived
+from benchmarks.memory_peers import TokenWindow
+from benchmarks.memory_sets import WORG, read_archive
 from benchmarks.recorded import DATA
 from foveate.memory.memory import Memory
 from foveate.memory.nodes import Node
@@ -24,7 +24,7 @@ from foveate.memory.nodes import Node
 _SEED = 20261115
 _PAIRS = 120
 _LIMIT_TOKENS = 8000
-_LARGEST_FOCUS_TOKENS = 500
+_MAX_FOCUS_TOKENS = 500
 # One query for all, as in a conversation that stays with its subject while the focus moves.
 _QUERY = "how do I schedule a repeating task and see it in the agenda?"
 
@@ -122,7 +122,7 @@ def run(data: Path | None) -> Report:
     """Shares of the bytes, over pairs of headings drawn from all."""
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
-        for name, _, content in archived((data or DATA) / WORG):
+        for name, _, content in read_archive((data or DATA) / WORG):
             path = Path(folder) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
@@ -130,9 +130,9 @@ def run(data: Path | None) -> Report:
         pairs = _pairs(memory.nodes)
         memory.render(focus=pairs[0][0], limit_tokens=_LIMIT_TOKENS)  # the first one embeds everything
         moves = {
-            "focus": [_moved(memory, pair, "org", None) for pair in pairs],
-            "focus_markdown": [_moved(memory, pair, "markdown", None) for pair in pairs[: _PAIRS // 3]],
-            "focus_and_query": [_moved(memory, pair, "org", _QUERY) for pair in pairs[: _PAIRS // 3]],
+            "focus": [_measure_move(memory, pair, "org", None) for pair in pairs],
+            "focus_markdown": [_measure_move(memory, pair, "markdown", None) for pair in pairs[: _PAIRS // 3]],
+            "focus_and_query": [_measure_move(memory, pair, "org", _QUERY) for pair in pairs[: _PAIRS // 3]],
         }
     figures = {
         **_figures(moves["focus"], ""),
@@ -149,26 +149,26 @@ def run(data: Path | None) -> Report:
 
 
 def _pairs(nodes: Sequence[Node]) -> list[tuple[Node, Node]]:
-    window = Window()
+    window = TokenWindow()
     small = [
         node
         for node in nodes
-        if node.parent and window.count(f"{node.title}\n{node.content}") < _LARGEST_FOCUS_TOKENS
+        if node.parent and window.count(f"{node.title}\n{node.content}") < _MAX_FOCUS_TOKENS
     ]
     both = list(pairwise(small))
     return random.Random(_SEED).sample(both, min(_PAIRS, len(both)))
 
 
-def _moved(memory: Memory, pair: tuple[Node, Node], format: str, query: str | None) -> Move:  # noqa: A002
-    began = time.perf_counter()
+def _measure_move(memory: Memory, pair: tuple[Node, Node], format: str, query: str | None) -> Move:  # noqa: A002
+    started = time.perf_counter()
     before, after = (
         memory.render(focus=node, query=query, limit_tokens=_LIMIT_TOKENS, format=format).text.encode()
         for node in pair
     )
-    seconds = (time.perf_counter() - began) / 2
-    prefix = _common(before, after)
-    suffix = min(_common(before[::-1], after[::-1]), min(len(before), len(after)) - prefix)
-    removed, added = _changed(before, after)
+    seconds = (time.perf_counter() - started) / 2
+    prefix = _common_prefix(before, after)
+    suffix = min(_common_prefix(before[::-1], after[::-1]), min(len(before), len(after)) - prefix)
+    removed, added = _changed_lines(before, after)
     half = len(after) / 2
     late = sum(max(0.0, end - max(start, half)) for start, end in added)
     new = sum(end - start for start, end in added)
@@ -184,13 +184,13 @@ def _moved(memory: Memory, pair: tuple[Node, Node], format: str, query: str | No
     )
 
 
-def _common(one: bytes, other: bytes) -> int:
+def _common_prefix(first: bytes, second: bytes) -> int:
     """How many bytes both begin with."""
-    size = min(len(one), len(other))
-    return next((at for at in range(size) if one[at] != other[at]), size)
+    size = min(len(first), len(second))
+    return next((at for at in range(size) if first[at] != second[at]), size)
 
 
-def _changed(before: bytes, after: bytes) -> tuple[int, list[tuple[int, int]]]:
+def _changed_lines(before: bytes, after: bytes) -> tuple[int, list[tuple[int, int]]]:
     """How many bytes of lines are gone, and where those stand that are new."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     starts = [0]

@@ -55,14 +55,14 @@ _ODD = re.compile(r"[/_]|[a-z][A-Z]|[a-zA-Z]\d|\d[a-zA-Z]|^[A-Z]{3,}$")
 _WORD = re.compile(r"[\w./@~#-]{3,80}")
 
 
-def spoken(message: Message) -> str:
+def spoken_texts(message: Message) -> str:
     """What the user or the model says in a message: texts, thinking and the arguments of calls."""
     return "\n".join(
         text for part in message.parts if not isinstance(part, ToolResult) for text in _texts(part)
     )
 
 
-def returned(message: Message) -> str:
+def result_texts(message: Message) -> str:
     """What tools say in it."""
     return "\n".join(text for part in message.parts if isinstance(part, ToolResult) for text in _texts(part))
 
@@ -109,12 +109,12 @@ def constraints(message: Message) -> set[Mention]:
         return set()
     return {
         Mention(Kind.CONSTRAINT, match[0].strip())
-        for match in _CONSTRAINT.finditer(spoken(message))
+        for match in _CONSTRAINT.finditer(spoken_texts(message))
         if len(match[0].split()) > 2
     }
 
 
-def stands(mention: Mention, text: str) -> bool:
+def is_mentioned(mention: Mention, text: str) -> bool:
     """Whether a text holds it, and not merely something longer that begins or ends so."""
     if mention.kind is Kind.CONSTRAINT:
         return " ".join(mention.text.split()) in " ".join(text.split())

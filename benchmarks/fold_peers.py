@@ -8,19 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from benchmarks.fold_mentions import returned, spoken
-from benchmarks.fold_points import Span, tokens_of
+from benchmarks.fold_mentions import result_texts, spoken_texts
+from benchmarks.fold_points import Span, count_tokens_upper
 from foveate import wire
 from foveate.fold import summariser
-from foveate.fold.extractive import carry, summary_limit
-from foveate.fold.facts import facts_of
-from foveate.fold.model import Endpoint, ModelSummariser
-from foveate.fold.ranking import ALWAYS, rank
-from foveate.fold.replacing import carried_text
-from foveate.fold.verifying import missing_in
-from foveate.upstream import Client, Reply
+from foveate.fold.extractive import select_missing_facts, summary_limit_tokens
+from foveate.fold.facts import extract_facts
+from foveate.fold.model import LlmSummarizer, SummarizerEndpoint
+from foveate.fold.ranking import ALWAYS_CARRIED, rank_facts
+from foveate.fold.replacing import carried_facts_text
+from foveate.fold.verifying import find_missing_facts
+from foveate.upstream import JsonClient, JsonReply
 from foveate.values import Format, Message, Text, ToolCall, ToolResult
-from tests.llama import CannotServe, running_llama_server
+from tests.llama import LlamaUnavailable, running_llama_server
 
 # The model was trained with so many; the middleware's prompt and what it asks to be summed up fill half of it.
 CONTEXT_TOKENS = 8192
@@ -33,11 +33,11 @@ SAMPLING = {"temperature": 0.3, "seed": 1, "repeat_penalty": 1.15, "repeat_last_
 FACTS_SHARE = 0.25
 
 
-class NoModel(Exception):
+class ModelUnavailable(Exception):
     """The small model cannot be run here; the message says why."""
 
 
-class NoFold(Exception):
+class SummaryFailed(Exception):
     """There was no summary, or not in time; the message says why."""
 
 
@@ -51,55 +51,55 @@ def small_model() -> Iterator[str]:
     try:
         with running_llama_server(CONTEXT_TOKENS) as server:
             yield server.base_url
-    except CannotServe as error:
-        raise NoModel(str(error)) from None
+    except LlamaUnavailable as error:
+        raise ModelUnavailable(str(error)) from None
 
 
-def model_fold(base_url: str, span: Span, seconds: float) -> str:
+def summarize_with_model(base_url: str, span: Span, seconds: float) -> str:
     """What stands for the head after a fold by the small model: its summary, and a list of what that left out.
 
     Raises:
         NoFold: the model gave no summary, or none within `seconds`.
     """
-    limit = summary_limit(span.folded_tokens)
-    there = {fact.text for fact in facts_of(span.tail)}
-    facts = rank(facts_of(span.folded), len(span.folded))
-    ranked = [one for one in facts if one.fact.kind in ALWAYS or one.fact.text not in there]
-    named = carry("", ranked, limit_tokens=int(limit * FACTS_SHARE), count=tokens_of)
-    asked = summariser.Span(
-        sent=wire.read({"model": "another", "messages": [{"role": "user", "content": "-"}]}),
-        sent_tokens=span.folded_tokens,
-        head=tuple(span.folded),
-        new=tuple(span.folded),
+    limit = summary_limit_tokens(span.compacted_tokens)
+    there = {fact.text for fact in extract_facts(span.tail)}
+    facts = rank_facts(extract_facts(span.compacted), len(span.compacted))
+    ranked = [one for one in facts if one.fact.kind in ALWAYS_CARRIED or one.fact.text not in there]
+    named = select_missing_facts("", ranked, limit_tokens=int(limit * FACTS_SHARE), count=count_tokens_upper)
+    asked = summariser.SummaryInput(
+        request=wire.parse_request({"model": "another", "messages": [{"role": "user", "content": "-"}]}),
+        request_tokens=span.compacted_tokens,
+        head=tuple(span.compacted),
+        new_messages=tuple(span.compacted),
         tail=tuple(span.tail),
-        tokens=span.replaced_tokens,
+        replaced_tokens=span.replaced_tokens,
         facts=tuple(fact.text for fact in named),
     )
-    made = asyncio.run(_summarised(base_url, asked, limit, seconds))
-    left_out = missing_in(
-        made, ranked, limit_tokens=limit, count=tokens_of, most_tokens=span.replaced_tokens // 2
+    made = asyncio.run(_summarize(base_url, asked, limit, seconds))
+    left_out = find_missing_facts(
+        made, ranked, limit_tokens=limit, count=count_tokens_upper, max_tokens=span.replaced_tokens // 2
     )
-    return "\n".join((made, carried_text(left_out.carried)))
+    return "\n".join((made, carried_facts_text(left_out.carried)))
 
 
-class _Steady(Client):
+class _SampledClient(JsonClient):
     """A client that has the small model come to an end."""
 
-    async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
+    async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> JsonReply:
         """What is answered, with our way of sampling."""
         return await super().post_json(url, json.dumps(json.loads(body) | SAMPLING).encode(), headers)
 
 
-async def _summarised(base_url: str, span: summariser.Span, limit_tokens: int, seconds: float) -> str:
-    where = Endpoint(url=f"{base_url}/v1/chat/completions", spoken=Format.CHAT, headers={})
+async def _summarize(base_url: str, span: summariser.SummaryInput, limit_tokens: int, seconds: float) -> str:
+    where = SummarizerEndpoint(url=f"{base_url}/v1/chat/completions", api_format=Format.CHAT, headers={})
     try:
-        async with _Steady(timeout_seconds=seconds + 60) as client, asyncio.timeout(seconds):
-            by = ModelSummariser(client, where, model=MODEL, window_tokens=CONTEXT_TOKENS)
-            made = await by.summarise(span, summariser.Bills(), limit_tokens=limit_tokens)
+        async with _SampledClient(timeout_seconds=seconds + 60) as client, asyncio.timeout(seconds):
+            by = LlmSummarizer(client, where, model=MODEL, window_tokens=CONTEXT_TOKENS)
+            made = await by.summarize(span, summariser.UsageLog(), limit_tokens=limit_tokens)
     except TimeoutError:
-        raise NoFold("not in time") from None
-    if isinstance(made, summariser.NoSummary):
-        raise NoFold(made.reason)
+        raise SummaryFailed("not in time") from None
+    if isinstance(made, summariser.SummaryFailure):
+        raise SummaryFailed(made.reason)
     return made.text
 
 
@@ -118,12 +118,12 @@ def _answer(base_url: str, prompt: str, seconds: float) -> str:
         with urllib.request.urlopen(request, timeout=seconds) as reply:
             return str(json.load(reply)["choices"][0]["message"]["content"])
     except TimeoutError:
-        raise NoFold("not in time") from None
+        raise SummaryFailed("not in time") from None
     except OSError as error:
-        raise NoModel(f"the small model did not answer: {error}") from None
+        raise ModelUnavailable(f"the small model did not answer: {error}") from None
 
 
-def langchain_fold(base_url: str, messages: Sequence[Message], seconds: float) -> tuple[str, int]:
+def summarize_with_langchain(base_url: str, messages: Sequence[Message], seconds: float) -> tuple[str, int]:
     """What the middleware puts in the place of the head, and how many messages it keeps.
 
     Raises:
@@ -148,21 +148,21 @@ def langchain_fold(base_url: str, messages: Sequence[Message], seconds: float) -
         def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
             left = ends - time.monotonic()
             if left <= 0:  # it asks again and again
-                raise NoFold("not in time")
+                raise SummaryFailed("not in time")
             prompt = "\n\n".join(str(message.content) for message in messages)
             answer = AIMessage(_answer(base_url, prompt, left))
             return ChatResult(generations=[ChatGeneration(message=answer)])
 
     # The fold is asked for here, at the same place as the others; all else is as it comes.
     middleware: Any = SummarizationMiddleware(model=SmallModel(), trigger=("tokens", 1))
-    changed = middleware.before_model({"messages": _converted(messages)}, Runtime())
+    changed = middleware.before_model({"messages": _to_langchain(messages)}, Runtime())
     if changed is None:
         return "", len(messages)
     _, summary, *kept = changed["messages"]
     return str(summary.content), len(kept)
 
 
-def _converted(messages: Sequence[Message]) -> list[Any]:
+def _to_langchain(messages: Sequence[Message]) -> list[Any]:
     """The same conversation as LangChain's messages, one for each of ours."""
     from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
@@ -182,9 +182,11 @@ def _converted(messages: Sequence[Message]) -> list[Any]:
                 )
             )
         elif results:
-            found.append(ToolMessage(content=returned(message), tool_call_id=results[0].id or results[0].name))
+            found.append(
+                ToolMessage(content=result_texts(message), tool_call_id=results[0].id or results[0].name)
+            )
         else:
-            found.append(HumanMessage(content=spoken(message)))
+            found.append(HumanMessage(content=spoken_texts(message)))
     return found
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.fold_sessions import Recorded
-from foveate.fold.boundary import History, boundary, trigger_tokens
-from foveate.fold.cuts import most_summary_tokens
-from foveate.fold.extractive import extract, summary_limit
+from benchmarks.fold_sessions import RecordedSession
+from foveate.fold.boundary import TurnStructure, compaction_threshold_tokens, find_boundary
+from foveate.fold.cuts import max_summary_tokens
+from foveate.fold.extractive import summarize_by_rules, summary_limit_tokens
 from foveate.tokens import counter_for
 from foveate.values import Message
 
@@ -25,21 +25,21 @@ class Span:
     sent: the turns that go now, and the summary of those before. No summary is longer than `most_tokens`.
     """
 
-    folded: Sequence[Message]
-    folded_tokens: int
+    compacted: Sequence[Message]
+    compacted_tokens: int
     tail: Sequence[Message]
     replaced_tokens: int
-    most_tokens: int
+    max_tokens: int
 
 
 Summarise = Callable[[Span], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoldPoint:
+class CompactionPoint:
     """A session folded when `sent` of its messages were there, and the summary that stands for what went."""
 
-    session: Recorded
+    session: RecordedSession
     sent: int
     span: Span
     summary: str
@@ -50,40 +50,40 @@ class FoldPoint:
         return self.session.messages[self.sent :]
 
 
-def fold_points(
-    session: Recorded, summarise: Summarise, window_tokens: int = WINDOW_TOKENS
-) -> Iterator[FoldPoint]:
+def find_compaction_points(
+    session: RecordedSession, summarise: Summarise, window_tokens: int = WINDOW_TOKENS
+) -> Iterator[CompactionPoint]:
     """Where the session would be folded, each time after the one before has taken effect."""
-    trigger = trigger_tokens(window_tokens, 0)
-    tokens = [COUNTER.message(message).tokens for message in session.messages]
+    trigger = compaction_threshold_tokens(window_tokens, 0)
+    tokens = [COUNTER.count_message(message).tokens for message in session.messages]
     cut = summary_tokens = 0
-    gone: set[int] = set()
+    compacted_count: set[int] = set()
     for sent in range(1, len(tokens)):
         if session.messages[sent].role != "assistant":
             continue  # nothing is asked for here
-        held = sum(tokens[place] for place in range(sent) if place not in gone)
+        held = sum(tokens[place] for place in range(sent) if place not in compacted_count)
         if held + summary_tokens < trigger:
             continue
         messages = session.messages[:sent]
-        found = boundary(messages, tokens[:sent], trigger_tokens=trigger, beyond=cut)
+        found = find_boundary(messages, tokens[:sent], threshold_tokens=trigger, compacted_messages=cut)
         if found is None:
             continue
         cut = found
-        folded = set(History(messages).folded(cut))
-        replaced = sum(tokens[place] for place in folded - gone) + summary_tokens
-        gone = folded
+        folded = set(TurnStructure(messages).replaced_messages(cut))
+        replaced = sum(tokens[place] for place in folded - compacted_count) + summary_tokens
+        compacted_count = folded
         head = [message for place, message in enumerate(messages) if place in folded]
         tail = [message for place, message in enumerate(messages) if place not in folded]
         span = Span(
-            folded=head,
-            folded_tokens=sum(tokens[place] for place in folded),
+            compacted=head,
+            compacted_tokens=sum(tokens[place] for place in folded),
             tail=tail,
             replaced_tokens=replaced,
-            most_tokens=most_summary_tokens(trigger),
+            max_tokens=max_summary_tokens(trigger),
         )
         summary = summarise(span)
         summary_tokens = COUNTER.text(summary).tokens
-        yield FoldPoint(session=session, sent=sent, span=span, summary=summary)
+        yield CompactionPoint(session=session, sent=sent, span=span, summary=summary)
 
 
 def extractive(weighed: Mapping[str, float] | None = None) -> Summarise:
@@ -93,26 +93,32 @@ def extractive(weighed: Mapping[str, float] | None = None) -> Summarise:
     never more than a part of what triggers a fold.
     """
     return lambda span: _extract(
-        span, min(summary_limit(span.folded_tokens), span.replaced_tokens // 2, span.most_tokens), weighed
+        span,
+        min(summary_limit_tokens(span.compacted_tokens), span.replaced_tokens // 2, span.max_tokens),
+        weighed,
     )
 
 
-def tight(weighed: Mapping[str, float] | None = None) -> Summarise:
+def extractive_tight(weighed: Mapping[str, float] | None = None) -> Summarise:
     """Summaries by rules of a tenth of what each fold takes out of what was sent, however much went before."""
-    return lambda span: _extract(span, summary_limit(span.replaced_tokens), weighed)
+    return lambda span: _extract(span, summary_limit_tokens(span.replaced_tokens), weighed)
 
 
 def _extract(span: Span, limit_tokens: int, weighed: Mapping[str, float] | None) -> str:
-    return extract(
-        span.folded, limit_tokens=limit_tokens, count=tokens_of, tail=span.tail, weighed=weighed
+    return summarize_by_rules(
+        span.compacted,
+        limit_tokens=limit_tokens,
+        count=count_tokens_upper,
+        tail=span.tail,
+        fact_weights=weighed,
     ).text
 
 
-def nothing(_: Span) -> str:
+def no_summary(_: Span) -> str:
     """No summary: only the tail is kept."""
     return ""
 
 
-def tokens_of(text: str) -> int:
+def count_tokens_upper(text: str) -> int:
     """As many tokens as a text may have."""
     return COUNTER.text(text).upper

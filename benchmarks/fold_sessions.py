@@ -14,7 +14,7 @@ from foveate.values import Format, Message, Part, Text, Thinking, ToolCall, Tool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class RecordedSession:
     """One session: who recorded it, and all that was said in it."""
 
     kind: str
@@ -27,14 +27,14 @@ class Recorded:
         return self.name.partition("_")[0] if self.kind == "claude-code" else self.kind
 
 
-def recorded_sessions(folder: Path) -> list[Recorded]:
+def recorded_sessions(folder: Path) -> list[RecordedSession]:
     """Every session below `folder`, in a fixed order: Claude Code and pi logs, SWE-agent trajectories.
 
     Raises:
         BadData: there are none.
     """
     found = [
-        *_logged(sorted(folder.rglob("*.jsonl.gz")) + sorted(folder.rglob("*.jsonl"))),
+        *_read_logs(sorted(folder.rglob("*.jsonl.gz")) + sorted(folder.rglob("*.jsonl"))),
         *map(_trajectory, sorted(folder.rglob("*.traj.gz")) + sorted(folder.rglob("*.traj"))),
     ]
     if not found:
@@ -42,24 +42,26 @@ def recorded_sessions(folder: Path) -> list[Recorded]:
     return found
 
 
-def _logged(paths: list[Path]) -> Iterator[Recorded]:
+def _read_logs(paths: list[Path]) -> Iterator[RecordedSession]:
     """A log's conversations. Of one that was compacted on the way, the stretches between are put together."""
     requests: dict[tuple[str, str], list[LoggedRequest]] = {}
     for request in read_logs(paths).requests:
         requests.setdefault((request.log, request.sequence), []).append(request)
     for (log, sequence), sent in sorted(requests.items()):
-        yield Recorded(kind=sent[0].client.split()[0], name=f"{log}:{sequence[:8]}", messages=_whole(sent))
+        yield RecordedSession(
+            kind=sent[0].client.split()[0], name=f"{log}:{sequence[:8]}", messages=_join_messages(sent)
+        )
 
 
-def _whole(requests: list[LoggedRequest]) -> tuple[Message, ...]:
+def _join_messages(requests: list[LoggedRequest]) -> tuple[Message, ...]:
     """All messages that were ever sent, in order: each request goes on from the last of those before."""
     whole = list(requests[0].messages)
     for request in requests[1:]:
-        openings = [message.blocks[0].said for message in request.messages]
+        openings = [message.blocks[0].raw for message in request.messages]
         if not whole:  # what was asked first is not in the log
             whole = list(request.messages)
             continue
-        known = whole[-1].blocks[0].said
+        known = whole[-1].blocks[0].raw
         if known in openings:
             at = len(openings) - 1 - openings[::-1].index(known)
             whole[-1:] = request.messages[at:]
@@ -71,7 +73,7 @@ def _message(logged: LoggedMessage) -> Message:
 
 
 def _parts(block: LoggedBlock) -> list[Part]:
-    said = json.loads(block.said)
+    said = json.loads(block.raw)
     match block.kind:
         case "text":
             return [Text(block.text)]
@@ -92,13 +94,15 @@ def _parts(block: LoggedBlock) -> list[Part]:
             return []
 
 
-def _trajectory(path: Path) -> Recorded:
+def _trajectory(path: Path) -> RecordedSession:
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         history: list[Mapping[str, Any]] = json.load(file)["history"]
     fields = ("role", "content", "tool_calls", "tool_call_id")
-    spoken = [
-        wire.message(Format.CHAT, json.dumps({key: line[key] for key in fields if line.get(key)}).encode())
+    api_format = [
+        wire.parse_message(
+            Format.CHAT, json.dumps({key: line[key] for key in fields if line.get(key)}).encode()
+        )
         for line in history
         if line["role"] != "system"
     ]
-    return Recorded(kind="swe-agent", name=path.name, messages=tuple(spoken))
+    return RecordedSession(kind="swe-agent", name=path.name, messages=tuple(api_format))

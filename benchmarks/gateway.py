@@ -37,8 +37,25 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from benchmarks.gateway_processes import Server, Told, foveate, litellm, relay, telling_steps, upstream
-from benchmarks.gateway_rounds import Case, Load, memory, rounds, rows, sending, stream_rows, tell
+from benchmarks.gateway_processes import (
+    Server,
+    SteppedGateway,
+    foveate,
+    litellm,
+    relay,
+    stepped_gateway,
+    upstream,
+)
+from benchmarks.gateway_rounds import (
+    LoadCase,
+    LoadGenerator,
+    load_generator,
+    measure_memory,
+    print_progress,
+    rows,
+    run_rounds,
+    stream_rows,
+)
 from benchmarks.harness import BadData, Cell, Report
 
 RELAY, OURS, PEER, WORKERS, USUAL = "relay", "foveate", "litellm", "foveate-2-workers", "foveate-usual"
@@ -47,35 +64,35 @@ GATEWAYS: Mapping[str, Callable[[Path, int], AbstractContextManager[Server]]] = 
     OURS: foveate,
     PEER: litellm,
     WORKERS: partial(foveate, name=WORKERS, workers=2),
-    USUAL: partial(foveate, name=USUAL, is_usual=True),
+    USUAL: partial(foveate, name=USUAL, is_default=True),
 }
 # A call is settled behind its answer; this long after it, that is over.
-_MOMENT_SECONDS = 0.05
+_SHORT_PAUSE_SECONDS = 0.05
 # An agent does not send its next request in the moment in which it has an answer.
 _PAUSE_SECONDS = 0.01
 CASES = (
-    Case(kind="small", connections=1, seconds=1.0, others=(USUAL,)),
-    Case(kind="small", connections=1, seconds=2.0, pause_seconds=_PAUSE_SECONDS, others=(USUAL,)),
-    Case(kind="small", connections=32, seconds=1.5, others=(WORKERS, USUAL)),
-    Case(kind="small chat", connections=1, seconds=1.0, others=(USUAL,)),
-    Case(kind="small chat", connections=32, seconds=1.5, others=(USUAL,)),
-    Case(kind="session", connections=1, seconds=2.0, most=40),
-    Case(kind="session", connections=1, seconds=2.0, most=40, pause_seconds=_PAUSE_SECONDS),
-    Case(kind="session", connections=32, seconds=2.0, most=10, others=(WORKERS,)),
-    Case(kind="same", connections=1, seconds=1.0),
-    Case(kind="folded", connections=1, seconds=2.0, most=40),
-    Case(kind="stream", connections=1, seconds=1.0, others=(USUAL,)),
-    Case(kind="stream paced", connections=1, seconds=1.5, pause_seconds=_PAUSE_SECONDS, others=(USUAL,)),
-    Case(kind="stream", connections=32, seconds=2.0, others=(USUAL,)),
+    LoadCase(kind="small", connections=1, seconds=1.0, others=(USUAL,)),
+    LoadCase(kind="small", connections=1, seconds=2.0, pause_seconds=_PAUSE_SECONDS, others=(USUAL,)),
+    LoadCase(kind="small", connections=32, seconds=1.5, others=(WORKERS, USUAL)),
+    LoadCase(kind="small chat", connections=1, seconds=1.0, others=(USUAL,)),
+    LoadCase(kind="small chat", connections=32, seconds=1.5, others=(USUAL,)),
+    LoadCase(kind="session", connections=1, seconds=2.0, max_requests=40),
+    LoadCase(kind="session", connections=1, seconds=2.0, max_requests=40, pause_seconds=_PAUSE_SECONDS),
+    LoadCase(kind="session", connections=32, seconds=2.0, max_requests=10, others=(WORKERS,)),
+    LoadCase(kind="same", connections=1, seconds=1.0),
+    LoadCase(kind="folded", connections=1, seconds=2.0, max_requests=40),
+    LoadCase(kind="stream", connections=1, seconds=1.0, others=(USUAL,)),
+    LoadCase(kind="stream paced", connections=1, seconds=1.5, pause_seconds=_PAUSE_SECONDS, others=(USUAL,)),
+    LoadCase(kind="stream", connections=32, seconds=2.0, others=(USUAL,)),
 )
 STREAMS, STEPS, MEMORY = ("stream", "stream paced"), "steps", "memory"
 PARTS = (*dict.fromkeys(case.kind for case in CASES), STEPS, MEMORY)
 STEP_CASES = (
-    Case(kind="small", connections=1, seconds=2.0, pause_seconds=_MOMENT_SECONDS),
-    Case(kind="session", connections=1, seconds=4.0, most=60, pause_seconds=_MOMENT_SECONDS),
-    Case(kind="same", connections=1, seconds=2.0, pause_seconds=_MOMENT_SECONDS),
-    Case(kind="folded", connections=1, seconds=4.0, most=60, pause_seconds=_MOMENT_SECONDS),
-    Case(kind="stream", connections=1, seconds=2.0, pause_seconds=_MOMENT_SECONDS),
+    LoadCase(kind="small", connections=1, seconds=2.0, pause_seconds=_SHORT_PAUSE_SECONDS),
+    LoadCase(kind="session", connections=1, seconds=4.0, max_requests=60, pause_seconds=_SHORT_PAUSE_SECONDS),
+    LoadCase(kind="same", connections=1, seconds=2.0, pause_seconds=_SHORT_PAUSE_SECONDS),
+    LoadCase(kind="folded", connections=1, seconds=4.0, max_requests=60, pause_seconds=_SHORT_PAUSE_SECONDS),
+    LoadCase(kind="stream", connections=1, seconds=2.0, pause_seconds=_SHORT_PAUSE_SECONDS),
 )
 ROUNDS, QUICK_ROUNDS = 5, 1
 _QUICK_SHARE = 0.4
@@ -117,7 +134,7 @@ FIGURES = (
 
 def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
     """Every case, every contender, round by round; `only` some of either, by their names."""
-    parts, gateways = _chosen(only)
+    parts, gateways = _parse_only(only)
     if not Path("/proc/self/stat").exists():
         raise BadData("the CPU time of processes is read from /proc, as Linux has it")
     load_before = os.getloadavg()[0]
@@ -125,43 +142,43 @@ def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
     streams: list[dict[str, Cell]] = []
     kept: list[dict[str, Cell]] = []
     steps: list[dict[str, Cell]] = []
-    with _ended_by_signal(), ExitStack() as stack:
+    with _exit_on_signal(), ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foveate-bench-")))
-        tell(f"starting the provider and {', '.join(gateways)}")
+        print_progress(f"starting the provider and {', '.join(gateways)}")
         provider = stack.enter_context(upstream(folder))
         servers = [stack.enter_context(GATEWAYS[name](folder, provider.port)) for name in gateways]
-        load = stack.enter_context(sending(folder))
+        load = stack.enter_context(load_generator(folder))
         for case in CASES:
             if case.kind in parts:
                 extra = {WORKERS, USUAL}.difference(case.others)
                 measured = [one for one in servers if one.name not in extra]
                 case = replace(case, seconds=case.seconds * _QUICK_SHARE) if quick else case
-                came = rounds(load, [provider, *measured], case, QUICK_ROUNDS if quick else ROUNDS)
+                came = run_rounds(load, [provider, *measured], case, QUICK_ROUNDS if quick else ROUNDS)
                 found += rows(case, came)
                 streams += stream_rows(case, came) if case.kind in STREAMS else []
         if STEPS in parts and OURS in gateways:
-            with telling_steps(folder, provider.port) as told:
+            with stepped_gateway(folder, provider.port) as told:
                 kinds = {case.kind for case in CASES}.intersection(parts) or {case.kind for case in CASES}
                 cases = [case for case in STEP_CASES if case.kind in kinds]
-                steps = [row for case in cases for row in _steps(load, told, case, quick=quick)]
+                steps = [row for case in cases for row in _measure_steps(load, told, case, quick=quick)]
         if MEMORY in parts:
             requests = QUICK_MEMORY_REQUESTS if quick else MEMORY_REQUESTS
             for name in (name for name in gateways if name not in (WORKERS, USUAL)):
                 seconds = _PEER_MEMORY_SECONDS if name == PEER else _MEMORY_SECONDS
                 seconds = _QUICK_MEMORY_SECONDS if quick else seconds
                 with GATEWAYS[name](Path(tempfile.mkdtemp(dir=folder)), provider.port) as fresh:
-                    kept.append(memory(load, fresh, requests, seconds=seconds))
+                    kept.append(measure_memory(load, fresh, requests, seconds=seconds))
     figures = _figures(found, streams, kept)
     tables = {"streams": streams, "where the time goes": steps, "memory": kept, "aims": _aims(figures)}
     return Report(
         figures={**figures, "load_before": round(load_before, 2), "cores": os.cpu_count() or 0},
-        peers={PEER: _of(PEER, found)} if PEER in gateways and found else {},
+        peers={PEER: _rows_of(PEER, found)} if PEER in gateways and found else {},
         rows=found,
         tables={name: table for name, table in tables.items() if table},
     )
 
 
-def _chosen(only: str) -> tuple[Sequence[str], Sequence[str]]:
+def _parse_only(only: str) -> tuple[Sequence[str], Sequence[str]]:
     """The parts and the gateways that are measured: those that are named, all where none of either is."""
     names = {name.strip() for name in only.split(",") if name.strip()}
     if unknown := names - {*PARTS, *GATEWAYS}:
@@ -172,7 +189,7 @@ def _chosen(only: str) -> tuple[Sequence[str], Sequence[str]]:
 
 
 @contextmanager
-def _ended_by_signal() -> Iterator[None]:
+def _exit_on_signal() -> Iterator[None]:
     """What `kill` sends ends the block as Ctrl-C does, so that no process stays behind."""
 
     def end(_number: int, _frame: FrameType | None) -> None:
@@ -185,17 +202,19 @@ def _ended_by_signal() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _steps(load: Load, told: Told, case: Case, *, quick: bool) -> Iterator[dict[str, Cell]]:
+def _measure_steps(
+    load: LoadGenerator, told: SteppedGateway, case: LoadCase, *, quick: bool
+) -> Iterator[dict[str, Cell]]:
     """What each part of the way took, where one request comes after the other."""
     seconds = case.seconds * _QUICK_SHARE if quick else case.seconds
     load.measure(told.server, case, seconds=seconds / 4)
-    time.sleep(_MOMENT_SECONDS)
-    told.took()
+    time.sleep(_SHORT_PAUSE_SECONDS)
+    told.read_durations()
     load.measure(told.server, case, seconds=seconds)
-    time.sleep(_MOMENT_SECONDS)
-    took = told.took()
-    usual = {part: statistics.median(ms for ms, _ in pairs) for part, pairs in took.items()}
-    for part, pairs in took.items():
+    time.sleep(_SHORT_PAUSE_SECONDS)
+    durations = told.read_durations()
+    usual = {part: statistics.median(ms for ms, _ in pairs) for part, pairs in durations.items()}
+    for part, pairs in durations.items():
         cpu = [ms for _, ms in pairs if ms is not None]
         yield {
             "case": case.kind,
@@ -206,7 +225,7 @@ def _steps(load: Load, told: Told, case: Case, *, quick: bool) -> Iterator[dict[
             "loop_cpu_p50_us": round(statistics.median(cpu) * 1e3, 1) if cpu else None,
             "requests": len(pairs),
         }
-    tell(f"steps of {case.kind}: {sum(usual.values()):.2f} ms")
+    print_progress(f"steps of {case.kind}: {sum(usual.values()):.2f} ms")
 
 
 def _figures(
@@ -215,9 +234,12 @@ def _figures(
     kept: Sequence[Mapping[str, Cell]],
 ) -> dict[str, float]:
     """What is looked at first."""
-    by = {(_case(row), row["who"]): row for row in found}
+    by = {(_case_name(row), row["who"]): row for row in found}
     named = {OURS: "", USUAL: "usual_"}
-    figures = {**_of(OURS, found), **{f"usual_{name}": said for name, said in _of(USUAL, found).items()}}
+    figures = {
+        **_rows_of(OURS, found),
+        **{f"usual_{name}": said for name, said in _rows_of(USUAL, found).items()},
+    }
     for (case, who), row in by.items():
         if who not in named:
             continue
@@ -229,7 +251,7 @@ def _figures(
         if row["who"] in named:
             for key in ("first_byte_added_p50_ms", "piece_added_p50_ms", "chunks_per_second"):
                 if key in row:
-                    figures[f"{named[str(row['who'])]}{_case(row)}_{key}"] = float(row[key] or 0)
+                    figures[f"{named[str(row['who'])]}{_case_name(row)}_{key}"] = float(row[key] or 0)
     for row in kept:
         if row["who"] == OURS:
             figures["memory_after_mb"] = float(row["after_mb"] or 0)
@@ -237,17 +259,17 @@ def _figures(
     return figures
 
 
-def _of(who: str, found: Sequence[Mapping[str, Cell]]) -> dict[str, float]:
+def _rows_of(who: str, found: Sequence[Mapping[str, Cell]]) -> dict[str, float]:
     """What was measured of one."""
     return {
-        f"{_case(row)}_{key}": float(row[key] or 0)
+        f"{_case_name(row)}_{key}": float(row[key] or 0)
         for row in found
         if row["who"] == who
         for key in ("added_p10_ms", "added_p50_ms", "added_p99_ms", "per_second", "cpu_us")
     }
 
 
-def _case(row: Mapping[str, Cell]) -> str:
+def _case_name(row: Mapping[str, Cell]) -> str:
     return f"{str(row['case']).replace(' ', '_')}_{row['at_once']}"
 
 

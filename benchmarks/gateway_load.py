@@ -23,7 +23,7 @@ _END = b"0\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class LoadJob:
     """What to send where, for how long: until `seconds` are over, or each connection has sent `most` requests.
 
     After each answer a connection pauses, so that whatever is done behind an answer is no part of the next one.
@@ -36,13 +36,13 @@ class Job:
     seed: str
     connections: int
     seconds: float
-    most: int = 10**9
+    max_requests: int = 10**9
     pause_seconds: float = 0.0
     measured: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class LoadResult:
     """What came of a job: the milliseconds of each answer, those of its first byte, and who used how much CPU.
 
     `cold_ms` are the first requests of sessions, which are sent before the clock runs; `piece_ms` is how long
@@ -59,7 +59,7 @@ class Measured:
     load_cpu_seconds: float
 
 
-class Unexpected(Exception):
+class UnexpectedResponse(Exception):
     """An answer that is none."""
 
 
@@ -83,10 +83,10 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._answered is not None and not self._answered.done():
             self._answered.set_exception(
-                Unexpected(f"the connection was closed ({error}) after {self._came[:300]!r}")
+                UnexpectedResponse(f"the connection was closed ({error}) after {self._came[:300]!r}")
             )
 
-    def ask(self, request: bytes) -> "asyncio.Future[tuple[float, float]]":
+    def send(self, request: bytes) -> "asyncio.Future[tuple[float, float]]":
         """The seconds until its answer has begun, and has ended."""
         assert self._transport is not None
         self._came, self._left, self._first, self._is_chunked = b"", None, 0.0, False
@@ -131,44 +131,44 @@ class _Connection(asyncio.Protocol):
     def _fail(self) -> None:
         if self._answered is not None and not self._answered.done():
             said = self._came[:1000].decode("latin-1")
-            self._answered.set_exception(Unexpected(f"it answered: {said}"))
+            self._answered.set_exception(UnexpectedResponse(f"it answered: {said}"))
 
 
-Begun = dict[tuple[int, str, int], list[Iterator[bytes]]]
+OpenSessions = dict[tuple[int, str, int], list[Iterator[bytes]]]
 
 
-async def measure(job: Job, begun: Begun) -> Measured:
+async def measure(job: LoadJob, open_sessions: OpenSessions) -> LoadResult:
     """Do a job; `begun` are the sessions of earlier ones."""
     cold: list[float] = []
     key = (job.port, job.kind, job.connections)
-    if key in begun:
-        streams = begun[key]
+    if key in open_sessions:
+        streams = open_sessions[key]
     else:
         streams = [requests(job.kind, f"{job.seed}-{number}") for number in range(job.connections)]
         if KINDS[job.kind].is_cold_first:
-            cold = [await _begin(job.port, stream) for stream in streams]
-            begun[key] = streams
+            cold = [await _start_session(job.port, stream) for stream in streams]
+            open_sessions[key] = streams
     is_slow = KINDS[job.kind].is_slow
-    connections = [await _connected(job.port, is_slow=is_slow) for _ in range(job.connections)]
+    connections = [await _connect(job.port, is_slow=is_slow) for _ in range(job.connections)]
     try:
         firsts: list[float] = []
         answers: list[float] = []
         before, own = sum(map(cpu_seconds, job.measured)), time.process_time()
-        began = time.perf_counter()
-        until = began + job.seconds
+        started = time.perf_counter()
+        until = started + job.seconds
         await asyncio.gather(
             *(
                 _send(job, connection, stream, until, firsts, answers)
                 for connection, stream in zip(connections, streams, strict=True)
             )
         )
-        elapsed = time.perf_counter() - began
+        elapsed = time.perf_counter() - started
         own = time.process_time() - own
         used = sum(map(cpu_seconds, job.measured)) - before
     finally:
         for connection in connections:
             connection.close()
-    return Measured(
+    return LoadResult(
         answer_ms=answers,
         first_byte_ms=firsts,
         cold_ms=cold,
@@ -180,32 +180,32 @@ async def measure(job: Job, begun: Begun) -> Measured:
     )
 
 
-async def _begin(port: int, stream: Iterator[bytes]) -> float:
+async def _start_session(port: int, stream: Iterator[bytes]) -> float:
     """How many milliseconds the first request of a session takes."""
-    connection = await _connected(port)
+    connection = await _connect(port)
     try:
-        _, seconds = await connection.ask(next(stream))
+        _, seconds = await connection.send(next(stream))
     finally:
         connection.close()
     return seconds * 1e3
 
 
-async def _connected(port: int, *, is_slow: bool = False) -> _Connection:
+async def _connect(port: int, *, is_slow: bool = False) -> _Connection:
     loop = asyncio.get_running_loop()
     _, connection = await loop.create_connection(lambda: _Connection(is_slow=is_slow), "127.0.0.1", port)
     return connection
 
 
 async def _send(
-    job: Job,
+    job: LoadJob,
     connection: _Connection,
     stream: Iterator[bytes],
     until: float,
     firsts: list[float],
     answers: list[float],
 ) -> None:
-    for _ in range(job.most):
-        first, whole = await connection.ask(next(stream))
+    for _ in range(job.max_requests):
+        first, whole = await connection.send(next(stream))
         firsts.append(first * 1e3)
         answers.append(whole * 1e3)
         if job.pause_seconds:
@@ -214,7 +214,7 @@ async def _send(
             break
 
 
-def _say(line: bytes) -> None:
+def _write_line(line: bytes) -> None:
     """Write a line whole, also to a pipe that is full and not waited for."""
     while line:
         try:
@@ -227,15 +227,15 @@ def main() -> None:
     """Do jobs until there are no more."""
     import uvloop
 
-    begun: Begun = {}
+    open_sessions: OpenSessions = {}
     for line in sys.stdin:
-        said: dict[str, Any]
+        fields: dict[str, Any]
         try:
-            measured = uvloop.run(measure(Job(**json.loads(line)), begun))
-            said = asdict(measured)
-        except (Unexpected, OSError) as error:
-            said = {"error": str(error)}
-        _say(json.dumps(said).encode() + b"\n")
+            measured = uvloop.run(measure(LoadJob(**json.loads(line)), open_sessions))
+            fields = asdict(measured)
+        except (UnexpectedResponse, OSError) as error:
+            fields = {"error": str(error)}
+        _write_line(json.dumps(fields).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.gateway_requests import CHAT_MODEL, FOLDING_AGENT, FOLDING_WINDOW_TOKENS, KEY, MODEL
+from benchmarks.gateway_requests import CHAT_MODEL, COMPACTING_AGENT, COMPACTING_WINDOW_TOKENS, KEY, MODEL
 from benchmarks.harness import BadData
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -51,10 +51,10 @@ def _stats(pid: int) -> list[list[str]]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended
             found[int(path.parent.name)] = path.read_text(encoding="latin-1").rpartition(") ")[2].split()
-    return [fields for one, fields in found.items() if pid in _line_of(one, found)]
+    return [fields for one, fields in found.items() if pid in _ancestors(one, found)]
 
 
-def _line_of(pid: int, found: Mapping[int, Sequence[str]]) -> Iterator[int]:
+def _ancestors(pid: int, found: Mapping[int, Sequence[str]]) -> Iterator[int]:
     """A process, whoever started it, and so on."""
     while pid in found:
         yield pid
@@ -62,7 +62,7 @@ def _line_of(pid: int, found: Mapping[int, Sequence[str]]) -> Iterator[int]:
 
 
 @contextmanager
-def started(
+def start_process(
     command: Sequence[str], *, log: Path, environment: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     """A process, in a session of its own, that is gone after the block with all that it has started."""
@@ -80,10 +80,10 @@ def started(
         try:
             yield process
         finally:
-            _end(process)
+            _stop(process)
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _stop(process: subprocess.Popen[str]) -> None:
     """Ask it to end, and make it."""
     for sent, seconds in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
         with suppress(ProcessLookupError):
@@ -103,8 +103,8 @@ def _end(process: subprocess.Popen[str]) -> None:
 def upstream(folder: Path) -> Iterator[Server]:
     """The provider that answers at once."""
     log = folder / "upstream.log"
-    with started([sys.executable, "-m", "benchmarks.gateway_upstream"], log=log) as process:
-        yield Server("direct", int(_line(process, log)), process.pid, log)
+    with start_process([sys.executable, "-m", "benchmarks.gateway_upstream"], log=log) as process:
+        yield Server("direct", int(_read_line(process, log)), process.pid, log)
 
 
 @contextmanager
@@ -112,8 +112,8 @@ def relay(folder: Path, upstream_port: int) -> Iterator[Server]:
     """The gateway's server and its connections with no engine between them."""
     log = folder / "relay.log"
     command = [sys.executable, "-m", "benchmarks.gateway_relay", str(upstream_port)]
-    with started(command, log=log) as process:
-        yield Server("relay", int(_line(process, log)), process.pid, log)
+    with start_process(command, log=log) as process:
+        yield Server("relay", int(_read_line(process, log)), process.pid, log)
 
 
 @contextmanager
@@ -123,47 +123,49 @@ def foveate(
     *,
     name: str = "foveate",
     workers: int = 1,
-    is_usual: bool = False,
+    is_default: bool = False,
     more: str = "",
 ) -> Iterator[Server]:
     """`foveate serve` with every mechanism on, or as it usually is, and with data of its own.
 
     `more` is what its configuration says beside that.
     """
-    home = _home(folder, name, upstream_port, is_usual=is_usual, more=more)
+    home = _make_home(folder, name, upstream_port, is_default=is_default, more=more)
     options = ("--port", "0", "--workers", str(workers), "--json")
-    command = [_beside("foveate"), "serve", "--config", str(home / _CONFIG), *options]
+    command = [_find_command("foveate"), "serve", "--config", str(home / _CONFIG), *options]
     log = home / "log"
-    with started(command, log=log, environment={"FOVEATE_HOME": str(home)}) as process:
-        port = int(json.loads(_line(process, log))["url"].rpartition(":")[2])
+    with start_process(command, log=log, environment={"FOVEATE_HOME": str(home)}) as process:
+        port = int(json.loads(_read_line(process, log))["url"].rpartition(":")[2])
         yield Server(name, port, process.pid, log)
 
 
-class Told:
+class SteppedGateway:
     """A gateway that tells how long its parts take."""
 
     def __init__(self, server: Server, process: subprocess.Popen[str]) -> None:
         self.server = server
         self._process = process
 
-    def took(self) -> dict[str, list[tuple[float, float | None]]]:
+    def read_durations(self) -> dict[str, list[tuple[float, float | None]]]:
         """The milliseconds of each part of the way, and those of CPU, of every request since the last time."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        found: dict[str, list[tuple[float, float | None]]] = json.loads(_line(self._process, self.server.log))
+        found: dict[str, list[tuple[float, float | None]]] = json.loads(
+            _read_line(self._process, self.server.log)
+        )
         return found
 
 
 @contextmanager
-def telling_steps(folder: Path, upstream_port: int) -> Iterator[Told]:
+def stepped_gateway(folder: Path, upstream_port: int) -> Iterator[SteppedGateway]:
     """The same gateway, with a watch on its steps."""
     name = "steps"
-    home = _home(folder, name, upstream_port)
+    home = _make_home(folder, name, upstream_port)
     log = home / "log"
     command = [sys.executable, "-m", "benchmarks.gateway_steps", str(home / _CONFIG)]
-    with started(command, log=log, environment={"FOVEATE_HOME": str(home)}) as process:
-        yield Told(Server(name, int(_line(process, log)), process.pid, log), process)
+    with start_process(command, log=log, environment={"FOVEATE_HOME": str(home)}) as process:
+        yield SteppedGateway(Server(name, int(_read_line(process, log)), process.pid, log), process)
 
 
 @contextmanager
@@ -173,23 +175,27 @@ def litellm(folder: Path, upstream_port: int) -> Iterator[Server]:
     config = folder / "litellm.yaml"
     config.write_text(_litellm_configuration(upstream_port), encoding="utf-8")
     command = [
-        *(_beside("litellm"), "--config", str(config), "--host", "127.0.0.1", "--port", str(port)),
+        *(_find_command("litellm"), "--config", str(config), "--host", "127.0.0.1", "--port", str(port)),
         *("--num_workers", "1"),
     ]
     log = folder / "litellm.log"
     # Without a network its list of prices is the one that it brings; all else is as it is by default.
     environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MASTER_KEY": KEY}
-    with started(["sh", "-c", 'exec "$@" >&2', "sh", *command], log=log, environment=environment) as process:
+    with start_process(
+        ["sh", "-c", 'exec "$@" >&2', "sh", *command], log=log, environment=environment
+    ) as process:
         _wait_for(f"http://127.0.0.1:{port}/health/liveliness", process, log)
         yield Server("litellm", port, process.pid, log)
 
 
-def _home(folder: Path, name: str, upstream_port: int, *, is_usual: bool = False, more: str = "") -> Path:
+def _make_home(
+    folder: Path, name: str, upstream_port: int, *, is_default: bool = False, more: str = ""
+) -> Path:
     """A folder with a configuration in it, for data too."""
     home = folder / name
     home.mkdir()
-    said = _upstreams(upstream_port) + ("" if is_usual else _ALL_ON) + more
-    (home / _CONFIG).write_text(said, encoding="utf-8")
+    config = _upstreams(upstream_port) + ("" if is_default else _ALL_ON) + more
+    (home / _CONFIG).write_text(config, encoding="utf-8")
     return home
 
 
@@ -208,7 +214,7 @@ context_optimization:
   token_counter: {{enabled: true}}
   workspace_cache: {{enabled: true}}
 agents:
-  - {{id: {FOLDING_AGENT}, window_tokens: {FOLDING_WINDOW_TOKENS}}}
+  - {{id: {COMPACTING_AGENT}, window_tokens: {COMPACTING_WINDOW_TOKENS}}}
 cost:
   caps:
     - {{scope: day, dollars: 1000000}}
@@ -232,7 +238,7 @@ model_list:
 """
 
 
-def _beside(name: str) -> str:
+def _find_command(name: str) -> str:
     """A command of this environment."""
     found = Path(sys.executable).with_name(name)
     if not found.exists():
@@ -245,11 +251,11 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def _line(process: subprocess.Popen[str], log: Path) -> str:
+def _read_line(process: subprocess.Popen[str], log: Path) -> str:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
-        raise BadData(f"{process.args!r} ended before it was ready: {last(log)}")
+        raise BadData(f"{process.args!r} ended before it was ready: {log_tail(log)}")
     return line
 
 
@@ -261,9 +267,9 @@ def _wait_for(url: str, process: subprocess.Popen[str], log: Path) -> None:
         with suppress(urllib.error.URLError, OSError), urllib.request.urlopen(url, timeout=5):
             return
         time.sleep(0.2)
-    raise BadData(f"nothing answers at {url}: {last(log)}")
+    raise BadData(f"nothing answers at {url}: {log_tail(log)}")
 
 
-def last(log: Path) -> str:
+def log_tail(log: Path) -> str:
     """The end of what a process told."""
     return log.read_text(encoding="utf-8", errors="replace")[-2000:].strip()

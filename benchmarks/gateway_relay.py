@@ -6,16 +6,16 @@ What it takes is the least that a gateway of this make could take; what Foveate 
 import sys
 
 from foveate.gateway.asks import Receive, Scope, Send
-from foveate.upstream.pool import Pool, target
-from foveate.upstream.sockets import listening
+from foveate.upstream.pool import ConnectionPool, parse_url
+from foveate.upstream.sockets import open_listening_socket
 
-_NOT_SENT_ON = frozenset((b"host", b"content-length", b"connection", b"transfer-encoding"))
+_DROPPED_HEADERS = frozenset((b"host", b"content-length", b"connection", b"transfer-encoding"))
 
 
 class Relay:
     """An ASGI app that passes on what comes, both ways."""
 
-    def __init__(self, pool: Pool, base_url: str) -> None:
+    def __init__(self, pool: ConnectionPool, base_url: str) -> None:
         self._pool = pool
         self._base_url = base_url
 
@@ -26,12 +26,12 @@ class Relay:
         while message.get("more_body"):
             message = await receive()
             body += message["body"]
-        headers = [pair for pair in scope["headers"] if pair[0] not in _NOT_SENT_ON]
-        where = target(self._base_url + scope["path"])
-        async with self._pool.asked(scope["method"], where, headers, body) as answer:
+        headers = [pair for pair in scope["headers"] if pair[0] not in _DROPPED_HEADERS]
+        where = parse_url(self._base_url + scope["path"])
+        async with self._pool.stream(scope["method"], where, headers, body) as answer:
             brought = [pair for pair in answer.headers if pair[0].lower() != b"transfer-encoding"]
             await send({"type": "http.response.start", "status": answer.status, "headers": brought})
-            while piece := await answer.piece():
+            while piece := await answer.read_chunk():
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
@@ -39,8 +39,8 @@ class Relay:
 async def _serve(upstream_port: int) -> None:
     import uvicorn
 
-    with listening("127.0.0.1", 0) as where:
-        async with Pool() as pool:
+    with open_listening_socket("127.0.0.1", 0) as where:
+        async with ConnectionPool() as pool:
             server = uvicorn.Server(
                 uvicorn.Config(
                     Relay(pool, f"http://127.0.0.1:{upstream_port}"),

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gateway_upstream import SLOWLY
-from foveate.gateway.asks import AGENT
+from foveate.gateway.asks import AGENT_HEADER
 
 MODEL, CHAT_MODEL = "claude-opus-5-5", "gpt-5.2"
 # LiteLLM does not start without a key of its own, and wants it from clients; the others pass it on.
 KEY = "sk-" + hashlib.sha256(b"benchmark").hexdigest()
 # Has a window that a session does not fit into for long.
-FOLDING_AGENT, FOLDING_WINDOW_TOKENS = "folding", 100_000
+COMPACTING_AGENT, COMPACTING_WINDOW_TOKENS = "folding", 100_000
 SESSION_TURNS = 200
 SESSION_BYTES = 300_000
 _TOOLS = 16
@@ -50,14 +50,14 @@ _PATHS = {"anthropic": "/v1/messages", "chat": "/v1/chat/completions"}
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RequestKind:
     """What is sent over and over. `is_cold_first`: the first request of each session is told apart.
 
     `is_slow`: its answer comes piece by piece, as a model writes it.
     """
 
     name: str
-    spoken: str = "anthropic"
+    api_format: str = "anthropic"
     is_cold_first: bool = False
     agent: str | None = None
     is_slow: bool = False
@@ -66,24 +66,24 @@ class Kind:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("small"),
-        Kind("small chat", spoken="chat"),
-        Kind("session", is_cold_first=True),
-        Kind("same", is_cold_first=True),
-        Kind("folded", is_cold_first=True, agent=FOLDING_AGENT),
-        Kind("stream"),
-        Kind("stream paced", is_slow=True),
-        Kind("many"),
+        RequestKind("small"),
+        RequestKind("small chat", api_format="chat"),
+        RequestKind("session", is_cold_first=True),
+        RequestKind("same", is_cold_first=True),
+        RequestKind("folded", is_cold_first=True, agent=COMPACTING_AGENT),
+        RequestKind("stream"),
+        RequestKind("stream paced", is_slow=True),
+        RequestKind("many"),
     )
 }
 
 
 def requests(kind: str, seed: str) -> Iterator[bytes]:
     """Requests of a kind as they go over the wire, one after the other; `seed` makes them unlike others."""
-    spoken, agent = KINDS[kind].spoken, KINDS[kind].agent
-    headers = (*_HEADERS[spoken], *(((AGENT, agent),) if agent else ()))
+    api_format, agent = KINDS[kind].api_format, KINDS[kind].agent
+    headers = (*_HEADERS[api_format], *(((AGENT_HEADER, agent),) if agent else ()))
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
-    head = f"POST {_PATHS[spoken]} HTTP/1.1\r\n{lines}content-length: ".encode()
+    head = f"POST {_PATHS[api_format]} HTTP/1.1\r\n{lines}content-length: ".encode()
     for body in _bodies(kind, seed):
         yield b"%s%d\r\n\r\n%s" % (head, len(body), body)
 
@@ -91,24 +91,24 @@ def requests(kind: str, seed: str) -> Iterator[bytes]:
 def _bodies(kind: str, seed: str) -> Iterator[bytes]:
     match kind:
         case "small":
-            return _small(seed)
+            return _small_bodies(seed)
         case "small chat":
-            return _small(seed, model=CHAT_MODEL)
+            return _small_bodies(seed, model=CHAT_MODEL)
         case "stream":
-            return _small(seed, stream=True)
+            return _small_bodies(seed, stream=True)
         case "stream paced":
-            return _small(seed, stream=True, asking=SLOWLY)
+            return _small_bodies(seed, stream=True, asking=SLOWLY)
         case "session" | "folded":
-            return _session(seed)
+            return _session_bodies(seed)
         case "same":
-            return _same(seed)
+            return _repeated_bodies(seed)
         case "many":
-            return _many_sessions(seed)
+            return _many_session_bodies(seed)
         case _:
             raise ValueError(kind)
 
 
-def _small(
+def _small_bodies(
     seed: str, *, model: str = MODEL, stream: bool = False, asking: str = "Answer with the number alone."
 ) -> Iterator[bytes]:
     """One-shot calls."""
@@ -119,13 +119,15 @@ def _small(
         body: dict[str, Any] = {"model": model, "max_tokens": 100}
         if stream:
             body["stream"] = True
-        yield _packed(body | {"messages": [{"role": "user", "content": said}]})
+        yield _encode(body | {"messages": [{"role": "user", "content": said}]})
 
 
-def _session(seed: str, turns: int = SESSION_TURNS, result_bytes: int = _RESULT_BYTES) -> Iterator[bytes]:
+def _session_bodies(
+    seed: str, turns: int = SESSION_TURNS, result_bytes: int = _RESULT_BYTES
+) -> Iterator[bytes]:
     """The requests of one agent after `turns` turns, each a turn longer: a call of a tool, and its result."""
     rng = random.Random(seed)
-    messages = [_packed({"role": "user", "content": f"Task {seed}. {_text(rng, 400)}"})]
+    messages = [_encode({"role": "user", "content": f"Task {seed}. {_text(rng, 400)}"})]
     for number in range(turns):
         messages += _turn(rng, number, result_bytes)
     grown = _opening() + b",".join(messages)
@@ -135,19 +137,19 @@ def _session(seed: str, turns: int = SESSION_TURNS, result_bytes: int = _RESULT_
         grown += b"," + b",".join(_turn(rng, number, result_bytes))
 
 
-def _same(seed: str) -> Iterator[bytes]:
+def _repeated_bodies(seed: str) -> Iterator[bytes]:
     """A request of that size again and again."""
-    body = next(_session(seed))
+    body = next(_session_bodies(seed))
     while True:
         yield body
 
 
-def _many_sessions(seed: str) -> Iterator[bytes]:
+def _many_session_bodies(seed: str) -> Iterator[bytes]:
     """Session after session, each of 20 turns."""
     number = 0
     while True:
         number += 1
-        session = _session(f"{seed} {number}", turns=1, result_bytes=400)
+        session = _session_bodies(f"{seed} {number}", turns=1, result_bytes=400)
         yield from (body for body, _ in zip(session, range(20), strict=False))
 
 
@@ -162,8 +164,8 @@ def _turn(rng: random.Random, number: int, result_bytes: int) -> list[bytes]:
     said = {"type": "text", "text": _text(rng, _CALL_BYTES)}
     result = {"type": "tool_result", "tool_use_id": call_id, "content": f"{number} {_text(rng, result_bytes)}"}
     return [
-        _packed({"role": "assistant", "content": [said, call]}),
-        _packed({"role": "user", "content": [result]}),
+        _encode({"role": "assistant", "content": [said, call]}),
+        _encode({"role": "user", "content": [result]}),
     ]
 
 
@@ -193,7 +195,7 @@ def _opening() -> bytes:
         "system": [{"type": "text", "text": _text(rng, _SYSTEM_BYTES)}],
         "messages": [],
     }
-    return _packed(opening).removesuffix(b"]}")
+    return _encode(opening).removesuffix(b"]}")
 
 
 def _text(rng: random.Random, size: int) -> str:
@@ -209,5 +211,5 @@ def _library() -> str:
     return "".join(texts).encode("ascii", "ignore").decode()
 
 
-def _packed(value: object) -> bytes:
+def _encode(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()

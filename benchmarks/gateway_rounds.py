@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from operator import attrgetter
 from pathlib import Path
 
-from benchmarks.gateway_load import Job, Measured
-from benchmarks.gateway_processes import Server, last, resident_bytes, started
+from benchmarks.gateway_load import LoadJob, LoadResult
+from benchmarks.gateway_processes import Server, log_tail, resident_bytes, start_process
 from benchmarks.gateway_requests import KINDS
 from benchmarks.gateway_upstream import SLOW_CHUNKS, STREAMED_CHUNKS
 from benchmarks.harness import BadData, Cell
@@ -21,14 +21,14 @@ DIRECT = "direct"
 _PACED = " paced"
 
 # Which times of those that were measured.
-_Times = Callable[[Measured], Sequence[float]]
+_Times = Callable[[LoadResult], Sequence[float]]
 _ANSWERS: _Times = attrgetter("answer_ms")
 _FIRST_BYTES: _Times = attrgetter("first_byte_ms")
 _PIECES: _Times = attrgetter("piece_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class LoadCase:
     """What is sent by how many at once, for how long in each round; `others` are measured in it too.
 
     Only the first `most` requests of each connection are sent, with a pause after each answer.
@@ -37,7 +37,7 @@ class Case:
     kind: str
     connections: int
     seconds: float
-    most: int = 10**9
+    max_requests: int = 10**9
     pause_seconds: float = 0.0
     others: tuple[str, ...] = ()
 
@@ -47,48 +47,50 @@ class Case:
         return self.kind.removesuffix(_PACED) + _PACED if self.pause_seconds else self.kind
 
 
-class Load:
+class LoadGenerator:
     """The process that sends."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self._process, self._log = process, log
         self._jobs = 0
 
-    def measure(self, server: Server, case: Case, *, seconds: float | None = None) -> Measured:
+    def measure(self, server: Server, case: LoadCase, *, seconds: float | None = None) -> LoadResult:
         """What it measures of one server in one case; no two times are the requests the same."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._jobs += 1
-        job = Job(
+        job = LoadJob(
             port=server.port,
             kind=case.kind,
             seed=f"{time.time():.0f}.{self._jobs}",
             connections=case.connections,
             seconds=case.seconds if seconds is None else seconds,
-            most=case.most,
+            max_requests=case.max_requests,
             pause_seconds=case.pause_seconds,
             measured=(server.pid,),
         )
         self._process.stdin.write(json.dumps(asdict(job)) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
-        said = json.loads(line) if line else {"error": f"whoever sends has ended: {last(self._log)}"}
-        if "error" in said:
-            raise BadData(f"{server.name}, {case.kind}: {said['error']}\n{last(server.log)}")
-        return Measured(**said)
+        fields = json.loads(line) if line else {"error": f"whoever sends has ended: {log_tail(self._log)}"}
+        if "error" in fields:
+            raise BadData(f"{server.name}, {case.kind}: {fields['error']}\n{log_tail(server.log)}")
+        return LoadResult(**fields)
 
 
 @contextmanager
-def sending(folder: Path) -> Iterator[Load]:
+def load_generator(folder: Path) -> Iterator[LoadGenerator]:
     """The process that sends, until the end of the block."""
     log = folder / "load.log"
-    with started([sys.executable, "-m", "benchmarks.gateway_load"], log=log) as process:
-        yield Load(process, log)
+    with start_process([sys.executable, "-m", "benchmarks.gateway_load"], log=log) as process:
+        yield LoadGenerator(process, log)
 
 
-def rounds(load: Load, servers: Sequence[Server], case: Case, count: int) -> dict[str, list[Measured]]:
+def run_rounds(
+    load: LoadGenerator, servers: Sequence[Server], case: LoadCase, count: int
+) -> dict[str, list[LoadResult]]:
     """What was measured of each server in so many rounds; a first, shorter one warms up."""
-    found: dict[str, list[Measured]] = {server.name: [] for server in servers}
+    found: dict[str, list[LoadResult]] = {server.name: [] for server in servers}
     order = list(servers)
     for turn in range(count + 1):
         for server in order:
@@ -96,28 +98,30 @@ def rounds(load: Load, servers: Sequence[Server], case: Case, count: int) -> dic
             if turn:
                 found[server.name].append(measured)
         order.append(order.pop(0))
-    ours = ", ".join(f"{name} {_middle(found[name], 0.5):.2f} ms" for name in found)
-    tell(f"{case.name}, {case.connections} at once: {ours}")
+    ours = ", ".join(f"{name} {_median_quantile(found[name], 0.5):.2f} ms" for name in found)
+    print_progress(f"{case.name}, {case.connections} at once: {ours}")
     return found
 
 
-def rows(case: Case, found: Mapping[str, Sequence[Measured]]) -> list[dict[str, Cell]]:
+def rows(case: LoadCase, found: Mapping[str, Sequence[LoadResult]]) -> list[dict[str, Cell]]:
     """What a case came to, one row a server."""
     return [_row(case, name, measured, found[DIRECT]) for name, measured in found.items()]
 
 
-def _row(case: Case, name: str, measured: Sequence[Measured], direct: Sequence[Measured]) -> dict[str, Cell]:
+def _row(
+    case: LoadCase, name: str, measured: Sequence[LoadResult], direct: Sequence[LoadResult]
+) -> dict[str, Cell]:
     answers = sum(len(one.answer_ms) for one in measured)
     elapsed = sum(one.elapsed_seconds for one in measured)
     return {
         "case": case.name,
         "at_once": case.connections,
         "who": name,
-        "p50_ms": round(_middle(measured, 0.5), 3),
-        "p99_ms": round(_middle(measured, 0.99), 3),
-        "added_p10_ms": round(_added(measured, direct, 0.1), 3) if name != DIRECT else None,
-        "added_p50_ms": round(_added(measured, direct, 0.5), 3) if name != DIRECT else None,
-        "added_p99_ms": round(_added(measured, direct, 0.99), 3) if name != DIRECT else None,
+        "p50_ms": round(_median_quantile(measured, 0.5), 3),
+        "p99_ms": round(_median_quantile(measured, 0.99), 3),
+        "added_p10_ms": round(_added_ms(measured, direct, 0.1), 3) if name != DIRECT else None,
+        "added_p50_ms": round(_added_ms(measured, direct, 0.5), 3) if name != DIRECT else None,
+        "added_p99_ms": round(_added_ms(measured, direct, 0.99), 3) if name != DIRECT else None,
         "per_second": round(answers / elapsed, 1),
         "cpu_us": round(sum(one.gateway_cpu_seconds for one in measured) / answers * 1e6, 1),
         "requests": answers,
@@ -125,7 +129,7 @@ def _row(case: Case, name: str, measured: Sequence[Measured], direct: Sequence[M
     }
 
 
-def stream_rows(case: Case, found: Mapping[str, Sequence[Measured]]) -> list[dict[str, Cell]]:
+def stream_rows(case: LoadCase, found: Mapping[str, Sequence[LoadResult]]) -> list[dict[str, Cell]]:
     """When the first byte of an answer comes, how fast its pieces do, and how long each is under way.
 
     The last is known of those that are written slowly: of the others, most wait for those before them.
@@ -151,45 +155,49 @@ def stream_rows(case: Case, found: Mapping[str, Sequence[Measured]]) -> list[dic
 
 
 def _delays(
-    what: str, measured: Sequence[Measured], direct: Sequence[Measured] | None, of: _Times
+    prefix: str, measured: Sequence[LoadResult], direct: Sequence[LoadResult] | None, read_times: _Times
 ) -> dict[str, Cell]:
     row: dict[str, Cell] = {}
     for share, name in ((0.5, "p50_ms"), (0.99, "p99_ms")):
-        row[f"{what}_{name}"] = round(_middle(measured, share, of), 3)
-        row[f"{what}_added_{name}"] = None if direct is None else round(_added(measured, direct, share, of), 3)
+        row[f"{prefix}_{name}"] = round(_median_quantile(measured, share, read_times), 3)
+        row[f"{prefix}_added_{name}"] = (
+            None if direct is None else round(_added_ms(measured, direct, share, read_times), 3)
+        )
     return row
 
 
-def _middle(measured: Sequence[Measured], share: float, of: _Times = _ANSWERS) -> float:
+def _median_quantile(measured: Sequence[LoadResult], share: float, read_times: _Times = _ANSWERS) -> float:
     """The quantile of a round, in the middle of all rounds."""
-    return statistics.median(_quantile(of(one), share) for one in measured)
+    return statistics.median(_quantile(read_times(result), share) for result in measured)
 
 
-def _added(
-    measured: Sequence[Measured], direct: Sequence[Measured], share: float, of: _Times = _ANSWERS
+def _added_ms(
+    measured: Sequence[LoadResult], direct: Sequence[LoadResult], share: float, read_times: _Times = _ANSWERS
 ) -> float:
     """How much longer it takes than the direct call; the median over rounds, as a busy moment hits both."""
     pairs = zip(measured, direct, strict=True)
-    return statistics.median(_quantile(of(one), share) - _quantile(of(other), share) for one, other in pairs)
+    return statistics.median(
+        _quantile(read_times(one), share) - _quantile(read_times(other), share) for one, other in pairs
+    )
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
-def memory(load: Load, server: Server, requests: int, *, seconds: float) -> dict[str, Cell]:
+def measure_memory(load: LoadGenerator, server: Server, requests: int, *, seconds: float) -> dict[str, Cell]:
     """The memory of a server before, half-way through and after requests of many sessions, 16 at once.
 
     Whoever is too slow for all of them is looked at after as many as there was time for.
     """
-    case = Case(kind="many", connections=16, seconds=seconds / 2, most=requests // 32)
+    case = LoadCase(kind="many", connections=16, seconds=seconds / 2, max_requests=requests // 32)
     before = resident_bytes(server.pid)
     first = load.measure(server, case)
     half = resident_bytes(server.pid)
     second = load.measure(server, case)
     after = resident_bytes(server.pid)
     done = len(first.answer_ms), len(first.answer_ms) + len(second.answer_ms)
-    tell(f"memory, {server.name}: {after / 1e6:.0f} MB after {done[1]} requests")
+    print_progress(f"memory, {server.name}: {after / 1e6:.0f} MB after {done[1]} requests")
     return {
         "who": server.name,
         "requests": done[1],
@@ -202,6 +210,6 @@ def memory(load: Load, server: Server, requests: int, *, seconds: float) -> dict
     }
 
 
-def tell(said: str) -> None:
+def print_progress(text: str) -> None:
     """Say how far it has come."""
-    print(f"{time.strftime('%H:%M:%S')} {said}", file=sys.stderr, flush=True)
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)

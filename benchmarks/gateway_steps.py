@@ -14,15 +14,15 @@ import time
 from pathlib import Path
 
 from foveate.engine.exchange import Exchange
-from foveate.engine.watch import Unwatched
-from foveate.gateway.assembly import assembled
-from foveate.gateway.serving import live_choices
-from foveate.upstream.sockets import listening
+from foveate.engine.watch import NullObserver
+from foveate.gateway.assembly import open_gateway
+from foveate.gateway.serving import load_live_config
+from foveate.upstream.sockets import open_listening_socket
 
 READ_AND_WRITE, PROVIDER, SETTLE = "read and write", "provider and answer", "settle"
 
 
-class Stopwatch(Unwatched):
+class Stopwatch(NullObserver):
     """What each part of the way took, of every request."""
 
     def __init__(self) -> None:
@@ -30,19 +30,19 @@ class Stopwatch(Unwatched):
         self._steps_seconds = 0.0
         self._cpu_seconds = 0.0
 
-    def took(self, step: str, seconds: float) -> None:
+    def on_step(self, step: str, seconds: float) -> None:
         """A step is done."""
-        self._note(step, seconds, self._cpu())
+        self._record(step, seconds, self._cpu())
         self._steps_seconds += seconds
 
-    def ended(self, exchange: Exchange) -> None:
+    def on_finished(self, exchange: Exchange) -> None:
         """A request is done. One comes after the other, so all steps since the last one are its own."""
-        self._note(READ_AND_WRITE, exchange.sent_at - exchange.came_at - self._steps_seconds)
-        self._note(PROVIDER, exchange.ended_at - exchange.sent_at)
-        self._note(SETTLE, time.time() - exchange.ended_at, self._cpu())
+        self._record(READ_AND_WRITE, exchange.sent_at - exchange.received_at - self._steps_seconds)
+        self._record(PROVIDER, exchange.ended_at - exchange.sent_at)
+        self._record(SETTLE, time.time() - exchange.ended_at, self._cpu())
         self._steps_seconds = 0.0
 
-    def told(self) -> dict[str, list[tuple[float, float | None]]]:
+    def take_durations(self) -> dict[str, list[tuple[float, float | None]]]:
         """All of it, and none of it any more."""
         took, self._took = self._took, {}
         return took
@@ -51,7 +51,7 @@ class Stopwatch(Unwatched):
         before, self._cpu_seconds = self._cpu_seconds, time.thread_time()
         return self._cpu_seconds - before
 
-    def _note(self, part: str, seconds: float, cpu_seconds: float | None = None) -> None:
+    def _record(self, part: str, seconds: float, cpu_seconds: float | None = None) -> None:
         pair = (seconds * 1e3, None if cpu_seconds is None else cpu_seconds * 1e3)
         self._took.setdefault(part, []).append(pair)
 
@@ -60,9 +60,11 @@ async def _serve(config: Path) -> None:
     import uvicorn
 
     watch = Stopwatch()
-    choices = live_choices(config, os.environ)
-    with listening("127.0.0.1", 0) as where:
-        async with assembled(lambda: choices.now().made, environment=os.environ, watch=watch) as gateway:
+    choices = load_live_config(config, os.environ)
+    with open_listening_socket("127.0.0.1", 0) as where:
+        async with open_gateway(
+            lambda: choices.current().value, environment=os.environ, observer=watch
+        ) as gateway:
             server = uvicorn.Server(
                 uvicorn.Config(
                     gateway,
@@ -78,7 +80,7 @@ async def _serve(config: Path) -> None:
             serving = asyncio.ensure_future(server.serve(sockets=[where]))
             print(where.getsockname()[1], flush=True)
             while await asyncio.to_thread(sys.stdin.readline):
-                print(json.dumps(watch.told()), flush=True)
+                print(json.dumps(watch.take_durations()), flush=True)
             server.should_exit = True
             await serving
 

@@ -33,7 +33,7 @@ _NEW_TOKENS = 400
 _CHAT_USAGE = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15}
 
 
-class Provider(asyncio.BufferedProtocol):
+class InstantProvider(asyncio.BufferedProtocol):
     """One connection: a request, its answer, the next request."""
 
     def __init__(self) -> None:
@@ -106,13 +106,13 @@ class Provider(asyncio.BufferedProtocol):
             loop.call_soon(self._write_next, pieces)
 
 
-def _whole(answer: object) -> bytes:
+def _complete_response(answer: object) -> bytes:
     body = json.dumps(answer).encode()
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
     return head + body
 
 
-def _pieces(events: Iterable[bytes]) -> Iterator[bytes]:
+def _stream_pieces(events: Iterable[bytes]) -> Iterator[bytes]:
     """An answer of events, each an HTTP chunk of its own; the first goes with the head."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     for event in events:
@@ -123,7 +123,7 @@ def _pieces(events: Iterable[bytes]) -> Iterator[bytes]:
 
 def _slow_pieces() -> Iterator[bytes]:
     """An answer whose pieces say when they were written: when they are asked for."""
-    return _pieces(_anthropic_events(f" word @{time.monotonic():.6f}@" for _ in range(SLOW_CHUNKS)))
+    return _stream_pieces(_anthropic_events(f" word @{time.monotonic():.6f}@" for _ in range(SLOW_CHUNKS)))
 
 
 def _anthropic_events(words: Iterable[str]) -> Iterator[bytes]:
@@ -201,9 +201,11 @@ _SUMMARY = (
     "documentation has to say more. Next: go on with the module that was read last, and then run the tests."
 )
 _ANTHROPIC_BODY = {False: _anthropic_body("Hello"), True: _anthropic_body(_SUMMARY)}
-_ANTHROPIC_PIECES = list(_pieces(_anthropic_events(f" word {number}" for number in range(STREAMED_CHUNKS))))
-_CHAT_PIECES = list(_pieces(_chat_events()))
-_CHAT_ANSWER = _whole(
+_ANTHROPIC_PIECES = list(
+    _stream_pieces(_anthropic_events(f" word {number}" for number in range(STREAMED_CHUNKS)))
+)
+_CHAT_PIECES = list(_stream_pieces(_chat_events()))
+_CHAT_ANSWER = _complete_response(
     {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -219,7 +221,7 @@ _CHAT_ANSWER = _whole(
 
 async def _serve() -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(Provider, "127.0.0.1", 0, backlog=1024)
+    server = await loop.create_server(InstantProvider, "127.0.0.1", 0, backlog=1024)
     print(server.sockets[0].getsockname()[1], flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
     server.close()

@@ -31,14 +31,14 @@ _ROUND = (
 )
 # How long: all the same chance, and the same sizes in every cycle, so that one can be compared with another.
 _CYCLE_TURNS = 2 * len(_ROUND)
-_LEAST_BYTES, _MOST_BYTES = 200, 3000
+_MIN_BYTES, _MAX_BYTES = 200, 3000
 _SEED = 2000
 
 Message = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class SessionTimings:
     """Total seconds of each way to count it, by name, and our seconds per turn at each of `WINDOWS`."""
 
     total_seconds: Mapping[str, float]
@@ -46,7 +46,9 @@ class Session:
     rows: Sequence[Mapping[str, Cell]]
 
 
-def grow(sources: Mapping[str, Source], encode: Callable[[str], Sequence[int]]) -> Session:
+def time_growing_session(
+    sources: Mapping[str, Source], encode: Callable[[str], Sequence[int]]
+) -> SessionTimings:
     """Counts one session in every way; `encode` is tiktoken's."""
     body = _opening()
     ours: list[list[float]] = []
@@ -64,8 +66,8 @@ def grow(sources: Mapping[str, Source], encode: Callable[[str], Sequence[int]]) 
         "foveate": statistics.median(map(sum, ours)),
         "tiktoken_memo": statistics.median(map(sum, memoed)),
     } | {name: _area(_seconds_at(call)) for name, call in whole.items()}
-    usual = {name: _usual(rounds) for name, rounds in (("foveate", ours), ("tiktoken_memo", memoed))}
-    windows = {turn: _around(usual["foveate"], turn) for turn in WINDOWS}
+    usual = {name: _median_turns(rounds) for name, rounds in (("foveate", ours), ("tiktoken_memo", memoed))}
+    windows = {turn: _mean_around(usual["foveate"], turn) for turn in WINDOWS}
     rows: list[dict[str, Cell]] = [
         {
             "measure": f"session of {TURNS} turns",
@@ -77,15 +79,15 @@ def grow(sources: Mapping[str, Source], encode: Callable[[str], Sequence[int]]) 
     ]
     for name, turns in usual.items():
         rows += [
-            {"measure": "one turn", "who": name, "turn": turn, "us": round(_around(turns, turn) * 1e6, 1)}
+            {"measure": "one turn", "who": name, "turn": turn, "us": round(_mean_around(turns, turn) * 1e6, 1)}
             for turn in WINDOWS
         ]
-    return Session(total_seconds=totals, turn_seconds=windows, rows=rows)
+    return SessionTimings(total_seconds=totals, turn_seconds=windows, rows=rows)
 
 
 def _plan() -> list[tuple[str, int, str]]:
     chance = random.Random(_SEED)
-    sizes = [chance.randint(_LEAST_BYTES, _MOST_BYTES) for _ in range(_CYCLE_TURNS)]
+    sizes = [chance.randint(_MIN_BYTES, _MAX_BYTES) for _ in range(_CYCLE_TURNS)]
     turns = zip(itertools.cycle(_ROUND), itertools.cycle(sizes), strict=False)
     return [(role, size, kind) for (role, kind), size in itertools.islice(turns, TURNS)]
 
@@ -131,10 +133,10 @@ def _conversation(body: dict[str, Any], messages: Sequence[Message]) -> list[flo
     conversation.count()
     seconds = []
     for message in messages:
-        began = time.perf_counter()
+        started = time.perf_counter()
         conversation.append(message)
         conversation.count()
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - started)
     return seconds
 
 
@@ -144,7 +146,7 @@ def _with_memo(messages: Sequence[Message], encode: Callable[[str], Sequence[int
     texts: list[str] = []
     seconds = []
     for message in messages:
-        began = time.perf_counter()
+        started = time.perf_counter()
         texts.append(_text(message))
         total = 3
         for text in texts:
@@ -152,7 +154,7 @@ def _with_memo(messages: Sequence[Message], encode: Callable[[str], Sequence[int
             if tokens is None:
                 tokens = memo[text] = len(encode(text))
             total += tokens + 4
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - started)
     return seconds
 
 
@@ -192,9 +194,9 @@ def _seconds_at(count: Callable[[int], None]) -> list[tuple[int, float]]:
     for length in _LENGTHS:
         taken = []
         for turn in range(max(length - _ROUNDS, 0), length + 1):
-            began = time.perf_counter()
+            started = time.perf_counter()
             count(turn)
-            taken.append(time.perf_counter() - began)
+            taken.append(time.perf_counter() - started)
         found.append((length, statistics.median(taken[1:])))
     return found
 
@@ -206,12 +208,12 @@ def _area(points: Sequence[tuple[int, float]]) -> float:
     return points[0][1] + between
 
 
-def _usual(rounds: Sequence[Sequence[float]]) -> list[float]:
+def _median_turns(rounds: Sequence[Sequence[float]]) -> list[float]:
     """Of each turn, the middle one of its rounds."""
     return [statistics.median(turn) for turn in zip(*rounds, strict=True)]
 
 
-def _around(seconds: Sequence[float], turn: int) -> float:
+def _mean_around(seconds: Sequence[float], turn: int) -> float:
     """The mean of the cycle around `turn`, so that every window holds the same kinds of messages."""
     last = min(max(turn + _CYCLE_TURNS // 2, _CYCLE_TURNS), len(seconds))
     return statistics.mean(seconds[last - _CYCLE_TURNS : last])

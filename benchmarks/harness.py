@@ -127,7 +127,7 @@ def as_text(name: str, report: Report) -> str:
     """The same, to be read."""
     blocks = [name, table([{"figure": key, "": value} for key, value in report.figures.items()])]
     for peer, figures in report.peers.items():
-        blocks.append(table([{f"peer: {peer}": k, "": _cell(v)} for k, v in figures.items()]))
+        blocks.append(table([{f"peer: {peer}": k, "": _format_cell(v)} for k, v in figures.items()]))
     blocks.append(table(report.rows))
     blocks += [f"{title}\n{table(rows)}" for title, rows in report.tables.items()]
     return "\n\n".join(block for block in blocks if block)
@@ -136,7 +136,7 @@ def as_text(name: str, report: Report) -> str:
 def table(rows: Sequence[Mapping[str, Cell]]) -> str:
     """Rows under their keys, numbers to the right; nothing where there are no rows."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    cells = [columns] + [[_cell(row.get(column)) for column in columns] for row in rows]
+    cells = [columns] + [[_format_cell(row.get(column)) for column in columns] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     numeric = [all(isinstance(row.get(column), int | float | None) for row in rows) for column in columns]
     return "\n".join(
@@ -148,7 +148,7 @@ def table(rows: Sequence[Mapping[str, Cell]]) -> str:
     )
 
 
-def _cell(value: object) -> str:
+def _format_cell(value: object) -> str:
     match value:
         case None:
             return "-"
@@ -194,10 +194,10 @@ def time_side_by_side(
     for turn in range(rounds + 1):
         for name in order:
             call = contenders[name]
-            began = time.perf_counter()
+            started = time.perf_counter()
             for _ in range(calls):
                 call()
             if turn:
-                seconds[name].append((time.perf_counter() - began) / calls)
+                seconds[name].append((time.perf_counter() - started) / calls)
         order.append(order.pop(0))
     return Timings(seconds)

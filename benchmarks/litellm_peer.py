@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from benchmarks.recorded import Call
+from benchmarks.recorded import RecordedCall
 from foveate import wire
 from foveate.values import (
     Document,
@@ -36,17 +36,17 @@ import litellm  # noqa: E402
 litellm.suppress_debug_info = True
 
 # litellm prices a picture whose detail is not said without looking at it; what stands here does not matter.
-_PICTURE = "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
+_IMAGE = "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 
 
-def count(call: Call, request: Request) -> int | None:
+def count(call: RecordedCall, request: Request) -> int | None:
     """What litellm counts for a recorded call, None where it raises."""
     messages, tools = _chat(call, request)
     choice = call.body.get("tool_choice")
     named = isinstance(choice, dict) and isinstance(choice.get("function"), dict)
     try:
         found: int = litellm.token_counter(
-            model=_name(call.model),
+            model=_litellm_name(call.model),
             messages=messages,
             tools=tools or None,
             tool_choice=choice if named or choice == "none" else None,
@@ -56,14 +56,14 @@ def count(call: Call, request: Request) -> int | None:
     return found
 
 
-def _name(model: str) -> str:
+def _litellm_name(model: str) -> str:
     """The name under which litellm knows `model`, so that it picks the tokenizer meant for it."""
     bare = model.rpartition("/")[2]
     known = bare in litellm.open_ai_chat_completion_models or bare in litellm.anthropic_models
     return bare if known else model
 
 
-def _chat(call: Call, request: Request) -> tuple[list[Chat], list[Any]]:
+def _chat(call: RecordedCall, request: Request) -> tuple[list[Chat], list[Any]]:
     """Messages and tools, with the system prompt among the messages."""
     body = call.body
     if request.format is Format.CHAT:
@@ -74,13 +74,13 @@ def _chat(call: Call, request: Request) -> tuple[list[Chat], list[Any]]:
         system = list(_messages(Message(role="system", parts=request.system)))
     if request.format is Format.ANTHROPIC:
         return [*system, *(body.get("messages") or ())], list(body.get("tools") or ())
-    messages = [wire.message(request.format, raw) for raw in request.messages]
-    tools = [_function(wire.tool(request.format, raw)) for raw in request.tools]
+    messages = [wire.parse_message(request.format, raw) for raw in request.messages]
+    tools = [_function(wire.parse_tool(request.format, raw)) for raw in request.tools]
     return [*system, *(made for message in messages for made in _messages(message))], tools
 
 
 def _function(tool: Tool) -> Chat:
-    parameters = wire.body.value(tool.parameters)
+    parameters = wire.body.parse_json(tool.parameters)
     inner = {"name": tool.name, "description": tool.description, "parameters": parameters}
     return {"type": "function", "function": inner}
 
@@ -90,12 +90,12 @@ def _messages(message: Message) -> Iterable[Chat]:
     for part in message.parts:
         if isinstance(part, ToolResult):
             yield {"role": "tool", "tool_call_id": part.id, "content": _content(part.parts)}
-    said = [part for part in message.parts if not isinstance(part, ToolResult | ToolCall)]
+    texts = [part for part in message.parts if not isinstance(part, ToolResult | ToolCall)]
     calls = [part for part in message.parts if isinstance(part, ToolCall)]
-    if not said and not calls:
+    if not texts and not calls:
         return
     role = "assistant" if message.role == "model" else message.role
-    found: Chat = {"role": role, "content": _content(said)}
+    found: Chat = {"role": role, "content": _content(texts)}
     if calls:
         found["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -117,7 +117,7 @@ def _block(part: Part) -> Chat | None:
         case Document(text=text, pages=None) if text:
             return {"type": "text", "text": text}
         case Image() | Document():
-            return {"type": "image_url", "image_url": {"url": _PICTURE}}
+            return {"type": "image_url", "image_url": {"url": _IMAGE}}
         case Opaque(raw=raw):
             return {"type": "text", "text": raw.decode("utf-8", "replace")}
         case _:

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from foveate.replay.reading import peek, read
-from foveate.replay.recordings import Call, Said, Source
+from foveate.replay.reading import peek_file, read_recordings
+from foveate.replay.recordings import RecordedCall, RecordedMessage, RecordingSource
 from foveate.values import CacheUsage
-from foveate.wire.body import compact
+from foveate.wire.body import to_json
 
 # Where in a block the text stands that a model reads.
 _TEXTS: Mapping[str, str] = {
@@ -19,7 +19,7 @@ _TEXTS: Mapping[str, str] = {
     "tool_use": "input",
     "tool_result": "content",
 }
-_AGENTS = (Source.CLAUDE_CODE, Source.PI)
+_AGENTS = (RecordingSource.CLAUDE_CODE, RecordingSource.PI)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class LoggedBlock:
     """One block of a message: what it is, all that the log has of it, and the text that a model reads."""
 
     kind: str
-    said: str
+    raw: str
     text: str
     call: str
 
@@ -74,23 +74,28 @@ def read_logs(paths: Iterable[Path]) -> Logs:
     """The requests of all logs at `paths` that an agent has left there, each with its bill."""
     logs = Logs()
     for path in paths:
-        if peek(path).source not in _AGENTS:
+        if peek_file(path).source not in _AGENTS:
             continue
-        for recording in read(path):
-            seen: dict[Said, LoggedMessage] = {}
-            logs.broken_lines += len(recording.broken)
+        for recording in read_recordings(path):
+            seen: dict[RecordedMessage, LoggedMessage] = {}
+            logs.broken_lines += len(recording.unreadable)
             for call in recording.calls:
-                if call.billed is not None:
+                if call.usage is not None:
                     is_agent = call.conversation != recording.name
                     logs.requests.append(
-                        _request(call, call.billed.cache, recording.source, path.name, is_agent, seen)
+                        _request(call, call.usage.cache, recording.source, path.name, is_agent, seen)
                     )
     logs.requests.sort(key=lambda request: request.at)
     return logs
 
 
 def _request(
-    call: Call, billed: CacheUsage, client: str, log: str, is_agent: bool, seen: dict[Said, LoggedMessage]
+    call: RecordedCall,
+    billed: CacheUsage,
+    client: str,
+    log: str,
+    is_agent: bool,
+    seen: dict[RecordedMessage, LoggedMessage],
 ) -> LoggedRequest:
     return LoggedRequest(
         client=client,
@@ -99,20 +104,20 @@ def _request(
         is_agent=is_agent,
         model=call.model,
         at=call.at,
-        answers_at=call.answers_at,
-        messages=tuple(_messages(call.last, seen)),
-        thinks=call.thinks,
+        answers_at=call.response_at,
+        messages=tuple(_messages(call.last_message, seen)),
+        thinks=call.has_thinking,
         billed=billed,
     )
 
 
-def _messages(last: Said, seen: dict[Said, LoggedMessage]) -> Iterator[LoggedMessage]:
+def _messages(last: RecordedMessage, seen: dict[RecordedMessage, LoggedMessage]) -> Iterator[LoggedMessage]:
     for said in last.history():
         known = seen.get(said)
         if known is None:
             blocks = tuple(map(_block, msgspec.json.decode(said.raw)["content"]))
             known = seen[said] = LoggedMessage(
-                role=said.role, blocks=blocks, latest=said.latest % (len(blocks) or 1)
+                role=said.role, blocks=blocks, latest=said.last_logged_block % (len(blocks) or 1)
             )
         if known.blocks:
             yield known
@@ -123,7 +128,7 @@ def _block(block: dict[str, Any]) -> LoggedBlock:
     text = block.get(_TEXTS.get(kind, ""))
     return LoggedBlock(
         kind=kind,
-        said=compact(block).decode(),
-        text=text if isinstance(text, str) else compact(text).decode() if text else "",
+        raw=to_json(block).decode(),
+        text=text if isinstance(text, str) else to_json(text).decode() if text else "",
         call=str(block.get("tool_use_id") or block.get("id") or ""),
     )

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.harness import BadData
-from benchmarks.memory_sets import WORG, archived
+from benchmarks.memory_sets import WORG, read_archive
 from benchmarks.recorded import DATA
 
 NODES_A_FILE = 100
 _FILES_A_FOLDER = 50
 _SEED = 20261115
-_DEEPEST = 4
+_MAX_LEVEL = 4
 # With its heading a node is about 230 bytes.
 _WORDS = (12, 48)
 _PLAIN = re.compile(r"[\w'.,-]*\w[\w'.,-]*")
@@ -26,7 +26,7 @@ def vocabulary(data: Path | None) -> list[str]:
         BadData: there are none.
     """
     found: list[str] = []
-    for name, _, content in archived((data or DATA) / WORG):
+    for name, _, content in read_archive((data or DATA) / WORG):
         if name.endswith(".org"):
             found += filter(_PLAIN.fullmatch, content.decode("utf-8", "replace").split())
     words = [word for word in found if len(word) <= 24 and "private" not in word.lower()]
@@ -60,7 +60,7 @@ def _levels(chance: random.Random) -> Iterator[int]:
     level = 1
     for _ in range(NODES_A_FILE - 1):
         yield level
-        level = min(max(1, level + chance.choice((-2, -1, 0, 0, 0, 1, 1))), _DEEPEST)
+        level = min(max(1, level + chance.choice((-2, -1, 0, 0, 0, 1, 1))), _MAX_LEVEL)
 
 
 def _org(chance: random.Random, words: Sequence[str]) -> Iterator[str]:

@@ -9,12 +9,12 @@ from benchmarks.tiktoken_peer import o200k
 Ranking = Callable[[str], Sequence[int]]
 """The numbers of the texts for a query, the best first."""
 
-_BETWEEN = "\n\n"
+_SEPARATOR = "\n\n"
 # Texts one after the other can be a few tokens fewer than each alone.
-_SEAM_TOKENS = 2
+_JOIN_TOKENS = 2
 
 
-class Window:
+class TokenWindow:
     """A window of gpt-4o, filled by the tokens that tiktoken counts."""
 
     def __init__(self) -> None:
@@ -27,22 +27,20 @@ class Window:
         """How many tokens a text is."""
         return len(self._encode(text))
 
-    def packed(
-        self, texts: Sequence[str], sizes: Sequence[int], ranked: Sequence[int], limit_tokens: int
-    ) -> str:
+    def pack(self, texts: Sequence[str], sizes: Sequence[int], ranked: Sequence[int], limit_tokens: int) -> str:
         """The texts in their ranking, whole as long as there is room, the last one cut to fit exactly."""
         taken: list[str] = []
         tokens = 0
         for number in ranked:
             taken.append(texts[number])
-            tokens += max(sizes[number] - _SEAM_TOKENS, 0)
+            tokens += max(sizes[number] - _JOIN_TOKENS, 0)
             if tokens > limit_tokens:
                 break
-        encoded = self._encode(_BETWEEN.join(taken))
+        encoded = self._encode(_SEPARATOR.join(taken))
         return self._decode(encoded[:limit_tokens], errors="ignore")
 
 
-def bm25(texts: Sequence[str], *, stemmed: bool) -> Ranking:
+def bm25_ranking(texts: Sequence[str], *, stemmed: bool) -> Ranking:
     """bm25s as it comes, with its English stop words; with or without stems."""
     import bm25s
     import Stemmer
@@ -65,7 +63,7 @@ def bm25(texts: Sequence[str], *, stemmed: bool) -> Ranking:
     return ranked
 
 
-def nearest(texts: Sequence[str]) -> Ranking:
+def embedding_ranking(texts: Sequence[str]) -> Ranking:
     """By the cosine of the product's own embedder, of whole texts to the whole query."""
     from foveate.memory.embedding import default_embedder
 
@@ -74,7 +72,7 @@ def nearest(texts: Sequence[str]) -> Ranking:
     return lambda query: _best_first(vectors @ embedder.embed([query])[0])
 
 
-def newest(modified: Sequence[float]) -> Ranking:
+def newest_ranking(modified: Sequence[float]) -> Ranking:
     """Whatever is asked; of the same age the first goes first."""
     ranked = _best_first(np.asarray(modified))
     return lambda _: ranked

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks import memory_peers
 from benchmarks.harness import Cell, Report
-from benchmarks.memory_peers import Window
+from benchmarks.memory_peers import TokenWindow
 from benchmarks.memory_sets import NoteSet, Piece, Task, note_sets
 from foveate.memory.memory import Memory
 
@@ -34,7 +34,7 @@ Fill = Callable[[Task, int], str]
 
 
 @dataclass(slots=True)
-class Found:
+class MethodResult:
     """What a method put into a window of one size, task by task."""
 
     shares: list[float] = field(default_factory=list)
@@ -45,17 +45,17 @@ class Found:
     def mean(self) -> float:
         return statistics.mean(self.shares)
 
-    def ahead_of(self, other: "Found") -> list[float]:
+    def ahead_of(self, other: "MethodResult") -> list[float]:
         """By how much, task by task."""
         return [mine - theirs for mine, theirs in zip(self.shares, other.shares, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class SetResult:
     """What was found in one set, by method and limit."""
 
     notes: NoteSet
-    found: Mapping[tuple[str, int], Found]
+    found: Mapping[tuple[str, int], MethodResult]
     bounds: Mapping[int, float]
     """What the largest share could be at each limit."""
 
@@ -73,12 +73,12 @@ FIGURES = (
 def run(data: Path | None) -> Report:
     """Shares, and how they compare."""
     load = os.getloadavg()[0]
-    window = Window()
-    results = [_measured(notes, window) for notes in note_sets(data)]
+    window = TokenWindow()
+    results = [_measure(notes, window) for notes in note_sets(data)]
     figures: dict[str, float] = {}
     for result in results:
         figures |= _figures(result)
-    figures |= {"over_the_limit": sum(map(_over, results)), "load_before": load}
+    figures |= {"over_the_limit": sum(map(_count_over_limit, results)), "load_before": load}
     return Report(
         figures={name: round(value, 4) for name, value in figures.items()},
         peers={
@@ -93,60 +93,60 @@ def run(data: Path | None) -> Report:
     )
 
 
-def _measured(notes: NoteSet, window: Window) -> Result:
+def _measure(notes: NoteSet, window: TokenWindow) -> SetResult:
     texts = [f"# {piece.title}\n\n{piece.text}" if piece.title else piece.text for piece in notes.pieces]
     sizes = [window.count(text) for text in texts]
-    wanted = [_lines_of(notes.pieces, task) for task in notes.tasks]
-    found: dict[tuple[str, int], Found] = {}
+    wanted = [_required_lines(notes.pieces, task) for task in notes.tasks]
+    found: dict[tuple[str, int], MethodResult] = {}
     # Vectors that were kept at home would make the first question quicker than it is.
     with tempfile.TemporaryDirectory() as folder:
         notes.write(Path(folder))
         memory = Memory.load(folder)
-        for name, fill in {**_ours(memory), **_theirs(notes.pieces, texts, sizes, window)}.items():
+        for name, fill in {**_our_methods(memory), **_peer_methods(notes.pieces, texts, sizes, window)}.items():
             for limit in notes.limits:
-                found[name, limit] = _filled(fill, notes.tasks, wanted, limit, window)
+                found[name, limit] = _fill_all(fill, notes.tasks, wanted, limit, window)
     needed = [sum(sizes[number] for number in task.required) for task in notes.tasks]
     bounds = {limit: statistics.mean(min(1.0, limit / each) for each in needed) for limit in notes.limits}
-    return Result(notes=notes, found=found, bounds=bounds)
+    return SetResult(notes=notes, found=found, bounds=bounds)
 
 
-def _ours(memory: Memory) -> dict[str, Fill]:
+def _our_methods(memory: Memory) -> dict[str, Fill]:
     def fill(form: str) -> Fill:
         return lambda task, limit: memory.render(query=task.query, limit_tokens=limit, format=form).text
 
     return {form: fill(form) for form in _FORMATS}
 
 
-def _theirs(
-    pieces: Sequence[Piece], texts: Sequence[str], sizes: Sequence[int], window: Window
+def _peer_methods(
+    pieces: Sequence[Piece], texts: Sequence[str], sizes: Sequence[int], window: TokenWindow
 ) -> dict[str, Fill]:
     rankings = {
-        "bm25": memory_peers.bm25(texts, stemmed=False),
-        "bm25_stemmed": memory_peers.bm25(texts, stemmed=True),
-        "embedding": memory_peers.nearest(texts),
-        "newest": memory_peers.newest([piece.modified for piece in pieces]),
+        "bm25": memory_peers.bm25_ranking(texts, stemmed=False),
+        "bm25_stemmed": memory_peers.bm25_ranking(texts, stemmed=True),
+        "embedding": memory_peers.embedding_ranking(texts),
+        "newest": memory_peers.newest_ranking([piece.modified for piece in pieces]),
     }
 
     def fill(ranked: memory_peers.Ranking) -> Fill:
-        return lambda task, limit: window.packed(texts, sizes, ranked(task.query), limit)
+        return lambda task, limit: window.pack(texts, sizes, ranked(task.query), limit)
 
     return {name: fill(ranked) for name, ranked in rankings.items()}
 
 
-def _filled(
-    fill: Fill, tasks: Sequence[Task], wanted: Sequence[Sequence[str]], limit: int, window: Window
-) -> Found:
-    found = Found()
+def _fill_all(
+    fill: Fill, tasks: Sequence[Task], wanted: Sequence[Sequence[str]], limit: int, window: TokenWindow
+) -> MethodResult:
+    found = MethodResult()
     for task, lines in zip(tasks, wanted, strict=True):
-        began = time.perf_counter()
+        started = time.perf_counter()
         text = fill(task, limit)
-        found.seconds.append(time.perf_counter() - began)
-        found.shares.append(share_of(lines, text))
+        found.seconds.append(time.perf_counter() - started)
+        found.shares.append(found_share(lines, text))
         found.tokens.append(window.count(text))
     return found
 
 
-def _lines_of(pieces: Sequence[Piece], task: Task) -> list[str]:
+def _required_lines(pieces: Sequence[Piece], task: Task) -> list[str]:
     return [
         line
         for number in sorted(task.required)
@@ -160,7 +160,7 @@ def bare_lines(text: str) -> list[str]:
     return [bare for line in spaced if (bare := _BEFORE.sub("", line))]
 
 
-def share_of(wanted: Sequence[str], text: str) -> float:
+def found_share(wanted: Sequence[str], text: str) -> float:
     """The share of the characters of some bare lines that stand in a text."""
     lines = bare_lines(text)
     whole = {*lines, *(_AFTER.sub("", line) for line in lines if line.endswith((">", "}", ":")))}
@@ -169,7 +169,7 @@ def share_of(wanted: Sequence[str], text: str) -> float:
     return sum(map(len, there)) / sum(map(len, wanted))
 
 
-def _figures(result: Result) -> dict[str, float]:
+def _figures(result: SetResult) -> dict[str, float]:
     found: dict[str, float] = {}
     for limit in result.notes.limits:
         name = f"{result.notes.name}_{limit}"
@@ -182,7 +182,7 @@ def _figures(result: Result) -> dict[str, float]:
     return found
 
 
-def _rows(result: Result) -> Iterator[dict[str, Cell]]:
+def _rows(result: SetResult) -> Iterator[dict[str, Cell]]:
     """Every method, and by how much ours is ahead of it: in shares, in standard errors, in tasks."""
     for (method, limit), found in result.found.items():
         ahead = result.found[_OURS, limit].ahead_of(found)
@@ -207,7 +207,7 @@ def _rows(result: Result) -> Iterator[dict[str, Cell]]:
         yield row
 
 
-def _aims(results: Sequence[Result]) -> Iterator[dict[str, Cell]]:
+def _aims(results: Sequence[SetResult]) -> Iterator[dict[str, Cell]]:
     for result in results:
         for limit in result.notes.limits:
             ours = result.found[_OURS, limit].mean
@@ -221,7 +221,7 @@ def _aims(results: Sequence[Result]) -> Iterator[dict[str, Cell]]:
                 }
 
 
-def _over(result: Result) -> int:
+def _count_over_limit(result: SetResult) -> int:
     """How many of our texts are longer than they may be."""
     return sum(
         tokens > limit

@@ -17,14 +17,14 @@ from typing import Any
 
 from benchmarks import memory_generated
 from benchmarks.harness import BadData, Cell, Report
-from benchmarks.memory_sets import WORG, archived
+from benchmarks.memory_sets import WORG, read_archive
 from benchmarks.recorded import DATA
 from foveate.memory.memory import Memory
 
 SIZES = (1_000, 10_000, 100_000)
-_LARGEST = SIZES[-1]
+_MAX_SIZE = SIZES[-1]
 _TRACED = 10_000
-_MOST_SECONDS = 300
+_MAX_SECONDS = 300
 # What is still called linear.
 _LINEAR_EXPONENT = 1.1
 _GROWING = (
@@ -84,7 +84,7 @@ def run(data: Path | None) -> Report:
                 traced = {**_trial("ours_traced", folder, home), "text_bytes": size}
             for peer, kind in {"bm25s": "bm25s", "orgparse_and_markdown_it": "parsers"}.items():
                 peers[peer] |= {
-                    f"{name}_{nodes}": _rounded(value) for name, value in _trial(kind, folder, home).items()
+                    f"{name}_{nodes}": _round(value) for name, value in _trial(kind, folder, home).items()
                 }
     figures: dict[str, float] = {
         **{name: value for nodes in SIZES for name, value in _figures(nodes, ours[nodes])},
@@ -101,7 +101,7 @@ def run(data: Path | None) -> Report:
         figures=figures,
         peers=peers,
         rows=[
-            *({"size": nodes, **{k: _rounded(v) for k, v in ours[nodes].items()}} for nodes in SIZES),
+            *({"size": nodes, **{k: _round(v) for k, v in ours[nodes].items()}} for nodes in SIZES),
             *_aims(figures),
         ],
     )
@@ -120,7 +120,7 @@ def _trial(kind: str, folder: str, home: str) -> dict[str, Any]:
             env=os.environ | {"FOVEATE_HOME": home},
             stdout=subprocess.PIPE,
             check=True,
-            timeout=_MOST_SECONDS,
+            timeout=_MAX_SECONDS,
         )
     except subprocess.SubprocessError as error:
         raise BadData(f"the trial {kind} came to nothing: {error}") from None
@@ -159,7 +159,7 @@ def _exponent(trials: Mapping[int, Trial], name: str) -> float:
 
 def _worg(path: Path) -> dict[str, float]:
     """The real notes, loaded whole."""
-    files = [(name, content) for name, _, content in archived(path) if name.endswith(".org")]
+    files = [(name, content) for name, _, content in read_archive(path) if name.endswith(".org")]
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files:
             (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
@@ -181,15 +181,16 @@ def _worg(path: Path) -> dict[str, float]:
 def _aims(figures: Mapping[str, float]) -> list[dict[str, Cell]]:
     at_most: dict[str, float] = {
         **{
-            f"render_{kind}_ms_{_LARGEST}": 50.0 for kind in ("query", "long_query", "focus", "both", "neither")
+            f"render_{kind}_ms_{_MAX_SIZE}": 50.0
+            for kind in ("query", "long_query", "focus", "both", "neither")
         },
-        f"new_text_found_ms_{_LARGEST}": 200.0,
-        f"new_text_found_most_ms_{_LARGEST}": 200.0,
-        f"others_read_again_{_LARGEST}": 0.0,
-        f"bytes_a_node_beside_text_{_LARGEST}": 4096.0,
+        f"new_text_found_ms_{_MAX_SIZE}": 200.0,
+        f"new_text_found_most_ms_{_MAX_SIZE}": 200.0,
+        f"others_read_again_{_MAX_SIZE}": 0.0,
+        f"bytes_a_node_beside_text_{_MAX_SIZE}": 4096.0,
         **{f"growth_exponent_{name}": _LINEAR_EXPONENT for name in _GROWING},
     }
-    at_least = {f"new_text_found_{_LARGEST}": 1.0, "worg_documents": figures["worg_files"]}
+    at_least = {f"new_text_found_{_MAX_SIZE}": 1.0, "worg_documents": figures["worg_files"]}
     met = {
         **{f"{name} at most {most}": figures[name] <= most for name, most in at_most.items()},
         **{f"{name} at least {least}": figures[name] >= least for name, least in at_least.items()},
@@ -197,5 +198,5 @@ def _aims(figures: Mapping[str, float]) -> list[dict[str, Cell]]:
     return [{"aim": aim, "met": is_met} for aim, is_met in met.items()]
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
     return round(value, 5) if isinstance(value, float) else value

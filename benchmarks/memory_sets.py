@@ -28,12 +28,12 @@ _HEADINGS_ASKED = 120
 _TOGETHER = 4
 
 _HEADING = re.compile(r"^\*+ .*$", re.MULTILINE)
-_MARKS = re.compile(r"^\*+\s+|\s+:[\w:@]+:\s*$")
+_HEADING_MARKUP = re.compile(r"^\*+\s+|\s+:[\w:@]+:\s*$")
 _DRAWER = re.compile(r"^[ \t]*:\w+:[ \t]*\n.*?^[ \t]*:END:[ \t]*\n?", re.MULTILINE | re.DOTALL | re.IGNORECASE)
 _SENTENCE = re.compile(r"\s*(\w[^\n].*?[.!?])(?=\s)", re.DOTALL)
 _FENCED = re.compile(r"(^```.*?^```|^~~~.*?^~~~)", re.MULTILINE | re.DOTALL)
-_LONGEST_TURN = 6_000
-_LONGEST_ANSWER = 24_000
+_MAX_TURN_CHARS = 6_000
+_MAX_ANSWER_CHARS = 24_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def note_sets(data: Path | None) -> Iterator[NoteSet]:
     yield _dialogues(where / _SESSIONS)
 
 
-def archived(path: Path) -> list[tuple[str, float, bytes]]:
+def read_archive(path: Path) -> list[tuple[str, float, bytes]]:
     """Every file of an archive in the order of their names: its name, when it was changed, what it holds.
 
     Raises:
@@ -112,7 +112,7 @@ def _manuals(path: Path) -> NoteSet:
     tasks: list[dict[str, Any]] = []
     files: dict[str, str] = {}
     modified: dict[str, float] = {}
-    for name, when, content in archived(path):
+    for name, when, content in read_archive(path):
         if "/banking_knowledge/documents/" in name:
             document = json.loads(content)
             numbers[document["id"]] = len(pieces)
@@ -145,13 +145,13 @@ def _headings(path: Path, name: str, *, together: int) -> NoteSet:
     queries: dict[int, str] = {}
     files: dict[str, str] = {}
     modified: dict[str, float] = {}
-    sources = {name: (when, content) for name, when, content in archived(path) if name.endswith(".org")}
+    sources = {name: (when, content) for name, when, content in read_archive(path) if name.endswith(".org")}
     texts = {name: content.decode("utf-8") for name, (_, content) in sources.items()}
-    asked = _asked(texts)
+    asked = _pick_questions(texts)
     for file, text in texts.items():
         modified[file] = sources[file][0]
         kept, at = [], 0
-        for start, heading, body in _parted(text):
+        for start, heading, body in _split_headings(text):
             sentence = asked.get((file, start))
             if sentence is not None:
                 cut = text.index(sentence, start)
@@ -174,22 +174,22 @@ def _headings(path: Path, name: str, *, together: int) -> NoteSet:
     )
 
 
-def _parted(text: str) -> Iterator[tuple[int, str, str]]:
+def _split_headings(text: str) -> Iterator[tuple[int, str, str]]:
     """Where each heading's own text starts, its title, and the text; first what stands above all headings."""
     found = [
         (0, 0, ""),
-        *((each.start(), each.end(), _MARKS.sub("", each[0])) for each in _HEADING.finditer(text)),
+        *((each.start(), each.end(), _HEADING_MARKUP.sub("", each[0])) for each in _HEADING.finditer(text)),
     ]
     ends = [start for start, _, _ in found[1:]] + [len(text)]
     for (_, start, title), end in zip(found, ends, strict=True):
         yield start, title.strip(), text[start:end]
 
 
-def _asked(texts: Mapping[str, str]) -> dict[tuple[str, int], str]:
+def _pick_questions(texts: Mapping[str, str]) -> dict[tuple[str, int], str]:
     """The sentences that are taken out, by file and place: of headings with enough text behind them."""
     fit: dict[tuple[str, int], str] = {}
     for file, text in texts.items():
-        for start, title, body in _parted(text):
+        for start, title, body in _split_headings(text):
             said = _DRAWER.sub("", body)
             first = _SENTENCE.match(said.split("\n\n")[0].strip() + "\n")
             if not title or first is None or not 50 <= len(said.split()) <= 400:
@@ -205,7 +205,7 @@ def _asked(texts: Mapping[str, str]) -> dict[tuple[str, int], str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
+class _DialogueTurn:
     who: str
     text: str
     when: datetime
@@ -234,7 +234,7 @@ def _dialogues(folder: Path) -> NoteSet:
                 answers.setdefault(question, set()).add(len(pieces))
             title = f"{turn.who}, {turn.when:%Y-%m-%d %H:%M}"
             pieces.append(Piece(title, turn.text, turn.when.timestamp()))
-            lines += [f"## {title}", "", _lowered(turn.text), ""]
+            lines += [f"## {title}", "", _lower_headings(turn.text), ""]
         files[f"{name}.md"] = "\n".join(lines)
         modified[f"{name}.md"] = max((turn.when.timestamp() for turn in turns), default=0.0)
     return NoteSet(
@@ -245,18 +245,18 @@ def _dialogues(folder: Path) -> NoteSet:
         tasks=[
             Task(question, frozenset(found))
             for question, found in answers.items()
-            if sum(len(pieces[number].text) for number in found) <= _LONGEST_ANSWER
+            if sum(len(pieces[number].text) for number in found) <= _MAX_ANSWER_CHARS
         ],
         limits=(500, 1000, 2000, 4000, 8000),
     )
 
 
-def _is_question(turn: _Turn) -> bool:
+def _is_question(turn: _DialogueTurn) -> bool:
     said = turn.text
     return turn.who == "User" and 5 <= len(said.split()) <= 400 and not said.startswith(("<", "Caveat"))
 
 
-def _lowered(text: str) -> str:
+def _lower_headings(text: str) -> str:
     """With its headings two levels lower, so that they stand below that of the turn."""
     parts = _FENCED.split(text)
     return "".join(
@@ -265,21 +265,21 @@ def _lowered(text: str) -> str:
     )
 
 
-def _turns(path: Path) -> list[_Turn]:
+def _turns(path: Path) -> list[_DialogueTurn]:
     found = []
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         for entry in map(json.loads, lines):
             message = entry.get("message")
             if not isinstance(message, dict) or message.get("role") not in ("user", "assistant"):
                 continue
-            said = _said(message.get("content")).strip()[:_LONGEST_TURN]
+            said = _content_text(message.get("content")).strip()[:_MAX_TURN_CHARS]
             if said and not entry.get("isMeta"):
                 when = datetime.fromisoformat(entry["timestamp"])
-                found.append(_Turn(message["role"].capitalize(), said, when))
+                found.append(_DialogueTurn(message["role"].capitalize(), said, when))
     return found
 
 
-def _said(content: object) -> str:
+def _content_text(content: object) -> str:
     if isinstance(content, str):
         return content
     blocks: Iterable[Any] = content if isinstance(content, list) else ()
@@ -288,8 +288,8 @@ def _said(content: object) -> str:
     )
 
 
-def _steps(path: Path) -> list[_Turn]:
+def _steps(path: Path) -> list[_DialogueTurn]:
     when = datetime.fromtimestamp(path.stat().st_mtime).astimezone()
     trajectory = json.loads(gzip.decompress(path.read_bytes())).get("trajectory", ())
     texts = (f"{step.get('thought') or ''}\n{step.get('observation') or ''}".strip() for step in trajectory)
-    return [_Turn("Step", text[:_LONGEST_TURN], when) for text in texts if text]
+    return [_DialogueTurn("Step", text[:_MAX_TURN_CHARS], when) for text in texts if text]

@@ -15,6 +15,7 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,33 +36,33 @@ def main() -> None:
     """Run the trial that the arguments name."""
     kind, folder = sys.argv[1:]
     trials: Mapping[str, Callable[[Path], Mapping[str, object]]] = {
-        "ours": ours,
-        "ours_kept": ours_kept,
-        "ours_traced": ours_traced,
+        "ours": measure_memory,
+        "ours_kept": measure_cached_vectors,
+        "ours_traced": measure_traced_bytes,
         "bm25s": bm25s_index,
         "parsers": parsers,
     }
     print(json.dumps(trials[kind](Path(folder))))
 
 
-def ours(folder: Path) -> dict[str, object]:
+def measure_memory(folder: Path) -> dict[str, object]:
     """Seconds and bytes of the product: load, render, change a file, find what is new."""
     found: dict[str, object] = {}
     opened = _watch_opening(folder)
     chance = random.Random(_SEED)
-    found["start_seconds"], _ = _timed(_start)
-    before = _resident()
-    found["load_seconds"], memory = _timed(lambda: Memory.load(folder))
+    found["start_seconds"], _ = _time_call(_start)
+    before = _resident_bytes()
+    found["load_seconds"], memory = _time_call(lambda: Memory.load(folder))
     found["nodes"], found["problems"] = len(memory.nodes), len(memory.problems)
     found["opened_by_load"] = len(opened)
-    found["resident_load_bytes"] = _resident() - before
+    found["resident_load_bytes"] = _resident_bytes() - before
     texts = [f"{node.title} {node.content}" for node in chance.sample(memory.nodes, 60)]
 
     def render(query: str | None = None, focus: str | None = None) -> str:
         return memory.render(query=query, focus=focus, limit_tokens=_LIMIT_TOKENS).text
 
-    found["first_render_seconds"], _ = _timed(lambda: render(" ".join(texts.pop().split()[:_SHORT_WORDS])))
-    found["resident_bytes"] = _resident() - before
+    found["first_render_seconds"], _ = _time_call(lambda: render(" ".join(texts.pop().split()[:_SHORT_WORDS])))
+    found["resident_bytes"] = _resident_bytes() - before
 
     def short() -> str:
         return render(" ".join(chance.choice(texts).split()[:_SHORT_WORDS]))
@@ -82,16 +83,18 @@ def ours(folder: Path) -> dict[str, object]:
         "both": both,
         "neither": render,
     }.items():
-        taken = [_timed(call)[0] for _ in range(_TIMES)]
+        taken = [_time_call(call)[0] for _ in range(_TIMES)]
         found[f"render_{name}_first_seconds"], found[f"render_{name}_seconds"] = (
             taken[0],
             statistics.median(taken[1:]),
         )
         found[f"render_{name}_most_seconds"] = max(taken[1:])
-    found["refresh_unchanged_seconds"] = statistics.median(_timed(memory.refresh)[0] for _ in range(_CHANGES))
+    found["refresh_unchanged_seconds"] = statistics.median(
+        _time_call(memory.refresh)[0] for _ in range(_CHANGES)
+    )
     found |= _changes(memory, folder, opened, chance)
-    found["resident_end_bytes"] = _resident() - before
-    found["resident_most_bytes"] = _most_resident() - before
+    found["resident_end_bytes"] = _resident_bytes() - before
+    found["resident_most_bytes"] = _max_resident_bytes() - before
     return found
 
 
@@ -104,9 +107,9 @@ def _changes(memory: Memory, folder: Path, opened: list[str], chance: random.Ran
         with path.open("a", encoding="utf-8") as file:
             file.write(f"\n{marks} A thought about {secret}\n\nThe {secret} was seen in the garden.\n")
         opened.clear()
-        seconds, changes = _timed(memory.refresh)
+        seconds, changes = _time_call(memory.refresh)
         refreshed.append(seconds)
-        seconds, view = _timed(lambda secret=secret: memory.render(query=secret, limit_tokens=_LIMIT_TOKENS))  # type: ignore[misc]
+        seconds, view = _time_call(partial(memory.render, query=secret, limit_tokens=_LIMIT_TOKENS))
         rendered.append(seconds)
         were_found.append(f"The {secret} was seen" in view.text)
         others = {each for each in opened if Path(each).resolve() != path.resolve()}
@@ -127,15 +130,15 @@ def _changes(memory: Memory, folder: Path, opened: list[str], chance: random.Ran
     }
 
 
-def ours_kept(folder: Path) -> dict[str, object]:
+def measure_cached_vectors(folder: Path) -> dict[str, object]:
     """Seconds of the first render in a process that has no vectors to make, since another one kept them."""
     _start()
     memory = Memory.load(folder)
-    seconds, _ = _timed(lambda: memory.render(query="a note about the garden", limit_tokens=_LIMIT_TOKENS))
+    seconds, _ = _time_call(lambda: memory.render(query="a note about the garden", limit_tokens=_LIMIT_TOKENS))
     return {"first_render_kept_seconds": seconds}
 
 
-def ours_traced(folder: Path) -> dict[str, object]:
+def measure_traced_bytes(folder: Path) -> dict[str, object]:
     """Bytes that Python and numpy hold for a memory, which are fewer than the process has."""
     _start()
     gc.collect()
@@ -158,7 +161,7 @@ def bm25s_index(folder: Path) -> dict[str, object]:
     """Seconds of bm25s for the same texts: read and split by headings, index, ask; a change is a new index."""
     import bm25s
 
-    before = _resident()
+    before = _resident_bytes()
 
     def read() -> list[str]:
         texts = [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.[om]*"))]
@@ -169,8 +172,8 @@ def bm25s_index(folder: Path) -> dict[str, object]:
         index.index(bm25s.tokenize(texts, stopwords="en", show_progress=False), show_progress=False)
         return index
 
-    read_seconds, texts = _timed(read)
-    index_seconds, index = _timed(indexed)
+    read_seconds, texts = _time_call(read)
+    index_seconds, index = _time_call(indexed)
     chance = random.Random(_SEED)
 
     def ask() -> object:
@@ -179,14 +182,14 @@ def bm25s_index(folder: Path) -> dict[str, object]:
             bm25s.tokenize(query, stopwords="en", show_progress=False), k=20, show_progress=False
         )
 
-    taken = [_timed(ask)[0] for _ in range(_TIMES + 1)]
+    taken = [_time_call(ask)[0] for _ in range(_TIMES + 1)]
     return {
         "texts": len(texts),
         "read_seconds": read_seconds,
         "index_seconds": index_seconds,
         "ask_seconds": statistics.median(taken[1:]),
         "new_text_found_seconds": index_seconds + statistics.median(taken[1:]),
-        "resident_bytes": _resident() - before,
+        "resident_bytes": _resident_bytes() - before,
     }
 
 
@@ -195,10 +198,10 @@ def parsers(folder: Path) -> dict[str, object]:
     import markdown_it
     import orgparse
 
-    before = _resident()
+    before = _resident_bytes()
     markdown = markdown_it.MarkdownIt("commonmark")
-    org_seconds, org = _timed(lambda: [orgparse.load(path) for path in sorted(folder.rglob("*.org"))])
-    markdown_seconds, _ = _timed(
+    org_seconds, org = _time_call(lambda: [orgparse.load(path) for path in sorted(folder.rglob("*.org"))])
+    markdown_seconds, _ = _time_call(
         lambda: [markdown.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.md"))]
     )
     return {
@@ -206,7 +209,7 @@ def parsers(folder: Path) -> dict[str, object]:
         "markdown_it_seconds": markdown_seconds,
         "load_seconds": org_seconds + markdown_seconds,
         "org_nodes": sum(len(list(file)) for file in org),
-        "resident_bytes": _resident() - before,
+        "resident_bytes": _resident_bytes() - before,
     }
 
 
@@ -217,20 +220,20 @@ def _start() -> None:
         Memory.load(other).render(query="a note")
 
 
-def _timed(call: Callable[[], _Result]) -> tuple[float, _Result]:
-    began = time.perf_counter()
+def _time_call(call: Callable[[], _Result]) -> tuple[float, _Result]:
+    started = time.perf_counter()
     result = call()
-    return time.perf_counter() - began, result
+    return time.perf_counter() - started, result
 
 
-def _resident() -> int:
+def _resident_bytes() -> int:
     """How many bytes of this process are in memory."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _most_resident() -> int:
+def _max_resident_bytes() -> int:
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

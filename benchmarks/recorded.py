@@ -18,7 +18,7 @@ from foveate.values import Format
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 PAIRS = "usage_pairs.jsonl.gz"
-COUNTED = "count_tokens.jsonl.gz"
+COUNTED_CALLS = "count_tokens.jsonl.gz"
 
 Body = Mapping[str, Any]
 
@@ -34,7 +34,7 @@ _ROUTES: tuple[tuple[str, Format | None], ...] = (
 _MODEL_IN_PATH = re.compile(r"/(?:model|models|deployments)/([^/]+?)(?::[a-z]+[A-Za-z]*)?(?:/|$)")
 _MESSAGES = {"messages", "input", "contents", "generateContentRequest"}
 # What a provider calls the input it counted; the parts of one tuple add up, the first that is there counts.
-_BILLED = (
+_INPUT_TOKEN_FIELDS = (
     ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"),
     ("prompt_tokens",),
     ("promptTokenCount",),
@@ -44,7 +44,7 @@ _BILLED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class RecordedCall:
     """One recorded call.
 
     `source` is the repository that recorded it. `asks_to_read`: it hands a model messages to read, and not,
@@ -59,10 +59,10 @@ class Call:
     format: Format | None
     asks_to_read: bool
     body: Body
-    billed: int | None
+    input_tokens: int | None
 
 
-def pairs(data: Path | None) -> list[Call]:
+def read_pairs(data: Path | None) -> list[RecordedCall]:
     """The calls and their bills in `data`, a folder or a file; by default those beside the project.
 
     Raises:
@@ -71,23 +71,23 @@ def pairs(data: Path | None) -> list[Call]:
     where = data or DATA
     files = _pairs_in(where) if where.is_dir() else [where]
     return [
-        _call(row, provider=str(row["provider"]), usage=row["usage"])
+        _make_call(row, provider=str(row["provider"]), usage=row["usage"])
         for file in files
         for row in _rows(file, needs=("uri", "provider", "usage"))
     ]
 
 
-def counted(data: Path | None) -> list[Call]:
+def read_counted(data: Path | None) -> list[RecordedCall]:
     """The calls of the providers' own counting endpoints; none where `data` has no such file.
 
     Raises:
         BadData: the file does not hold recorded calls.
     """
-    where = (data or DATA) / COUNTED
+    where = (data or DATA) / COUNTED_CALLS
     if not where.is_file():
         return []
     return [
-        _call(row, provider="counting endpoints", usage=row["response"])
+        _make_call(row, provider="counting endpoints", usage=row["response"])
         for row in _rows(where, needs=("uri", "response"))
     ]
 
@@ -125,22 +125,24 @@ def _pairs_in(folder: Path) -> list[Path]:
     return sorted(folder.glob("*pairs*.jsonl*")) or [folder / PAIRS]
 
 
-def _call(row: Mapping[str, Any], *, provider: str, usage: object) -> Call:
+def _make_call(row: Mapping[str, Any], *, provider: str, usage: object) -> RecordedCall:
     uri = urlsplit(str(row["uri"]))
-    route = next(((pattern, spoken) for pattern, spoken in _ROUTES if re.search(pattern, uri.path)), None)
+    route = next(
+        ((pattern, api_format) for pattern, api_format in _ROUTES if re.search(pattern, uri.path)), None
+    )
     named = _MODEL_IN_PATH.search(uri.path)
-    body, spoken = _unwrapped(row["request"], route[1] if route else None)
+    body, api_format = _unwrap(row["request"], route[1] if route else None)
     model = row.get("model") or (unquote(named[1]) if named else "") or body.get("model") or ""
-    return Call(
+    return RecordedCall(
         source=str(row.get("repo") or ""),
         provider=provider,
         host=uri.hostname or "",
         route=_kind(uri.path),
         model=str(model).removeprefix("models/"),
-        format=spoken,
+        format=api_format,
         asks_to_read=route is not None and body.keys() & _MESSAGES != set(),
         body=body,
-        billed=_billed(usage),
+        input_tokens=_input_tokens(usage),
     )
 
 
@@ -149,27 +151,27 @@ def _kind(path: str) -> str:
     return re.split(r"[/:]", path.rstrip("/"))[-1]
 
 
-def _unwrapped(body: Body, spoken: Format | None) -> tuple[Body, Format | None]:
+def _unwrap(body: Body, api_format: Format | None) -> tuple[Body, Format | None]:
     """The request that Bedrock's counting endpoint was asked to count, or `body` as it is."""
     wrapped = body.get("input")
-    if spoken is not None or not isinstance(wrapped, dict):
-        return body, spoken
+    if api_format is not None or not isinstance(wrapped, dict):
+        return body, api_format
     if isinstance(wrapped.get("converse"), dict):
         return wrapped["converse"], Format.BEDROCK
     invoked = wrapped.get("invokeModel")
     if not isinstance(invoked, dict):
-        return body, spoken
+        return body, api_format
     try:
         inner = json.loads(base64.b64decode(str(invoked.get("body")), validate=True))
     except (ValueError, binascii.Error):
-        return body, spoken
-    return (inner, None) if isinstance(inner, dict) else (body, spoken)
+        return body, api_format
+    return (inner, None) if isinstance(inner, dict) else (body, api_format)
 
 
-def _billed(usage: object) -> int | None:
+def _input_tokens(usage: object) -> int | None:
     given: dict[str, Any] = usage if isinstance(usage, dict) else {}
     found = given.get("billed_units") or given  # Cohere: what is paid for, beside what the model reads
-    for first, *more in _BILLED:
+    for first, *more in _INPUT_TOKEN_FIELDS:
         if isinstance(found.get(first), int | float):
             return int(found[first] + sum(found.get(name) or 0 for name in more)) or None
     return None

@@ -28,7 +28,7 @@ class Increment:
         return [inner for part in parts for inner in part.parts if isinstance(inner, Text)]
 
 
-class _Unreadable(Exception):
+class _UnreadableBlock(Exception):
     """A block whose tokens cannot be told from the log."""
 
 
@@ -48,7 +48,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 @dataclass(slots=True)
-class _Request:
+class _LoggedStep:
     """A request of a session as it is pieced together from the log."""
 
     input_tokens: int
@@ -59,7 +59,7 @@ class _Request:
     readable: bool = True
 
 
-def _steps(requests: list[_Request], *, is_code: bool) -> Iterator[Increment]:
+def _steps(requests: list[_LoggedStep], *, is_code: bool) -> Iterator[Increment]:
     for before, now in pairwise(requests):
         added = now.input_tokens - before.input_tokens
         if not before.readable or added <= 0 or not before.input_tokens or before.model != now.model:
@@ -75,7 +75,7 @@ def _steps(requests: list[_Request], *, is_code: bool) -> Iterator[Increment]:
 
 
 def _pi(entries: list[dict[str, Any]]) -> Iterator[Increment]:
-    requests: list[_Request] = []
+    requests: list[_LoggedStep] = []
     for entry in entries:
         message = entry.get("message", {})
         if entry["type"] != "message":
@@ -85,17 +85,17 @@ def _pi(entries: list[dict[str, Any]]) -> Iterator[Increment]:
             usage = message["usage"]
             spent = usage["input"] + usage["cacheRead"] + usage["cacheWrite"]
             whole = message.get("stopReason") in ("stop", "toolUse")
-            parts, readable = _read(message["content"])
+            parts, readable = _read_content(message["content"])
             requests.append(
-                _Request(spent if whole else 0, usage["output"], "pi", parts, [], readable and whole)
+                _LoggedStep(spent if whole else 0, usage["output"], "pi", parts, [], readable and whole)
             )
         elif requests:
             _add_pi_reply(requests[-1], message)
     return _steps(requests, is_code=True)
 
 
-def _add_pi_reply(request: _Request, message: Mapping[str, Any]) -> None:
-    parts, readable = _read(message["content"])
+def _add_pi_reply(request: _LoggedStep, message: Mapping[str, Any]) -> None:
+    parts, readable = _read_content(message["content"])
     request.readable = request.readable and readable
     if message["role"] == "user":
         request.after += parts
@@ -104,23 +104,23 @@ def _add_pi_reply(request: _Request, message: Mapping[str, Any]) -> None:
 
 
 def _claude_code(entries: list[dict[str, Any]], *, is_agent: bool) -> Iterator[Increment]:
-    requests: dict[str, _Request] = {}
+    requests: dict[str, _LoggedStep] = {}
     seen: set[object] = set()
-    last: _Request | None = None
+    last: _LoggedStep | None = None
     for entry in entries:
         wanted = entry.get("type") in ("user", "assistant") and (is_agent or not entry.get("isSidechain"))
         if not wanted or entry.get("uuid") in seen:
             continue
         seen.add(entry.get("uuid"))
         message = entry["message"]
-        parts, readable = _read(message["content"])
+        parts, readable = _read_content(message["content"])
         if entry["type"] == "user":
             if last is not None:
                 last.after += parts
                 last.readable = last.readable and readable
             continue
         key = entry.get("requestId") or message.get("id")
-        last = requests.setdefault(key, _Request(0, None, message["model"], [], []))
+        last = requests.setdefault(key, _LoggedStep(0, None, message["model"], [], []))
         last.answer += parts
         last.readable = last.readable and readable
         last.input_tokens = _input_tokens(message.get("usage") or {})
@@ -132,7 +132,7 @@ def _input_tokens(usage: Mapping[str, Any]) -> int:
     return sum(usage.get(name) or 0 for name in names)
 
 
-def _read(content: object) -> tuple[list[Part], bool]:
+def _read_content(content: object) -> tuple[list[Part], bool]:
     """The parts of a log's content, and whether all of them could be read."""
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     assert isinstance(blocks, list)
@@ -141,7 +141,7 @@ def _read(content: object) -> tuple[list[Part], bool]:
     for block in blocks:
         try:
             parts.append(_part(block))
-        except _Unreadable:
+        except _UnreadableBlock:
             readable = False
     return parts, readable
 
@@ -157,9 +157,9 @@ def _part(block: Mapping[str, Any]) -> Part:
             arguments = json.dumps(block["input"], ensure_ascii=False)
             return ToolCall(name=block["name"], arguments=arguments, format=Format.ANTHROPIC)
         case "tool_result":
-            parts, readable = _read(block.get("content") or "")
+            parts, readable = _read_content(block.get("content") or "")
             if not readable:
-                raise _Unreadable
+                raise _UnreadableBlock
             return ToolResult(parts=tuple(parts), is_error=block.get("is_error") is True)
         case _:
-            raise _Unreadable
+            raise _UnreadableBlock

@@ -20,17 +20,17 @@ from typing import TypeVar
 from benchmarks.harness import BadData, Cell, Report
 from benchmarks.recorded import DATA
 from foveate.cost.price_book import PriceBook
-from foveate.replay.outcomes import Replayed
+from foveate.replay.outcomes import ReplayedSession
 from foveate.replay.policies import Policy
 from foveate.replay.processes import replay_sessions
-from foveate.replay.reading import found, read_session, sessions
+from foveate.replay.reading import find_files, group_sessions, read_session
 from foveate.replay.recordings import Recording
-from foveate.replay.replaying import ReplayOptions, replay
+from foveate.replay.replaying import ReplayOptions, replay_recording
 
 _Result = TypeVar("_Result")
 
 _MEGABYTE = 1_000_000
-_LEAST_BYTES, _QUICK_BYTES = 24 * _MEGABYTE, 1 * _MEGABYTE
+_MIN_BYTES, _QUICK_BYTES = 24 * _MEGABYTE, 1 * _MEGABYTE
 _LONG_CALLS, _QUICK_CALLS = 2_000, 300
 # What stands before the names that a session, a request and a line of Claude Code are known by; a call of pi is
 # known by the thousandth of a second at which it was made.
@@ -71,15 +71,15 @@ def run(data: Path | None, *, quick: bool = False) -> Report:
     where = data or DATA / "sessions"
     logs = _logs(where)
     book = PriceBook()
-    book.warm()
+    book.preload()
     with tempfile.TemporaryDirectory() as folder:
-        many = _repeated(logs, Path(folder) / "many", _QUICK_BYTES if quick else _LEAST_BYTES)
-        long = _long(Path(folder) / "long", _QUICK_CALLS if quick else _LONG_CALLS)
-        _replayed(_read(long), book, tuple(Policy))  # loads vocabularies and tables
-        rows = [*_measured("recorded logs", many, book), *_measured("one long session", long, book)]
+        many = _write_repeated(logs, Path(folder) / "many", _QUICK_BYTES if quick else _MIN_BYTES)
+        long = _write_long(Path(folder) / "long", _QUICK_CALLS if quick else _LONG_CALLS)
+        _replay(_read(long), book, tuple(Policy))  # loads vocabularies and tables
+        rows = [*_measure("recorded logs", many, book), *_measure("one long session", long, book)]
         checks = _checks(many, book)
         cores = os.cpu_count() or 1
-        alone, side_by_side = (_by_the_clock(many, processes) for processes in (1, cores))
+        alone, side_by_side = (_measure_wall_time(many, processes) for processes in (1, cores))
         rows += [alone, side_by_side]
     figures: dict[str, float] = {
         "sessions": rows[0]["sessions"] or 0,  # type: ignore[dict-item]
@@ -109,23 +109,23 @@ def _logs(where: Path) -> list[bytes]:
     return logs
 
 
-def _repeated(logs: Sequence[bytes], folder: Path, least_bytes: int) -> Path:
+def _write_repeated(logs: Sequence[bytes], folder: Path, least_bytes: int) -> Path:
     """The logs in a folder, again and again under other names, each session and request its own."""
     folder.mkdir()
     written = turn = 0
     while written < least_bytes:
         for number, log in enumerate(logs):
-            told = log
+            content = log
             for named in _NAMES:
-                told = told.replace(named, b"%s%d-" % (named, turn))
-            told = _SENT_AT.sub(lambda at, later=turn: b"%s%d" % (at[1], int(at[2]) + later), told)  # type: ignore[misc]
-            (folder / f"{turn}-{number}.jsonl").write_bytes(told)
-            written += len(told)
+                content = content.replace(named, b"%s%d-" % (named, turn))
+            content = _SENT_AT.sub(lambda at, later=turn: b"%s%d" % (at[1], int(at[2]) + later), content)  # type: ignore[misc]
+            (folder / f"{turn}-{number}.jsonl").write_bytes(content)
+            written += len(content)
         turn += 1
     return folder
 
 
-def _long(folder: Path, calls: int) -> Path:
+def _write_long(folder: Path, calls: int) -> Path:
     """One session of Claude Code, each call of which reads a file."""
     folder.mkdir()
     with (folder / "long.jsonl").open("w", encoding="utf-8") as file:
@@ -168,10 +168,10 @@ def _long_lines(calls: int) -> Iterator[dict[str, object]]:
         yield line("user", {"role": "user", "content": [result]}, 20 * call + 8)
 
 
-def _measured(name: str, folder: Path, book: PriceBook) -> Iterator[dict[str, Cell]]:
-    files = found([folder]).files
+def _measure(name: str, folder: Path, book: PriceBook) -> Iterator[dict[str, Cell]]:
+    files = find_files([folder]).files
     size = sum(path.stat().st_size for path in files)
-    recordings, seconds = _timed(lambda: _read(folder))
+    recordings, seconds = _time_call(lambda: _read(folder))
     calls = sum(len(recording.calls) for recording in recordings)
 
     def row(what: str, took: float) -> dict[str, Cell]:
@@ -186,31 +186,33 @@ def _measured(name: str, folder: Path, book: PriceBook) -> Iterator[dict[str, Ce
             "us_per_call": took / max(calls, 1) * 1e6,
         }
 
-    _, floor = _timed(lambda: [json.loads(line) for path in files for line in path.open("rb")])
+    _, floor = _time_call(lambda: [json.loads(line) for path in files for line in path.open("rb")])
     yield row("json.loads", floor)
     yield row("read", seconds)
     for what, policies in _SETS.items():
-        took = seconds + _timed(lambda chosen=policies: _replayed(recordings, book, chosen))[1]  # type: ignore[misc]
+        took = seconds + _time_call(lambda chosen=policies: _replay(recordings, book, chosen))[1]  # type: ignore[misc]
         yield row(what, took)
 
 
 def _read(folder: Path) -> list[Recording]:
-    read, _ = sessions(found([folder]).files)
+    read, _ = group_sessions(find_files([folder]).files)
     return [recording for session in read for recording in read_session(session)]
 
 
-def _replayed(recordings: Sequence[Recording], book: PriceBook, policies: tuple[Policy, ...]) -> list[Replayed]:
+def _replay(
+    recordings: Sequence[Recording], book: PriceBook, policies: tuple[Policy, ...]
+) -> list[ReplayedSession]:
     options = ReplayOptions(policies=policies)
-    return [replay(recording, book, options) for recording in recordings]
+    return [replay_recording(recording, book, options) for recording in recordings]
 
 
-def _by_the_clock(folder: Path, processes: int) -> dict[str, Cell]:
+def _measure_wall_time(folder: Path, processes: int) -> dict[str, Cell]:
     """All policies as the command replays them, in so many processes, by the clock on the wall."""
-    files = found([folder]).files
+    files = find_files([folder]).files
     size = sum(path.stat().st_size for path in files)
-    began = time.perf_counter()
-    done = list(replay_sessions(sessions(files)[0], ReplayOptions(), processes=processes))
-    took = time.perf_counter() - began
+    started = time.perf_counter()
+    done = list(replay_sessions(group_sessions(files)[0], ReplayOptions(), processes=processes))
+    took = time.perf_counter() - started
     replayed = [one for session in done for one in session.replayed]
     calls = sum(one.calls for one in replayed)
     return {
@@ -233,19 +235,19 @@ def _mb_per_second(row: Mapping[str, Cell]) -> float:
 
 def _checks(folder: Path, book: PriceBook) -> list[float]:
     """How far each session is from its bill, those of the first round."""
-    files = found([folder]).files
-    read, _ = sessions([path for path in files if path.name.startswith("0-")])
+    files = find_files([folder]).files
+    read, _ = group_sessions([path for path in files if path.name.startswith("0-")])
     recordings = [recording for session in read for recording in read_session(session)]
-    replayed = _replayed(recordings, book, (Policy.RECORDED,))
+    replayed = _replay(recordings, book, (Policy.RECORDED,))
     return [one.check.off for one in replayed if one.check.off is not None]
 
 
 def _checks_by_format(where: Path, book: PriceBook) -> dict[str, float]:
     """How far the sessions of each format are from what was logged for them."""
     by_format: dict[str, list[float]] = {}
-    for session in sessions(found([where]).files)[0]:
+    for session in group_sessions(find_files([where]).files)[0]:
         recordings = read_session(session) if session.source is not None else []
-        for one in _replayed(recordings, book, (Policy.RECORDED,)):
+        for one in _replay(recordings, book, (Policy.RECORDED,)):
             if one.check.off is not None:
                 by_format.setdefault(one.source.replace("-", "_"), []).append(one.check.off)
     figures: dict[str, float] = {}
@@ -256,10 +258,10 @@ def _checks_by_format(where: Path, book: PriceBook) -> dict[str, float]:
     return figures
 
 
-def _timed(work: Callable[[], _Result]) -> tuple[_Result, float]:
-    began = time.process_time()
+def _time_call(work: Callable[[], _Result]) -> tuple[_Result, float]:
+    started = time.process_time()
     result = work()
-    return result, time.process_time() - began
+    return result, time.process_time() - started
 
 
 def _figure(rows: Sequence[dict[str, Cell]], of: str, what: str, name: str = "mb_per_second") -> float:

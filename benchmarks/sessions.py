@@ -17,14 +17,14 @@ from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
-from benchmarks.databases import at_once, new_database, new_file, running_postgres
+from benchmarks.databases import new_database, new_file, run_together, running_postgres
 from benchmarks.harness import Cell, Report
 from foveate import wire
-from foveate.session.chain import chain_of
-from foveate.session.conversation import conversation_of
-from foveate.session.counting import TurnCounts
-from foveate.session.sessions import Sessions
-from foveate.session.turns import Move
+from foveate.session.chain import compute_chain
+from foveate.session.conversation import observe_conversation
+from foveate.session.counting import TurnCounter
+from foveate.session.sessions import SessionMatcher
+from foveate.session.turns import SessionUpdate
 from foveate.store import Store, open_store
 from foveate.tokens import counter_for, drop_caches
 from foveate.values import Request
@@ -33,16 +33,16 @@ PROCESSES = (1, 4)
 _AGENT = "bench"
 _MODEL = "claude-sonnet-4-5"
 _WORDS = ("the", "a", "file", "test", "run", "path", "of", "error", "line", "value", "read", "hash", "is")
-_LEAST_CHARS, _MOST_CHARS = 100, 1100
+_MIN_CHARS, _MAX_CHARS = 100, 1100
 _NEW_MESSAGES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class SessionLoad:
     """What each process does: so many sessions at once, each of them with so many requests around `turns`."""
 
     turns: int
-    at_once: int
+    concurrency: int
     sessions: int
     requests: int
 
@@ -53,18 +53,18 @@ class Load:
 
 
 LOADS = (
-    Load(turns=10, at_once=16, sessions=400, requests=2),
-    Load(turns=200, at_once=16, sessions=32, requests=20),
-    Load(turns=2000, at_once=8, sessions=8, requests=40),
+    SessionLoad(turns=10, concurrency=16, sessions=400, requests=2),
+    SessionLoad(turns=200, concurrency=16, sessions=32, requests=20),
+    SessionLoad(turns=2000, concurrency=8, sessions=8, requests=40),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class SessionTiming:
     """What one process measured."""
 
-    began: float
-    ended: float
+    started_at: float
+    ended_at: float
     seconds: list[float]
     chain_seconds: float
     cold_seconds: float
@@ -95,17 +95,17 @@ def run(_data: Path | None) -> Report:
     return Report(figures={**figures, "load_before": round(load, 2)}, rows=rows)
 
 
-def _row(database: str, url: str, load: Load, processes: int) -> dict[str, Cell]:
-    timed = _measured(url, load, processes)
+def _row(database: str, url: str, load: SessionLoad, processes: int) -> dict[str, Cell]:
+    timed = _measure(url, load, processes)
     seconds = sorted(second for one in timed for second in one.seconds)
-    elapsed = max(one.ended for one in timed) - min(one.began for one in timed)
+    elapsed = max(one.ended_at for one in timed) - min(one.started_at for one in timed)
     return {
         "database": database,
         "processes": processes,
         "turns": load.turns,
         "requests_per_second": round(len(seconds) / elapsed, 1),
         "requests": len(seconds),
-        "at_once": load.at_once * processes,
+        "at_once": load.concurrency * processes,
         "median_ms": round(statistics.median(seconds) * 1e3, 2),
         "p99_ms": round(seconds[int(len(seconds) * 0.99)] * 1e3, 2),
         "hashing_ms": round(statistics.median(one.chain_seconds for one in timed) * 1e3, 2),
@@ -113,35 +113,35 @@ def _row(database: str, url: str, load: Load, processes: int) -> dict[str, Cell]
     }
 
 
-def _measured(url: str, load: Load, processes: int) -> list[Timed]:
+def _measure(url: str, load: SessionLoad, processes: int) -> list[SessionTiming]:
     """What each of so many processes measured; they begin together."""
-    return at_once(partial(_timed, load), url, processes)
+    return run_together(partial(_time_requests, load), url, processes)
 
 
-async def _timed(load: Load, number: int, url: str, barrier: Barrier) -> Timed:
-    sessions = [_session(load, f"{number}-{one}") for one in range(load.sessions)]
+async def _time_requests(load: SessionLoad, number: int, url: str, barrier: Barrier) -> SessionTiming:
+    sessions = [_make_session(load, f"{number}-{one}") for one in range(load.sessions)]
     seconds: list[float] = []
     async with await open_store(url, wait_seconds=60.0) as store:
         process = _Process(store)
         for session in sessions:
-            await process.step(_cut(session, load.first))
+            await process.step(_prefix_body(session, load.first))
         await asyncio.to_thread(barrier.wait)
-        began = time.time()
+        started_at = time.time()
         waiting = iter(sessions)
 
         async def served() -> None:
             for session in waiting:
                 for length in range(load.first, len(session.messages), _NEW_MESSAGES):
                     started = time.perf_counter()
-                    await process.step(_cut(session, length + _NEW_MESSAGES))
+                    await process.step(_prefix_body(session, length + _NEW_MESSAGES))
                     seconds.append(time.perf_counter() - started)
 
-        await asyncio.gather(*(served() for _ in range(load.at_once)))
+        await asyncio.gather(*(served() for _ in range(load.concurrency)))
         ended = time.time()
         await asyncio.to_thread(barrier.wait)
-        return Timed(
-            began=began,
-            ended=ended,
+        return SessionTiming(
+            started_at=started_at,
+            ended_at=ended,
             seconds=seconds,
             chain_seconds=_chain_seconds(sessions[-1]),
             cold_seconds=await _cold_seconds(store, sessions[-1]),
@@ -152,22 +152,22 @@ class _Process:
     """What a gateway's process holds for its sessions."""
 
     def __init__(self, store: Store) -> None:
-        self._turns = store.turns
-        self._sessions = Sessions(store.turns)
-        self._counts = TurnCounts(store.turns)
+        self._turns = store.sessions
+        self._sessions = SessionMatcher(store.sessions)
+        self._counts = TurnCounter(store.sessions)
 
     async def step(self, request: Request) -> None:
-        chain = chain_of(request)
-        conversation = conversation_of(request, chain, agent=_AGENT)
+        chain = compute_chain(request)
+        conversation = observe_conversation(request, chain, agent=_AGENT)
         found = await self._sessions.find(conversation, now=time.time())
         self._sessions.begin(found)
-        await self._turns.keep([Move(session=found.session, turns=found.turns)])
-        await self._counts.count(_AGENT, request, chain, counter_for(_MODEL), known=found.known)
+        await self._turns.save([SessionUpdate(session=found.session, turns=found.turns)])
+        await self._counts.count(_AGENT, request, chain, counter_for(_MODEL), known=found.known_messages)
 
 
 def _chain_seconds(session: Request) -> float:
     started = time.perf_counter()
-    chain_of(session)
+    compute_chain(session)
     return time.perf_counter() - started
 
 
@@ -181,20 +181,20 @@ async def _cold_seconds(store: Store, session: Request) -> float:
     return time.perf_counter() - started
 
 
-def _session(load: Load, name: str) -> Request:
+def _make_session(load: SessionLoad, name: str) -> Request:
     """All that a session will ever say."""
     chance = random.Random(name)
     length = load.first + _NEW_MESSAGES * load.requests
     messages = tuple(json.dumps(_message(at, name, chance)).encode() for at in range(length))
     body = {"model": _MODEL, "max_tokens": 1024, "system": "Be brief. " * 50, "messages": []}
-    return replace(wire.read(json.dumps(body).encode()), messages=messages)
+    return replace(wire.parse_request(json.dumps(body).encode()), messages=messages)
 
 
 def _message(at: int, name: str, chance: random.Random) -> dict[str, object]:
-    chars = chance.randint(_LEAST_CHARS, _MOST_CHARS)
+    chars = chance.randint(_MIN_CHARS, _MAX_CHARS)
     text = f"{name} {at} " + " ".join(chance.choices(_WORDS, k=chars // 5))
     return {"role": ("user", "assistant")[at % 2], "content": [{"type": "text", "text": text}]}
 
 
-def _cut(session: Request, length: int) -> Request:
+def _prefix_body(session: Request, length: int) -> Request:
     return replace(session, messages=session.messages[:length])

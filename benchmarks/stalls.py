@@ -21,9 +21,9 @@ def longest_stalls_ms(works: Mapping[str, Callable[[int], object]]) -> dict[str,
     gaps: dict[str, list[float]] = {name: [] for name in ("idle", *works)}
     number = iter(range(10**9))
     for _ in range(_TRIALS):
-        for name, work in {"idle": _rest, **works}.items():
+        for name, work in {"idle": _idle, **works}.items():
             gaps[name].append(_longest_gap(work, number))
-    return _above_idle(gaps)
+    return _subtract_idle(gaps)
 
 
 def longest_loop_stalls_ms(
@@ -33,9 +33,9 @@ def longest_loop_stalls_ms(
     gaps: dict[str, list[float]] = {name: [] for name in ("idle", *works)}
     number = iter(range(10**9))
     for _ in range(_TRIALS):
-        for name, work in {"idle": _rest_on_loop, **works}.items():
+        for name, work in {"idle": _idle_on_loop, **works}.items():
             gaps[name].append(asyncio.run(_longest_loop_gap(work, number)))
-    return _above_idle(gaps)
+    return _subtract_idle(gaps)
 
 
 def python_loop(_: int) -> None:
@@ -45,7 +45,7 @@ def python_loop(_: int) -> None:
         pass
 
 
-def _above_idle(gaps: Mapping[str, list[float]]) -> dict[str, float]:
+def _subtract_idle(gaps: Mapping[str, list[float]]) -> dict[str, float]:
     idle = min(gaps["idle"])
     return {
         name: max(0.0, round((min(found) - idle) * 1000, 2)) for name, found in gaps.items() if name != "idle"
@@ -93,9 +93,9 @@ def _longest(beats: list[float]) -> float:
     return max((after - before for before, after in itertools.pairwise(beats)), default=0.0)
 
 
-def _rest(_: int) -> None:
+def _idle(_: int) -> None:
     time.sleep(0.05)
 
 
-async def _rest_on_loop(_: int) -> None:
+async def _idle_on_loop(_: int) -> None:
     await asyncio.sleep(0.05)

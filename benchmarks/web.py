@@ -27,23 +27,23 @@ from urllib.parse import quote
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from benchmarks.gateway_processes import Server, cpu_seconds, foveate, upstream
-from benchmarks.gateway_rounds import Case, Load, sending, tell
+from benchmarks.gateway_rounds import LoadCase, LoadGenerator, load_generator, print_progress
 from benchmarks.harness import BadData, Cell, Report
-from benchmarks.web_data import filled
-from tests.browsers import CannotBrowse, running_browser
+from benchmarks.web_data import fill_store
+from tests.browsers import BrowserUnavailable, running_browser
 
 SESSIONS, ROWS, LOADS = 10_000, 1_000_000, 20
 QUICK_SESSIONS, QUICK_ROWS, QUICK_LOADS = 500, 20_000, 4
 LOAD_AIM_MS = 300.0
 _FIRST_VISITS, _QUICK_FIRST_VISITS = 5, 1
 _ROUNDS, _QUICK_ROUNDS = 3, 1
-SMALL = Case(kind="small", connections=1, seconds=4.0, pause_seconds=0.01)
+SMALL = LoadCase(kind="small", connections=1, seconds=4.0, pause_seconds=0.01)
 # Two frames after the load event all that was drawn is on the screen.
-_PAINTED = """
+_PAINT_SCRIPT = """
 addEventListener("load", () =>
   requestAnimationFrame(() => requestAnimationFrame(() => { window.paintedMs = performance.now(); })));
 """
-_TOOK = """
+_TIMING_SCRIPT = """
 () => {
   const [at] = performance.getEntriesByType("navigation");
   return {
@@ -53,7 +53,7 @@ _TOOK = """
   };
 }
 """
-_IS_PAINTED = "() => window.paintedMs > 0 && performance.getEntriesByType('navigation')[0].loadEventEnd > 0"
+_PAINTED_SCRIPT = "() => window.paintedMs > 0 && performance.getEntriesByType('navigation')[0].loadEventEnd > 0"
 
 
 FIGURES = (
@@ -85,19 +85,23 @@ def run(data: Path | None, *, quick: bool = False) -> Report:
             shutil.copy(data, store)
         try:
             browser = stack.enter_context(running_browser())
-        except CannotBrowse as reason:
+        except BrowserUnavailable as reason:
             raise BadData(str(reason)) from None
         provider = stack.enter_context(upstream(folder))
-        server = stack.enter_context(foveate(folder, provider.port, is_usual=True, more=_configuration(store)))
+        server = stack.enter_context(
+            foveate(folder, provider.port, is_default=True, more=_configuration(store))
+        )
         pages, sizes = _pages(store)
-        found = _loads(browser, server, pages, QUICK_LOADS if quick else LOADS)
+        found = _time_loads(browser, server, pages, QUICK_LOADS if quick else LOADS)
         first = {
             name: _first_visit(browser, server, path, _QUICK_FIRST_VISITS if quick else _FIRST_VISITS)
             for name, path in pages.items()
         }
         loaded = [_row(name, found[name], first[name]) for name in pages]
-        load = stack.enter_context(sending(folder))
-        beside = _beside(browser, server, load, pages, _QUICK_ROUNDS if quick else _ROUNDS, quick=quick)
+        load = stack.enter_context(load_generator(folder))
+        beside = _request_times_with_page(
+            browser, server, load, pages, _QUICK_ROUNDS if quick else _ROUNDS, quick=quick
+        )
     slowest = {share: max(float(row[f"load_{share}_ms"] or 0) for row in loaded) for share in ("p50", "p95")}
     return Report(
         figures={
@@ -121,10 +125,10 @@ def _configuration(store: Path) -> str:
 
 
 def _fill(store: Path, sessions: int, rows: int) -> None:
-    tell(f"filling a store with {sessions:,} sessions and {rows:,} rows, which takes minutes")
-    began = time.monotonic()
-    filled(f"sqlite:///{store}", sessions, rows)
-    tell(f"that took {time.monotonic() - began:.0f} s; it has {store.stat().st_size / 1e6:,.0f} MB")
+    print_progress(f"filling a store with {sessions:,} sessions and {rows:,} rows, which takes minutes")
+    started = time.monotonic()
+    fill_store(f"sqlite:///{store}", sessions, rows)
+    print_progress(f"that took {time.monotonic() - started:.0f} s; it has {store.stat().st_size / 1e6:,.0f} MB")
 
 
 def _pages(store: Path) -> tuple[dict[str, str], dict[str, int]]:
@@ -153,7 +157,7 @@ def _pages(store: Path) -> tuple[dict[str, str], dict[str, int]]:
     return pages, {"sessions": sessions, "ledger_rows": rows}
 
 
-def _loads(
+def _time_loads(
     browser: Browser, server: Server, pages: Mapping[str, str], count: int
 ) -> dict[str, list[Mapping[str, float]]]:
     """What each load of each page took; the first of each warms up."""
@@ -181,16 +185,16 @@ def _first_visit(browser: Browser, server: Server, path: str, count: int) -> flo
 
 def _context(browser: Browser, server: Server) -> BrowserContext:
     context = browser.new_context(base_url=f"http://127.0.0.1:{server.port}")
-    context.add_init_script(_PAINTED)
+    context.add_init_script(_PAINT_SCRIPT)
     return context
 
 
 def _load(page: Page, path: str) -> Mapping[str, float]:
-    answer = page.goto(path)
-    if answer is None or answer.status != 200:
-        raise BadData(f"{path} is answered with {answer.status if answer else 'nothing'}")
-    page.wait_for_function(_IS_PAINTED)
-    took: Mapping[str, float] = page.evaluate(_TOOK)
+    response = page.goto(path)
+    if response is None or response.status != 200:
+        raise BadData(f"{path} is answered with {response.status if response else 'nothing'}")
+    page.wait_for_function(_PAINTED_SCRIPT)
+    took: Mapping[str, float] = page.evaluate(_TIMING_SCRIPT)
     if took["charts"] != took["drawn"]:
         raise BadData(f"{path}: {took['charts'] - took['drawn']} of {took['charts']} charts were not drawn")
     return took
@@ -201,7 +205,7 @@ def _row(name: str, took: Sequence[Mapping[str, float]], first_visit_ms: float) 
     for what in ("first_byte", "load", "painted"):
         for share in (50, 95):
             row[f"{what}_p{share}_ms"] = round(_percentile([one[what] for one in took], share), 1)
-    tell(f"{name}: {row['load_p50_ms']} ms")
+    print_progress(f"{name}: {row['load_p50_ms']} ms")
     return row | {
         "first_visit_p50_ms": round(first_visit_ms, 1),
         "html_kb": round(took[-1]["bytes"] / 1e3, 1),
@@ -210,8 +214,8 @@ def _row(name: str, took: Sequence[Mapping[str, float]], first_visit_ms: float) 
     }
 
 
-def _beside(
-    browser: Browser, server: Server, load: Load, pages: Mapping[str, str], rounds: int, *, quick: bool
+def _request_times_with_page(
+    browser: Browser, server: Server, load: LoadGenerator, pages: Mapping[str, str], rounds: int, *, quick: bool
 ) -> list[dict[str, Cell]]:
     """What a small request takes while nobody looks, and while a page is open that follows it."""
     looked = {"nobody looks": None, "overview": pages["overview"], "sessions": pages["sessions"]}
@@ -221,10 +225,10 @@ def _beside(
     load.measure(server, SMALL, seconds=seconds / 2)
     for _ in range(rounds):
         for name, path in looked.items():
-            with _open(browser, server, path):
-                before, began = cpu_seconds(server.pid), time.monotonic()
+            with _open_page(browser, server, path):
+                before, started = cpu_seconds(server.pid), time.monotonic()
                 answer_ms[name] += load.measure(server, SMALL, seconds=seconds).answer_ms
-                cpu[name].append((cpu_seconds(server.pid) - before) / (time.monotonic() - began))
+                cpu[name].append((cpu_seconds(server.pid) - before) / (time.monotonic() - started))
     return [
         {
             "while": name,
@@ -237,7 +241,7 @@ def _beside(
 
 
 @contextmanager
-def _open(browser: Browser, server: Server, path: str | None) -> Iterator[None]:
+def _open_page(browser: Browser, server: Server, path: str | None) -> Iterator[None]:
     """A page that follows what happens, until the end of the block; none without a path."""
     if path is None:
         yield

@@ -18,35 +18,35 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from foveate.cost.caps import accounts_of
-from foveate.cost.ledger import Call, Category, Entry
-from foveate.cost.money import dollars, picodollars
-from foveate.cost.savings import own_call
-from foveate.fold.journal import Fold, Outcome
-from foveate.session.ids import session_id
-from foveate.session.traces import CacheBreak, Trace, TracedEdit, WindowSection
+from foveate.cost.caps import list_accounts
+from foveate.cost.ledger import Call, Category, Charge
+from foveate.cost.money import to_dollars, to_picodollars
+from foveate.cost.savings import make_own_call_savings
+from foveate.fold.journal import Compaction, CompactionOutcome
+from foveate.session.ids import derive_session_id
+from foveate.session.traces import CacheMiss, Trace, TracedEdit, WindowSection
 from foveate.store import open_store
-from foveate.store.adding import add_asked, add_bills
-from foveate.store.ledger_rows import COLUMNS as LEDGER
-from foveate.store.ledger_rows import row_of
-from foveate.store.retention import MOST_TRACES
-from foveate.store.sqlite import SQLiteRows
-from foveate.store.traces import COLUMNS as TRACES
-from foveate.store.traces import addition_of
-from foveate.store.traces import row_of as trace_row
+from foveate.store.adding import add_charges, add_requests
+from foveate.store.ledger_rows import LEDGER_COLUMNS as LEDGER
+from foveate.store.ledger_rows import to_ledger_row
+from foveate.store.retention import MAX_TRACES
+from foveate.store.sqlite import SQLiteTransaction
+from foveate.store.traces import TRACE_COLUMNS as TRACES
+from foveate.store.traces import to_totals_delta
+from foveate.store.traces import to_trace_row as trace_row
 from foveate.values import CacheUsage, Usage
 from tests.support.stores import create_tables
 
 DAYS = 30
 _DAY_SECONDS = 86_400.0
-_TOGETHER = 20_000
-_SYSTEM_TOKENS, _FIRST_TOKENS, _GROWS_TOKENS = 10_000, 14_000, 1_450
-_WINDOW_TOKENS, _FOLD_AT_TOKENS, _FOLDED_TOKENS = 200_000, 140_000, 31_000
-_FOLD_TURN = (_FOLD_AT_TOKENS - _FIRST_TOKENS) // _GROWS_TOKENS
-_FOLDED_EVERY = 8
+_BATCH_ROWS = 20_000
+_SYSTEM_TOKENS, _FIRST_TOKENS, _GROWTH_TOKENS = 10_000, 14_000, 1_450
+_WINDOW_TOKENS, _COMPACT_AT_TOKENS, _COMPACTED_TOKENS = 200_000, 140_000, 31_000
+_COMPACTION_TURN = (_COMPACT_AT_TOKENS - _FIRST_TOKENS) // _GROWTH_TOKENS
+_COMPACTED_EVERY = 8
 """Of so many sessions that come to that turn one is folded."""
-_PINGED, _BROKEN, _FAILED, _UNPRICED = 0.02, 0.03, 0.01, 0.004
-_A_LOST_TOKEN = Decimal("0.0000045")
+_KEEPALIVE_SHARE, _MISS_SHARE, _FAILED_SHARE, _UNPRICED_SHARE = 0.02, 0.03, 0.01, 0.004
+_DOLLARS_PER_LOST_TOKEN = Decimal("0.0000045")
 
 # Who asks which model, and for how much of all; prices in picodollars: uncached, read, written, output.
 _AGENTS = (
@@ -78,7 +78,7 @@ _EDITS = (
     TracedEdit(step="cache", does="mark 5m", place="messages[41] block 0", reason="read by the next request"),
     TracedEdit(step="inject", does="insert", place="messages[42]", reason="section time", saved_tokens=-38),
 )
-_BREAKS = (
+_MISS_CAUSES = (
     ("a timestamp in the system prompt", "system[0]"),
     ("a tool was changed", "tools[4]"),
     ("it was older than its time", ""),
@@ -86,19 +86,19 @@ _BREAKS = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Session:
+class _GeneratedSession:
     id: str
     agent: str
     model: str
     times: Sequence[float]
-    is_folded: bool
+    is_compacted: bool
 
     @property
     def tip(self) -> bytes:
         return bytes.fromhex(self.id)
 
 
-def filled(url: str, sessions: int = 10_000, rows: int = 1_000_000, *, now: float | None = None) -> None:
+def fill_store(url: str, sessions: int = 10_000, rows: int = 1_000_000, *, now: float | None = None) -> None:
     """Fill the SQLite store at `url`, which must be new, with so many sessions, whose calls are so many rows.
 
     They are of the 30 days up to `now`, and with them are traces of the newest 500,000 requests, and folds.
@@ -114,16 +114,16 @@ def filled(url: str, sessions: int = 10_000, rows: int = 1_000_000, *, now: floa
         connection.execute("BEGIN")
         _write(connection, made, chance)
         connection.execute("COMMIT")
-    asyncio.run(_fold_all(url, [one for one in made if one.is_folded]))
+    asyncio.run(_record_compactions(url, [one for one in made if one.is_compacted]))
 
 
-async def _fold_all(url: str, folded: Iterable[_Session]) -> None:
+async def _record_compactions(url: str, folded: Iterable[_GeneratedSession]) -> None:
     async with await open_store(url) as store:
-        for fold in map(_fold, folded):
-            await store.journal.record(fold, _messages(fold), lease=None)
+        for compaction in map(_make_compaction, folded):
+            await store.compactions.record(compaction, _messages(compaction), lease=None)
 
 
-def _sessions(chance: random.Random, number: int, rows: int, until: float) -> list[_Session]:
+def _sessions(chance: random.Random, number: int, rows: int, until: float) -> list[_GeneratedSession]:
     """So many sessions, with as many calls as there are to be rows; some have ten times as many as others."""
     weights = [chance.paretovariate(1.6) for _ in range(number)]
     whole = sum(weights)
@@ -140,33 +140,35 @@ def _sessions(chance: random.Random, number: int, rows: int, until: float) -> li
         for gap in gaps:
             began = min(began + gap, until)
             times.append(began)
-        id_ = session_id("first", agent, str(at))
-        found.append(_Session(id_, agent, model, times, at % _FOLDED_EVERY == 0 and size > _FOLD_TURN))
+        id_ = derive_session_id("first", agent, str(at))
+        found.append(
+            _GeneratedSession(id_, agent, model, times, at % _COMPACTED_EVERY == 0 and size > _COMPACTION_TURN)
+        )
     return found
 
 
-def _write(connection: sqlite3.Connection, made: Sequence[_Session], chance: random.Random) -> None:
+def _write(connection: sqlite3.Connection, made: Sequence[_GeneratedSession], chance: random.Random) -> None:
     order = sorted((at, number, turn) for number, one in enumerate(made) for turn, at in enumerate(one.times))
-    first_traced = len(order) - MOST_TRACES
+    first_traced = len(order) - MAX_TRACES
     insert_bills = f"INSERT INTO ledger_v1 (day, {LEDGER}) VALUES ({', '.join('?' * (LEDGER.count(',') + 2))})"
     insert_traces = f"INSERT INTO traces_v1 ({TRACES}) VALUES ({', '.join('?' * (TRACES.count(',') + 1))})"
-    rows = SQLiteRows(connection)
+    rows = SQLiteTransaction(connection)
     spent: Counter[str] = Counter()
-    for first in range(0, len(order), _TOGETHER):
+    for first in range(0, len(order), _BATCH_ROWS):
         bills, told, additions = [], [], []
-        for place, (at, number, turn) in enumerate(order[first : first + _TOGETHER], start=first):
-            entry = _entry(made[number], turn, at, chance)
-            bills.append(row_of(entry))
-            amount = picodollars(entry.dollars or Decimal(0))
-            spent.update(dict.fromkeys(accounts_of(entry.call), amount))
+        for place, (at, number, turn) in enumerate(order[first : first + _BATCH_ROWS], start=first):
+            entry = _make_charge(made[number], turn, at, chance)
+            bills.append(to_ledger_row(entry))
+            amount = to_picodollars(entry.dollars or Decimal(0))
+            spent.update(dict.fromkeys(list_accounts(entry.call), amount))
             if place >= first_traced and entry.call.category is Category.MAIN:
-                trace = _trace(made[number], turn, entry, chance)
+                trace = _make_trace(made[number], turn, entry, chance)
                 told.append(trace_row(trace))
-                additions.append(addition_of(trace, told[-1]))
+                additions.append(to_totals_delta(trace, told[-1]))
         connection.executemany(insert_bills, bills)
         connection.executemany(insert_traces, told)
-        add_bills(rows, bills)
-        add_asked(rows, additions)
+        add_charges(rows, bills)
+        add_requests(rows, additions)
     connection.executemany("INSERT INTO accounts_v1 (name, spent, reserved) VALUES (?, ?, 0)", spent.items())
     connection.executemany(
         "INSERT INTO sessions_v1 (id, agent, tip, messages, created_at, seen_at) VALUES (?, ?, ?, ?, ?, ?)",
@@ -174,51 +176,55 @@ def _write(connection: sqlite3.Connection, made: Sequence[_Session], chance: ran
     )
 
 
-def _entry(of: _Session, turn: int, at: float, chance: random.Random) -> Entry:
-    category = Category.PING if chance.random() < _PINGED else Category.MAIN
-    model = of.model
-    if of.is_folded and turn == _FOLD_TURN:
+def _make_charge(session: _GeneratedSession, turn: int, at: float, chance: random.Random) -> Charge:
+    category = Category.PING if chance.random() < _KEEPALIVE_SHARE else Category.MAIN
+    model = session.model
+    if session.is_compacted and turn == _COMPACTION_TURN:
         category, model = Category.COMPACTION, _SUMMARISER
-    tokens, before = _tokens(of, turn), _tokens(of, turn - 1) if turn else 0
-    if chance.random() < _BROKEN or before > tokens:
+    tokens, before = _tokens(session, turn), _tokens(session, turn - 1) if turn else 0
+    if chance.random() < _MISS_SHARE or before > tokens:
         before = min(before, _SYSTEM_TOKENS)
     cache = CacheUsage(uncached=12, read=before, written_5m=max(0, tokens - before - 12))
     output = 1 if category is Category.PING else chance.randrange(40, 1_800)
     uncached, read, written, out = _PRICES[model]
     amount = 12 * uncached + before * read + cache.written_5m * written + output * out
     saved = before * (uncached - read) - cache.written_5m * (written - uncached)
-    folded = (_FOLD_AT_TOKENS - _FOLDED_TOKENS) * read if of.is_folded and turn > _FOLD_TURN else 0
-    price = None if chance.random() < _UNPRICED else dollars(amount)
+    folded = (
+        (_COMPACT_AT_TOKENS - _COMPACTED_TOKENS) * read
+        if session.is_compacted and turn > _COMPACTION_TURN
+        else 0
+    )
+    price = None if chance.random() < _UNPRICED_SHARE else to_dollars(amount)
     call = Call(
         id=f"{chance.getrandbits(128):032x}",
-        agent=of.agent,
-        session_id=of.id,
+        agent=session.agent,
+        session_id=session.id,
         provider="openai" if model.startswith("gpt") else "anthropic",
         model=model,
         category=category,
         at=at,
     )
-    savings = own_call(call, price)
+    savings = make_own_call_savings(call, price)
     if category is Category.MAIN and price is not None:
         savings = replace(
             savings,
-            without=dollars(amount + saved + folded),
-            breakpoints=dollars(saved),
-            compaction=dollars(folded),
+            without=to_dollars(amount + saved + folded),
+            breakpoints=to_dollars(saved),
+            compaction=to_dollars(folded),
         )
-    return Entry(
+    return Charge(
         call=call,
         usage=Usage(cache=cache, output_tokens=output, raw=_RAW),
         dollars=price,
         estimated_input_tokens=tokens,
-        estimated_dollars=dollars(2 * amount),
+        estimated_dollars=to_dollars(2 * amount),
         savings=savings,
     )
 
 
-def _trace(of: _Session, turn: int, entry: Entry, chance: random.Random) -> Trace:
-    tokens = _tokens(of, turn)
-    summary = 2_400 if of.is_folded and turn > _FOLD_TURN else 0
+def _make_trace(session: _GeneratedSession, turn: int, entry: Charge, chance: random.Random) -> Trace:
+    tokens = _tokens(session, turn)
+    summary = 2_400 if session.is_compacted and turn > _COMPACTION_TURN else 0
     said = tokens - _SYSTEM_TOKENS - summary
     sizes = {
         "system": 3_800,
@@ -231,12 +237,12 @@ def _trace(of: _Session, turn: int, entry: Entry, chance: random.Random) -> Trac
     has_broken = bool(turn) and entry.usage.cache.read <= _SYSTEM_TOKENS
     return Trace(
         id=entry.call.id,
-        agent=of.agent,
-        session_id=of.id,
+        agent=session.agent,
+        session_id=session.id,
         provider=entry.call.provider,
         model=entry.call.model,
         at=entry.call.at + 0.002,
-        status=529 if chance.random() < _FAILED else 200,
+        status=529 if chance.random() < _FAILED_SHARE else 200,
         tokens=tokens,
         exact=True,
         window_tokens=_WINDOW_TOKENS,
@@ -244,48 +250,48 @@ def _trace(of: _Session, turn: int, entry: Entry, chance: random.Random) -> Trac
         added_seconds=0.001 + chance.expovariate(1_000),
         sections=tuple(WindowSection(name, size) for name, size in sizes.items() if size),
         edits=_EDITS,
-        fold_id=_fold_id(of) if summary else None,
-        broke=_break(tokens, chance) if has_broken else None,
+        fold_id=_compaction_id(session) if summary else None,
+        broke=_make_cache_miss(tokens, chance) if has_broken else None,
     )
 
 
-def _break(tokens: int, chance: random.Random) -> CacheBreak:
-    cause, where = chance.choice(_BREAKS)
+def _make_cache_miss(tokens: int, chance: random.Random) -> CacheMiss:
+    cause, where = chance.choice(_MISS_CAUSES)
     lost = tokens - _SYSTEM_TOKENS
-    return CacheBreak(cause=cause, where=where, lost_tokens=lost, lost_dollars=lost * _A_LOST_TOKEN)
+    return CacheMiss(cause=cause, where=where, lost_tokens=lost, lost_dollars=lost * _DOLLARS_PER_LOST_TOKEN)
 
 
-def _tokens(of: _Session, turn: int) -> int:
+def _tokens(session: _GeneratedSession, turn: int) -> int:
     """How full the window is at a turn: it grows, and where it was folded, from there on anew."""
-    if of.is_folded and turn > _FOLD_TURN:
-        return min(_FOLDED_TOKENS + (turn - _FOLD_TURN) * _GROWS_TOKENS, _WINDOW_TOKENS - 8_000)
-    return min(_FIRST_TOKENS + turn * _GROWS_TOKENS, _WINDOW_TOKENS - 8_000)
+    if session.is_compacted and turn > _COMPACTION_TURN:
+        return min(_COMPACTED_TOKENS + (turn - _COMPACTION_TURN) * _GROWTH_TOKENS, _WINDOW_TOKENS - 8_000)
+    return min(_FIRST_TOKENS + turn * _GROWTH_TOKENS, _WINDOW_TOKENS - 8_000)
 
 
-def _fold_id(of: _Session) -> str:
-    return session_id("fold", of.id)
+def _compaction_id(session: _GeneratedSession) -> str:
+    return derive_session_id("fold", session.id)
 
 
-def _fold(of: _Session) -> Fold:
-    return Fold(
-        id=_fold_id(of),
-        agent=of.agent,
-        session_id=of.id,
-        boundary=of.tip,
-        messages=2 * _FOLD_TURN - 20,
-        seen_messages=2 * _FOLD_TURN,
+def _make_compaction(session: _GeneratedSession) -> Compaction:
+    return Compaction(
+        id=_compaction_id(session),
+        agent=session.agent,
+        session_id=session.id,
+        boundary=session.tip,
+        messages=2 * _COMPACTION_TURN - 20,
+        seen_messages=2 * _COMPACTION_TURN,
         summary="They moved the parser into a room of its own, and src/parse.py passes its tests. " * 9,
         carried=("src/parse.py", "tests/test_parse.py", "port 8790"),
-        tokens_before=_FOLD_AT_TOKENS,
-        tokens_after=_FOLDED_TOKENS,
+        tokens_before=_COMPACT_AT_TOKENS,
+        tokens_after=_COMPACTED_TOKENS,
         model=_SUMMARISER,
         cost=Decimal("0.0167"),
         duration_seconds=6.5,
-        outcome=Outcome.OK,
-        compacted_at=of.times[_FOLD_TURN],
+        outcome=CompactionOutcome.OK,
+        compacted_at=session.times[_COMPACTION_TURN],
     )
 
 
-def _messages(fold: Fold) -> list[bytes]:
+def _messages(compaction: Compaction) -> list[bytes]:
     said = {"role": "user", "content": [{"type": "text", "text": "And what does the next test say? " * 40}]}
-    return [json.dumps(said).encode()] * fold.messages
+    return [json.dumps(said).encode()] * compaction.messages

@@ -18,13 +18,13 @@ import msgspec
 
 from benchmarks.harness import BadData, Report, Timings, time_side_by_side
 from foveate import wire
-from foveate.values import Area, Edit, Mark, Place
+from foveate.values import Area, CacheBreakpoint, Edit, Place
 
 SEED = 20261115
 # (bytes, messages); the second is the one that the figures are of.
 SIZES = ((100_000, 50), (1_000_000, 500), (1_000_000, 2_000), (10_000_000, 5_000))
 MAIN = (1_000_000, 500)
-MARK = {"type": "ephemeral"}
+CACHE_CONTROL = {"type": "ephemeral"}
 
 TEXT = """
 def read(path: str) -> bytes:
@@ -53,8 +53,8 @@ def run(data: Path | None) -> Report:
     """Our time as a share of the peers'."""
     if data is not None:
         raise BadData("this benchmark reads no recorded data")
-    timings = {size: _timed(*size) for size in SIZES}
-    main, cut = timings[MAIN], _timed_with_a_cut_emoji(*MAIN)
+    timings = {size: _time_edits(*size) for size in SIZES}
+    main, cut = timings[MAIN], _time_edits_with_cut_emoji(*MAIN)
     small, large = timings[SIZES[0]], timings[SIZES[-1]]
     growth = math.log(large.median_seconds("foveate") / small.median_seconds("foveate")) / math.log(
         SIZES[-1][0] / SIZES[0][0]
@@ -85,33 +85,33 @@ def run(data: Path | None) -> Report:
     )
 
 
-def _timed(size_bytes: int, messages: int) -> Timings:
-    body = json.dumps(_session(size_bytes, messages), ensure_ascii=False).encode()
+def _time_edits(size_bytes: int, messages: int) -> Timings:
+    body = json.dumps(_make_session(size_bytes, messages), ensure_ascii=False).encode()
     places = _places(messages)
-    edits: list[Edit] = [Mark(place=place, reason="bench") for place in places]
-    request = wire.read(body)
+    edits: list[Edit] = [CacheBreakpoint(place=place, reason="bench") for place in places]
+    request = wire.parse_request(body)
     contenders: dict[str, Callable[[], object]] = {
-        "foveate": lambda: wire.write(wire.read(body), edits),
-        "json": partial(_round_trip, body, json.loads, _dumped, places),
+        "foveate": lambda: wire.apply_edits(wire.parse_request(body), edits),
+        "json": partial(_round_trip, body, json.loads, _dump, places),
         "msgspec": partial(_round_trip, body, msgspec.json.decode, msgspec.json.encode, places),
-        "write": lambda: wire.write(request, edits),
-        "blocks": lambda: wire.blocks(request),
+        "write": lambda: wire.apply_edits(request, edits),
+        "blocks": lambda: wire.request_blocks(request),
     }
-    ours = json.loads(wire.write(request, edits))
-    theirs = json.loads(_round_trip(body, json.loads, _dumped, places))
+    ours = json.loads(wire.apply_edits(request, edits))
+    theirs = json.loads(_round_trip(body, json.loads, _dump, places))
     assert ours == theirs, "the contenders do not say the same"
     return time_side_by_side(contenders, rounds=5 if size_bytes > 2_000_000 else 11)
 
 
-def _timed_with_a_cut_emoji(size_bytes: int, messages: int) -> Timings:
-    body = json.dumps(_session(size_bytes, messages), ensure_ascii=False).encode()
+def _time_edits_with_cut_emoji(size_bytes: int, messages: int) -> Timings:
+    body = json.dumps(_make_session(size_bytes, messages), ensure_ascii=False).encode()
     half = len(body) // 2
     body = body[:half] + body[half:].replace("🙂".encode(), rb"\ud83d", 1)
     places = _places(messages)
-    edits: list[Edit] = [Mark(place=place, reason="bench") for place in places]
+    edits: list[Edit] = [CacheBreakpoint(place=place, reason="bench") for place in places]
     contenders: dict[str, Callable[[], bytes]] = {
-        "foveate, a cut emoji": lambda: wire.write(wire.read(body), edits),
-        "json, a cut emoji": partial(_round_trip, body, json.loads, _dumped, places),
+        "foveate, a cut emoji": lambda: wire.apply_edits(wire.parse_request(body), edits),
+        "json, a cut emoji": partial(_round_trip, body, json.loads, _dump, places),
     }
     ours, theirs = (json.loads(contender()) for contender in contenders.values())
     assert ours == theirs, "the contenders do not say the same"
@@ -130,26 +130,26 @@ def _round_trip(
     for place in places:
         listed = request[place.area]
         block = listed[place.index] if place.block is None else listed[place.index]["content"][place.block]
-        block["cache_control"] = MARK
+        block["cache_control"] = CACHE_CONTROL
     return encode(request)
 
 
-def _dumped(request: Any) -> bytes:
+def _dump(request: Any) -> bytes:
     return json.dumps(request).encode()
 
 
-def _session(size_bytes: int, messages: int) -> dict[str, Any]:
+def _make_session(size_bytes: int, messages: int) -> dict[str, Any]:
     """A coding agent's request: calls of tools and their results, code, escapes, several scripts."""
     dice = random.Random(SEED)
     share = size_bytes * 2 // messages - 350
-    said: list[dict[str, Any]] = []
+    content: list[dict[str, Any]] = []
     for turn in range(messages // 2):
         name = f"toolu_{turn:06}"
         call = {"type": "tool_use", "id": name, "name": "read", "input": {"path": f"src/{turn}.py"}}
         plan = {"type": "text", "text": _text(dice, share // 8)}
         result = {"type": "tool_result", "tool_use_id": name, "content": _text(dice, share * 3 // 4)}
-        said.append({"role": "assistant", "content": [plan, call]})
-        said.append({"role": "user", "content": [result]})
+        content.append({"role": "assistant", "content": [plan, call]})
+        content.append({"role": "user", "content": [result]})
     schema = {"type": "object", "properties": {"path": {"type": "string"}}}
     return {
         "model": "claude-sonnet-4-5",
@@ -159,7 +159,7 @@ def _session(size_bytes: int, messages: int) -> dict[str, Any]:
             {"name": f"tool_{number}", "description": _text(dice, 200), "input_schema": schema}
             for number in range(20)
         ],
-        "messages": said,
+        "messages": content,
     }
 
 

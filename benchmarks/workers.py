@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.databases import new_database, new_file, running_postgres
-from benchmarks.gateway_processes import Server, cpu_seconds, foveate, litellm, started
+from benchmarks.gateway_processes import Server, cpu_seconds, foveate, litellm, start_process
 from benchmarks.gateway_requests import KEY, MODEL
 from benchmarks.harness import BadData, Cell, Report
 
@@ -63,7 +63,7 @@ def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
                     continue
                 print(f"{name} …", file=sys.stderr, flush=True)
                 with _contender(name, folder, provider, server) as contender:
-                    rows.append(_measured(name, contender, QUICK_SECONDS if quick else SECONDS))
+                    rows.append(_measure(name, contender, QUICK_SECONDS if quick else SECONDS))
     direct = rows[0]
     figures: dict[str, float] = {}
     for row in rows:
@@ -92,29 +92,29 @@ def _contender(name: str, folder: Path, provider: Server, postgres: object | Non
         url = new_file(str(folder)) if kind == "sqlite" else new_database(postgres)
         more = f"store: {{url: {json.dumps(url)}}}\n"
         workers = int(count)
-        with foveate(folder, provider.port, name=name, workers=workers, is_usual=True, more=more) as running:
+        with foveate(folder, provider.port, name=name, workers=workers, is_default=True, more=more) as running:
             yield running
 
 
-def _measured(name: str, server: Server, seconds: float) -> dict[str, Cell]:
+def _measure(name: str, server: Server, seconds: float) -> dict[str, Cell]:
     """What one contender carries; what came in the first seconds does not count."""
     context = multiprocessing.get_context("spawn")
-    began, cpu = time.monotonic(), cpu_seconds(server.pid)
+    started, cpu = time.monotonic(), cpu_seconds(server.pid)
     with context.Pool(PROCESSES) as pool:
         shares = [(server.port, number, AGENTS // PROCESSES, seconds) for number in range(PROCESSES)]
         calls: list[Call] = sorted(call for some in pool.starmap(_agents, shares) for call in some)
     spent = cpu_seconds(server.pid) - cpu
-    first = calls[0][0] + WARM_UP_SECONDS if calls else began
+    first = calls[0][0] + WARM_UP_SECONDS if calls else started
     counted = [call for call in calls if call[0] >= first]
     if not counted:
         raise BadData(f"{name} answered nothing within {seconds:g} s")
-    took = sorted(call[1] for call in counted)
+    milliseconds = sorted(call[1] for call in counted)
     return {
         "contender": name,
         "per_second": round(sum(call[2] for call in counted) / (counted[-1][0] - first), 1),
         "answered": round(sum(call[2] for call in counted) / len(counted), 4),
-        "p50_ms": round(1e3 * took[len(took) // 2], 1),
-        "p99_ms": round(1e3 * took[int(0.99 * len(took))], 1),
+        "p50_ms": round(1e3 * milliseconds[len(milliseconds) // 2], 1),
+        "p99_ms": round(1e3 * milliseconds[int(0.99 * len(milliseconds))], 1),
         "cpu_ms": round(1e3 * spent / len(calls), 2),
     }
 
@@ -147,21 +147,21 @@ async def _agent(port: int, seed: int, until: float, calls: list[Call]) -> None:
             messages.append({"role": "user", "content": f"go on {turn}"})
         turn += 1
         body = json.dumps({"model": MODEL, "max_tokens": 100, "messages": messages}).encode()
-        began = time.monotonic()
+        started = time.monotonic()
         writer.write(
             f"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {KEY}\r\n"
             f"anthropic-version: 2023-06-01\r\nx-foveate-agent: agent-{seed % 50}\r\n"
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
             + body
         )
-        status = await _answer(reader)
+        status = await _read_response(reader)
         ended = time.monotonic()
-        calls.append((ended, ended - began, status == 200))
+        calls.append((ended, ended - started, status == 200))
         await asyncio.sleep(THINKING_SECONDS)
     writer.close()
 
 
-async def _answer(reader: asyncio.StreamReader) -> int:
+async def _read_response(reader: asyncio.StreamReader) -> int:
     """The status of an answer, once all of it is here."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     _, is_sized, rest = head.partition(b"content-length:")
@@ -178,12 +178,12 @@ async def _answer(reader: asyncio.StreamReader) -> int:
 def _provider(folder: Path) -> Iterator[Server]:
     """A provider whose model takes its time."""
     log = folder / "provider.log"
-    with started([sys.executable, "-m", "benchmarks.workers"], log=log) as process:
+    with start_process([sys.executable, "-m", "benchmarks.workers"], log=log) as process:
         assert process.stdout is not None
         yield Server(DIRECT, int(process.stdout.readline()), process.pid, log)
 
 
-class _Provider(asyncio.Protocol):
+class _SlowProvider(asyncio.Protocol):
     """One connection to it."""
 
     def __init__(self) -> None:
@@ -200,10 +200,10 @@ class _Provider(asyncio.Protocol):
         length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
         if len(body) >= length:
             self._received.clear()
-            asyncio.get_running_loop().call_later(MODEL_SECONDS, self._transport.write, _answered(length))
+            asyncio.get_running_loop().call_later(MODEL_SECONDS, self._transport.write, _make_response(length))
 
 
-def _answered(size_bytes: int) -> bytes:
+def _make_response(size_bytes: int) -> bytes:
     reply = {
         "id": "msg_1",
         "type": "message",
@@ -221,7 +221,7 @@ def _answered(size_bytes: int) -> bytes:
 
 async def _serve() -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(_Provider, "127.0.0.1", 0, backlog=1024)
+    server = await loop.create_server(_SlowProvider, "127.0.0.1", 0, backlog=1024)
     print(server.sockets[0].getsockname()[1], flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
     server.close()

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from foveate.cost.ledger import By, Sum
+from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.store import open_store
 
 T = TypeVar("T")
 
 _CALLS = "SELECT call_id, model, is_partial, picodollars IS NULL FROM ledger_v1 ORDER BY at, call_id"
 _RESERVED = "SELECT count(*) FROM reservations_v1"
-_HELD = "SELECT coalesce(sum(reserved), 0) FROM accounts_v1"
+_RESERVED_DOLLARS = "SELECT coalesce(sum(reserved), 0) FROM accounts_v1"
 
 
 @dataclass(frozen=True)
-class Booked:
+class LedgerCall:
     """A call in the ledger. `is_unknown`: what it cost is not known."""
 
     id: str
@@ -32,69 +32,71 @@ class Booked:
 
 
 @dataclass(frozen=True)
-class Books:
+class LedgerState:
     """All calls that are booked, and how many reservations there still are."""
 
-    calls: Sequence[Booked]
-    reserved: int
+    calls: Sequence[LedgerCall]
+    reservations: int
 
     @property
-    def whole(self) -> int:
+    def complete_calls(self) -> int:
         """How many came to their end."""
         return sum(not call.is_partial for call in self.calls)
 
     @property
-    def partial(self) -> int:
+    def partial_calls(self) -> int:
         """How many broke off."""
         return sum(call.is_partial for call in self.calls)
 
 
-def books_in(file: Path) -> Books:
+def read_ledger_state(file: Path) -> LedgerState:
     """What the ledger in a SQLite file says."""
     with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=20)) as connection:
         connection.execute("BEGIN")  # all of it as it is at one moment
-        calls = [Booked(row[0], row[1], bool(row[2]), bool(row[3])) for row in connection.execute(_CALLS)]
+        calls = [LedgerCall(row[0], row[1], bool(row[2]), bool(row[3])) for row in connection.execute(_CALLS)]
         (reserved,) = connection.execute(_RESERVED).fetchone()
-        (held,) = connection.execute(_HELD).fetchone()
-    assert bool(reserved) == bool(held)
-    return Books(calls, reserved)
+        (reserved_dollars,) = connection.execute(_RESERVED_DOLLARS).fetchone()
+    assert bool(reserved) == bool(reserved_dollars)
+    return LedgerState(calls, reserved)
 
 
-def settled(file: Path, calls: int, *, within_seconds: float = 10) -> Books:
+def wait_until_settled(file: Path, calls: int, *, within_seconds: float = 10) -> LedgerState:
     """The ledger once it has so many calls and nothing is reserved any more; else as it is at the end."""
-    return until(
-        lambda: books_in(file), lambda found: len(found.calls) >= calls and not found.reserved, within_seconds
+    return wait_until(
+        lambda: read_ledger_state(file),
+        lambda found: len(found.calls) >= calls and not found.reservations,
+        within_seconds,
     )
 
 
-def until(look: Callable[[], T], is_right: Callable[[T], bool], within_seconds: float = 10) -> T:
+def wait_until(read: Callable[[], T], is_done: Callable[[T], bool], within_seconds: float = 10) -> T:
     """What `look` gives as soon as it is right, or at the end of the time."""
     deadline = time.monotonic() + within_seconds
-    while not is_right(found := look()) and time.monotonic() < deadline:
+    while not is_done(found := read()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return found
 
 
-def sums(url: str, *by: By) -> Sequence[Sum]:
+def read_sums(url: str, *by: GroupBy) -> Sequence[ChargeTotal]:
     """The sums of a ledger, wherever it is."""
 
-    async def read() -> Sequence[Sum]:
+    async def read() -> Sequence[ChargeTotal]:
         async with await open_store(url) as store:
-            return await store.ledger.sums(by)
+            return await store.ledger.sum_charges(by)
 
     return asyncio.run(read())
 
 
-def sums_of(file: Path, agent: str, calls: int, *by: By) -> Sequence[Sum]:
+def wait_for_agent_sums(file: Path, agent: str, calls: int, *by: GroupBy) -> Sequence[ChargeTotal]:
     """The sums of an agent's calls once so many are booked, which is soon after the answer."""
 
-    def look() -> Sequence[Sum]:
-        return [one for one in sums(f"sqlite:///{file}", By.AGENT, *by) if one.group[0] == agent]
+    def look() -> Sequence[ChargeTotal]:
+        return [row for row in read_sums(f"sqlite:///{file}", GroupBy.AGENT, *by) if row.group[0] == agent]
 
-    return until(look, lambda found: sum(one.calls for one in found) >= calls)
+    return wait_until(look, lambda found: sum(row.calls for row in found) >= calls)
 
 
-def holders(folder: Path, secret: str) -> list[Path]:
+def files_containing(folder: Path, secret: str) -> list[Path]:
     """The files below a folder that hold a secret, in any spelling that a careless writer would give it."""
     needles = {secret.encode(), secret.encode("utf-16-le"), secret[::-1].encode()}
     return [
@@ -106,10 +108,10 @@ def holders(folder: Path, secret: str) -> list[Path]:
 
 def open_sockets(process: int | str = "self") -> int:
     """How many sockets a process has open."""
-    return _open(process)["socket"]
+    return _count_open_files(process)["socket"]
 
 
-def _open(process: int | str) -> Counter[str]:
+def _count_open_files(process: int | str) -> Counter[str]:
     kinds: Counter[str] = Counter()
     folder = f"/proc/{process}/fd"
     for name in os.listdir(folder):  # noqa: PTH208 - what is listed may be gone by the next line

@@ -14,29 +14,29 @@ ACCESS_KEY, SECRET_KEY, REGION = "AKIAOFATEST", "secret-of-a-test", "eu-west-1"
 CREDENTIALS = Credentials(ACCESS_KEY, SECRET_KEY)
 
 
-def frame(name: str, payload: Any, *, kind: str = "event") -> bytes:
+def event_stream_frame(name: str, payload: Any, *, kind: str = "event") -> bytes:
     """One message of an event stream."""
     headers = {f":{kind}-type": name, ":content-type": "application/json", ":message-type": kind}
-    told = b"".join(
+    encoded_headers = b"".join(
         struct.pack("!B", len(header))
         + header.encode()
         + b"\x07"
-        + struct.pack("!H", len(said))
-        + said.encode()
-        for header, said in headers.items()
+        + struct.pack("!H", len(value))
+        + value.encode()
+        for header, value in headers.items()
     )
     body = msgspec.json.encode(payload)
-    prelude = struct.pack("!II", 16 + len(told) + len(body), len(told))
-    message = prelude + struct.pack("!I", crc32(prelude)) + told + body
+    prelude = struct.pack("!II", 16 + len(encoded_headers) + len(body), len(encoded_headers))
+    message = prelude + struct.pack("!I", crc32(prelude)) + encoded_headers + body
     return message + struct.pack("!I", crc32(message))
 
 
 def chunk_frame(event: Any) -> bytes:
     """An event of a model's maker, as InvokeModelWithResponseStream sends it."""
-    return frame("chunk", {"bytes": b64encode(msgspec.json.encode(event)).decode()})
+    return event_stream_frame("chunk", {"bytes": b64encode(msgspec.json.encode(event)).decode()})
 
 
-def is_signed_well(request: bytes, *, service: str = "bedrock") -> bool:
+def is_signature_valid(request: bytes, *, service: str = "bedrock") -> bool:
     """Whether AWS would accept the signature of a request as it came over the wire."""
     head, _, body = request.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
@@ -44,8 +44,8 @@ def is_signed_well(request: bytes, *, service: str = "bedrock") -> bool:
     headers = {name.lower(): said.strip() for name, _, said in (line.partition(":") for line in lines)}
     said = dict(part.strip().split("=", 1) for part in headers["authorization"].split(" ", 1)[1].split(","))
     covered = {name: headers[name] for name in said["SignedHeaders"].split(";")}
-    again = AWSRequest(method=method, url=f"http://{headers['host']}{path}", headers=covered, data=body)
-    again.context["timestamp"] = headers["x-amz-date"]
+    repeated = AWSRequest(method=method, url=f"http://{headers['host']}{path}", headers=covered, data=body)
+    repeated.context["timestamp"] = headers["x-amz-date"]
     signer = SigV4Auth(CREDENTIALS, service, REGION)
-    text = signer.string_to_sign(again, signer.canonical_request(again))
-    return bool(signer.signature(text, again) == said["Signature"])
+    text = signer.string_to_sign(repeated, signer.canonical_request(repeated))
+    return bool(signer.signature(text, repeated) == said["Signature"])

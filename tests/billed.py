@@ -6,8 +6,8 @@ from decimal import Decimal
 
 from msgspec import structs
 
-from foveate.cost.caps import Cap, Scope, accounts_of
-from foveate.cost.ledger import Call, Category, Entry, Ledger, Over, Reservation, Standing
+from foveate.cost.caps import Cap, CapScope, list_accounts
+from foveate.cost.ledger import AccountBalance, AccountOverLimit, Call, Category, Charge, Ledger, Reservation
 from foveate.values import CacheUsage, Comparison, Savings, Usage
 
 NOON = 1_794_744_000.0
@@ -22,7 +22,7 @@ CALL = Call(
     category=Category.MAIN,
     at=NOON,
 )
-ENTRY = Entry(
+CHARGE = Charge(
     call=CALL,
     usage=Usage(
         cache=CacheUsage(uncached=12, read=34_000, written_5m=560, written_1h=78),
@@ -49,60 +49,60 @@ ENTRY = Entry(
 RESERVATION = Reservation(
     call_id="call-2",
     dollars=Decimal("0.25"),
-    accounts=accounts_of(CALL),
+    accounts=list_accounts(CALL),
     limits={"agent ana": Decimal(1)},
     expires_at=NOON + 1200,
 )
 
 
-def call(id_: str, *, agent: str = "ana", session_id: str = "s", at: float = NOON) -> Call:
+def make_call(id_: str, *, agent: str = "ana", session_id: str = "s", at: float = NOON) -> Call:
     return structs.replace(CALL, id=id_, agent=agent, session_id=session_id, at=at)
 
 
-def entry(of: Call, dollars: Decimal | int | str | None) -> Entry:
+def make_charge(call: Call, dollars: Decimal | int | str | None) -> Charge:
     """A bill of so much, and nothing else to it."""
-    return Entry(
-        call=of,
+    return Charge(
+        call=call,
         usage=Usage(cache=CacheUsage(uncached=10), output_tokens=1),
         dollars=None if dollars is None else Decimal(dollars),
     )
 
 
-def cap(scope: Scope, dollars: Decimal | int | str, agent: str | None = None) -> Cap:
+def make_cap(scope: CapScope, dollars: Decimal | int | str, agent: str | None = None) -> Cap:
     return Cap(scope=scope, dollars=Decimal(dollars), agent=agent)
 
 
-def standing(spent: Decimal | int | str, reserved: Decimal | int | str = 0) -> Standing:
-    return Standing(spent=Decimal(spent), reserved=Decimal(reserved))
+def make_standing(spent: Decimal | int | str, reserved: Decimal | int | str = 0) -> AccountBalance:
+    return AccountBalance(spent=Decimal(spent), reserved=Decimal(reserved))
 
 
-def reservation(
-    of: Call, dollars: Decimal | int | str, limits: dict[str, Decimal], *, seconds: float = 1200.0
+def make_reservation(
+    call: Call, dollars: Decimal | int | str, limits: dict[str, Decimal], *, seconds: float = 1200.0
 ) -> Reservation:
     """So much for a call, on all of its accounts, for so long."""
     return Reservation(
-        call_id=of.id,
+        call_id=call.id,
         dollars=Decimal(dollars),
-        accounts=accounts_of(of),
+        accounts=list_accounts(call),
         limits=limits,
-        expires_at=of.at + seconds,
+        expires_at=call.at + seconds,
     )
 
 
 async def reserve(
-    ledger: Ledger, of: Call, dollars: Decimal | int | str, *, now: float = NOON, **limits: Decimal | int
+    ledger: Ledger, call: Call, dollars: Decimal | int | str, *, now: float = NOON, **limits: Decimal | int
 ) -> bool:
     """Whether there was room for so much; `limits` are on the call's `agent`, `session` or `total`."""
-    named = {"agent": f"agent {of.agent}", "session": f"session {of.session_id}", "total": "total"}
-    wanted = reservation(of, dollars, {named[name]: Decimal(most) for name, most in limits.items()})
+    named = {"agent": f"agent {call.agent}", "session": f"session {call.session_id}", "total": "total"}
+    wanted = make_reservation(call, dollars, {named[name]: Decimal(limit) for name, limit in limits.items()})
     found = await ledger.reserve(replace(wanted, expires_at=now + 1200), now=now)
-    assert isinstance(found, Over) or found.keys() == wanted.limits.keys()
-    return not isinstance(found, Over)
+    assert isinstance(found, AccountOverLimit) or found.keys() == wanted.limits.keys()
+    return not isinstance(found, AccountOverLimit)
 
 
-async def settle_one(ledger: Ledger, bill: Entry, *, accounts: Sequence[str]) -> bool:
+async def settle_one(ledger: Ledger, charge: Charge, *, accounts: Sequence[str]) -> bool:
     """Whether a bill is new to a ledger, which keeps it; what is wrong with it is raised."""
-    (is_new,) = await ledger.settle_all([(bill, accounts)])
+    (is_new,) = await ledger.settle_all([(charge, accounts)])
     if isinstance(is_new, Exception):
         raise is_new
     return is_new

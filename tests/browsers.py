@@ -22,10 +22,10 @@ _ARGUMENTS = (
     "--disable-sync",
 )
 # Only a test that fails waits it out. What has changed is shown after ten times what a page takes to load.
-_PATIENCE_MS = 30_000
+_TIMEOUT_MS = 30_000
 
 
-class CannotBrowse(Exception):
+class BrowserUnavailable(Exception):
     """There is no browser; says what to install."""
 
 
@@ -40,9 +40,9 @@ def running_browser() -> Iterator[Browser]:
     """
     found = next(filter(None, map(shutil.which, _NAMES)), None)
     if found is None:
-        raise CannotBrowse("Chromium is not installed (apt-get install chromium)")
+        raise BrowserUnavailable("Chromium is not installed (apt-get install chromium)")
     with sync_playwright() as playwright:
-        expect.set_options(timeout=_PATIENCE_MS)
+        expect.set_options(timeout=_TIMEOUT_MS)
         browser = playwright.chromium.launch(executable_path=found, args=list(_ARGUMENTS))
         try:
             yield browser
@@ -51,46 +51,48 @@ def running_browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def looking(browser: Browser, url: str, *, forgives: str = r"(?!)", **options: Any) -> Iterator[Page]:
+def open_page(
+    browser: Browser, url: str, *, allowed_console_errors: str = r"(?!)", **options: Any
+) -> Iterator[Page]:
     """A new page, to which `url` is the beginning of every path, until the end of the block.
 
     There it fails if anything was asked of another host, if a script had an error, or if the console has one
     that is not like what the pattern `forgives`.
     """
-    with context_of(browser, url, forgives=forgives, **options) as context:
+    with open_context(browser, url, allowed_console_errors=allowed_console_errors, **options) as context:
         yield context.new_page()
 
 
 @contextmanager
-def context_of(
-    browser: Browser, url: str, *, forgives: str = r"(?!)", **options: Any
+def open_context(
+    browser: Browser, url: str, *, allowed_console_errors: str = r"(?!)", **options: Any
 ) -> Iterator[BrowserContext]:
     """The same for several pages of one user."""
-    wrong: list[str] = []
+    problems: list[str] = []
     own = urlsplit(url).netloc
 
     def asked(request: Request) -> None:
         parts = urlsplit(request.url)
         if parts.scheme not in ("data", "blob", "about") and parts.netloc != own:
-            wrong.append(f"asked for {request.url[:200]}")
+            problems.append(f"asked for {request.url[:200]}")
 
     def told(message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning") and not re.search(forgives, message.text):
-            wrong.append(f"console: {message.text[:500]}")
+        if message.type in ("error", "warning") and not re.search(allowed_console_errors, message.text):
+            problems.append(f"console: {message.text[:500]}")
 
     context = browser.new_context(base_url=url, **options)
-    context.set_default_timeout(_PATIENCE_MS)
+    context.set_default_timeout(_TIMEOUT_MS)
     context.on("request", asked)
     context.on("console", told)
-    context.on("weberror", lambda error: wrong.append(f"script: {error.error}"))
+    context.on("weberror", lambda error: problems.append(f"script: {error.error}"))
     try:
         yield context
     finally:
         context.close()
-    assert wrong == []
+    assert problems == []
 
 
-def audited(page: Page, *rules: str) -> list[str]:
+def find_accessibility_violations(page: Page, *rules: str) -> list[str]:
     """What axe-core finds on a page that is serious or worse, by all of its rules or by some.
 
     Of long tables it sees the first rows, which the others are like. The page's context must bypass its policy.

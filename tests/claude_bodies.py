@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from foveate.sandbox import seals
 
 MODELS = ("claude-sonnet-4-5", "claude-opus-4-6", "claude-haiku-5-5", "claude-opus-5-5")
-MOST_MARKS = 4
+MAX_BREAKPOINTS = 4
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 Block = dict[str, Any]
@@ -25,31 +25,31 @@ _TEXTS = st.one_of(
 )
 
 
-def sealed(body: Body, thought: str) -> str:
+def sign_as_sandbox(body: Body, thinking: str) -> str:
     """A signature as the sandbox gives it for a thought that stands after `body`."""
-    return seals.signature(body["model"], seals.prefix_of(body).digest(), thought)
+    return seals.sign_thinking(body["model"], seals.hash_prefix(body).digest(), thinking)
 
 
 def _text(draw: st.DrawFn) -> Block:
     return {"type": "text", "text": draw(_TEXTS)}
 
 
-def _picture(_draw: st.DrawFn) -> Block:
+def _image(_draw: st.DrawFn) -> Block:
     return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": _PIXEL}}
 
 
-def _paper(draw: st.DrawFn) -> Block:
+def _document(draw: st.DrawFn) -> Block:
     return {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": draw(_TEXTS)}}
 
 
 @st.composite
-def claude_bodies(
+def claude_requests(
     draw: st.DrawFn,
     *,
-    marks: bool = True,
-    most_turns: int = 4,
-    most_calls: int = 30,
-    sign: Sign | None = sealed,
+    breakpoints: bool = True,
+    max_turns: int = 4,
+    max_calls: int = 30,
+    sign: Sign | None = sign_as_sandbox,
 ) -> Body:
     """A request whose last message is the user's; `sign` is None for one without thinking."""
     thinks = sign is not None and draw(st.booleans())
@@ -59,27 +59,27 @@ def claude_bodies(
     if thinks:
         body["thinking"] = {"type": "enabled", "budget_tokens": 1024}
     _add_system(draw, body)
-    for number in range(draw(st.integers(0, most_turns))):
-        body["messages"].append({"role": "user", "content": _asked(draw)})
-        calls = draw(st.one_of(st.integers(0, 3), st.integers(0, most_calls))) if "tools" in body else 0
-        thought = _thought(draw, body, sign) if thinks and sign is not None else []
-        said = [_text(draw)] if not calls or draw(st.booleans()) else []
-        used = [_call(draw, body, f"toolu_{number}_{call}") for call in range(calls)]
-        body["messages"].append({"role": "assistant", "content": [*thought, *said, *used]})
-        if used:
-            results = [_result(draw, call["id"]) for call in used]
+    for number in range(draw(st.integers(0, max_turns))):
+        body["messages"].append({"role": "user", "content": _user_content(draw)})
+        calls = draw(st.one_of(st.integers(0, 3), st.integers(0, max_calls))) if "tools" in body else 0
+        thinking = _thinking(draw, body, sign) if thinks and sign is not None else []
+        texts = [_text(draw)] if not calls or draw(st.booleans()) else []
+        tool_calls = [_call(draw, body, f"toolu_{number}_{call}") for call in range(calls)]
+        body["messages"].append({"role": "assistant", "content": [*thinking, *texts, *tool_calls]})
+        if tool_calls:
+            results = [_result(draw, call["id"]) for call in tool_calls]
             closing = [_text(draw)] if draw(st.booleans()) else []
             body["messages"].append({"role": "user", "content": [*results, *closing]})
             body["messages"].append(
-                {"role": "assistant", "content": [*_again(draw, body, thinks, sign), _text(draw)]}
+                {"role": "assistant", "content": [*_optional_thinking(draw, body, thinks, sign), _text(draw)]}
             )
-    body["messages"].append({"role": "user", "content": _asked(draw)})
-    if marks:
-        _add_marks(draw, body)
+    body["messages"].append({"role": "user", "content": _user_content(draw)})
+    if breakpoints:
+        _add_breakpoints(draw, body)
     return body
 
 
-def markable(body: Body) -> Iterator[Block]:
+def cacheable_blocks(body: Body) -> Iterator[Block]:
     """The blocks that may bear a mark, in the provider's order; a content that is a string is none."""
     yield from body.get("tools", ())
     system = body.get("system", ())
@@ -103,10 +103,10 @@ def _tool(draw: st.DrawFn, number: int) -> Block:
     return {"name": f"tool_{number}", "description": draw(_TEXTS), "input_schema": schema}
 
 
-def _asked(draw: st.DrawFn) -> str | list[Block]:
+def _user_content(draw: st.DrawFn) -> str | list[Block]:
     if draw(st.booleans()):
         return draw(_TEXTS)
-    kinds = draw(st.lists(st.sampled_from((_text, _text, _picture, _paper)), min_size=1, max_size=3))
+    kinds = draw(st.lists(st.sampled_from((_text, _text, _image, _document)), min_size=1, max_size=3))
     return [kind(draw) for kind in kinds]
 
 
@@ -127,19 +127,19 @@ def _result(draw: st.DrawFn, call: str) -> Block:
     return found
 
 
-def _thought(draw: st.DrawFn, body: Body, sign: Sign) -> list[Block]:
-    thought = draw(_TEXTS)
-    return [{"type": "thinking", "thinking": thought, "signature": sign(body, thought)}]
+def _thinking(draw: st.DrawFn, body: Body, sign: Sign) -> list[Block]:
+    thinking = draw(_TEXTS)
+    return [{"type": "thinking", "thinking": thinking, "signature": sign(body, thinking)}]
 
 
-def _again(draw: st.DrawFn, body: Body, thinks: bool, sign: Sign | None) -> list[Block]:
-    return _thought(draw, body, sign) if thinks and sign is not None and draw(st.booleans()) else []
+def _optional_thinking(draw: st.DrawFn, body: Body, thinks: bool, sign: Sign | None) -> list[Block]:
+    return _thinking(draw, body, sign) if thinks and sign is not None and draw(st.booleans()) else []
 
 
-def _add_marks(draw: st.DrawFn, body: Body) -> None:
+def _add_breakpoints(draw: st.DrawFn, body: Body) -> None:
     """Up to four marks that the provider takes: long-lived ones first, perhaps one on the whole request."""
-    blocks = list(markable(body))
-    wanted = draw(st.integers(0, min(MOST_MARKS, len(blocks))))
+    blocks = list(cacheable_blocks(body))
+    wanted = draw(st.integers(0, min(MAX_BREAKPOINTS, len(blocks))))
     places = sorted(
         draw(st.lists(st.integers(0, len(blocks) - 1), min_size=wanted, max_size=wanted, unique=True))
         if blocks
@@ -151,5 +151,5 @@ def _add_marks(draw: st.DrawFn, body: Body) -> None:
         blocks[place]["cache_control"] = {"type": "ephemeral", **lasting}
     last = body["messages"][-1]["content"]
     own = last[-1].get("cache_control") if isinstance(last, list) else None
-    if len(places) < MOST_MARKS and draw(st.booleans()):
+    if len(places) < MAX_BREAKPOINTS and draw(st.booleans()):
         body["cache_control"] = dict(own or {"type": "ephemeral"})

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import settings
 
 from tests import databases, loopback
-from tests.llama import CannotServe, LlamaServer, running_llama_server
+from tests.llama import LlamaServer, LlamaUnavailable, running_llama_server
 from tests.support import markers
 from tests.support.examples import QUICK
 from tests.support.stores import ensure_store
-from tests.watched_examples import first_examples
+from tests.watched_examples import measure_first_examples
 
 ROOT = Path(__file__).parents[1]
 
@@ -29,7 +29,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 # Tests talk to this machine alone. If a variable names all authorities, each HTTP client takes 50 ms for them.
 os.environ["SSL_CERT_FILE"] = str(ROOT / "tests" / "support" / "one_authority.pem")
 
-loopback.guard()
+loopback.block_other_hosts()
 markers.watch_processes()
 
 
@@ -60,7 +60,7 @@ def pytest_runtest_setup() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     """Tries a test."""
-    with first_examples(item):
+    with measure_first_examples(item):
         yield
     markers.require_process_marker(item)
 
@@ -107,7 +107,7 @@ def llama_server() -> Iterator[LlamaServer]:
     try:
         with running_llama_server() as server:
             yield server
-    except CannotServe as reason:
+    except LlamaUnavailable as reason:
         pytest.skip(f"no llama.cpp server: {reason}")
 
 
@@ -117,7 +117,7 @@ def postgres() -> Iterator[databases.PostgresServer]:
     try:
         with databases.running_postgres() as server:
             yield server
-    except databases.CannotServe as reason:
+    except databases.PostgresUnavailable as reason:
         pytest.skip(f"no PostgreSQL: {reason}")
 
 

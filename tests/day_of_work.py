@@ -8,45 +8,48 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-from foveate.fold.journal import Fold
+from foveate.fold.journal import Compaction
 from foveate.store import open_store
-from tests.kept import FOLD
-from tests.support.session_names import id_of_name
+from tests.kept import COMPACTION
+from tests.support.session_names import named_session_id
 
 MODEL = "claude-opus-5-5"
 RULES = "- Read before you write.\n- Run the tests after each change.\n" * 300
 
-FOLDED = (b'{"role": "user", "content": "Look at src/."}', b'{"role": "assistant", "content": "It is small."}')
+COMPACTED_MESSAGES = (
+    b'{"role": "user", "content": "Look at src/."}',
+    b'{"role": "assistant", "content": "It is small."}',
+)
 
 # The session that all calls of an agent belong to, since it says so.
-NAMED = "garden"
+SESSION_NAME = "garden"
 KEY = "sandbox"
-NAMED_ID = id_of_name("ana", NAMED, key=KEY)
+NAMED_SESSION_ID = named_session_id("ana", SESSION_NAME, key=KEY)
 
 # The ids that pages show.
-SESSION = "5be01d2286c1b0f7b1d5a1f00c3e9a44"
-EARLIER = replace(
-    FOLD,
+COMPACTED_SESSION_ID = "5be01d2286c1b0f7b1d5a1f00c3e9a44"
+EARLIER_COMPACTION = replace(
+    COMPACTION,
     id="77aa00bb02f04c55a3f5b3f6d4b1c7e8",
     agent="ana",
-    session_id=SESSION,
+    session_id=COMPACTED_SESSION_ID,
     messages=203,
     tokens_before=78_904,
     tokens_after=6_077,
     boundary=b"7" * 16,
 )
-LATER = replace(
-    EARLIER,
+LATER_COMPACTION = replace(
+    EARLIER_COMPACTION,
     id="3f9a1c02b41e4c0d9d1f2c6a7be05d13",
     messages=412,
     tokens_before=112_340,
     tokens_after=9_120,
     boundary=b"3" * 16,
-    earlier_id=EARLIER.id,
+    earlier_id=EARLIER_COMPACTION.id,
 )
 
 
-def day_of_work(gateway_url: str, home: Path) -> None:
+def send_day_of_traffic(gateway_url: str, home: Path) -> None:
     """Have two agents work through a gateway whose data is in `home`, one with a clock in its system prompt."""
     for agent, system in (
         ("ana", RULES),
@@ -56,11 +59,15 @@ def day_of_work(gateway_url: str, home: Path) -> None:
         messages: list[Any] = []
         for step in range(3):
             messages.append({"role": "user", "content": f"Part {step}: what is next?"})
-            messages.append({"role": "assistant", "content": answered(gateway_url, agent, system, messages)})
-    asyncio.run(_folded(f"sqlite:///{home / 'foveate.sqlite'}", EARLIER, LATER))
+            messages.append(
+                {"role": "assistant", "content": send_request(gateway_url, agent, system, messages)}
+            )
+    asyncio.run(
+        _record_compactions(f"sqlite:///{home / 'foveate.sqlite'}", EARLIER_COMPACTION, LATER_COMPACTION)
+    )
 
 
-def answered(gateway_url: str, agent: str, system: str, messages: list[Any]) -> Any:
+def send_request(gateway_url: str, agent: str, system: str, messages: list[Any]) -> Any:
     """What the gateway answers to one request of an agent."""
     body = {"model": MODEL, "max_tokens": 64, "system": system, "messages": messages}
     headers = {
@@ -68,13 +75,15 @@ def answered(gateway_url: str, agent: str, system: str, messages: list[Any]) -> 
         "anthropic-version": "2023-06-01",
         "x-api-key": KEY,
         "x-foveate-agent": agent,
-        "x-foveate-session": NAMED,
+        "x-foveate-session": SESSION_NAME,
     }
-    with urlopen(Request(f"{gateway_url}/v1/messages", json.dumps(body).encode(), headers)) as answer:
-        return json.load(answer)["content"]
+    with urlopen(Request(f"{gateway_url}/v1/messages", json.dumps(body).encode(), headers)) as response:
+        return json.load(response)["content"]
 
 
-async def _folded(url: str, *folds: Fold) -> None:
+async def _record_compactions(url: str, *compactions: Compaction) -> None:
     async with await open_store(url) as store:
-        for fold in folds:
-            await store.journal.record(replace(fold, compacted_at=time.time()), FOLDED, lease=None)
+        for compaction in compactions:
+            await store.compactions.record(
+                replace(compaction, compacted_at=time.time()), COMPACTED_MESSAGES, lease=None
+            )

@@ -5,11 +5,11 @@ from typing import Any
 
 from foveate.values import (
     Area,
+    BreakpointStyle,
+    CacheBreakpoint,
     Edit,
     Format,
-    Insert,
-    Mark,
-    MarkStyle,
+    InsertParts,
     Message,
     Part,
     ReorderTools,
@@ -19,24 +19,24 @@ from foveate.values import (
     Text,
     Ttl,
 )
-from tests.json_tree import Entry, Node, scan
+from tests.json_tree import TreeEntry, TreeNode, scan
 
 SYSTEM = {Format.ANTHROPIC: "system", Format.RESPONSES: "instructions", Format.BEDROCK: "system"}
 MESSAGES = {Format.RESPONSES: "input", Format.GEMINI: "contents"}
-MARKS = ("cache_control", "prompt_cache_breakpoint")
+BREAKPOINT_KEYS = ("cache_control", "prompt_cache_breakpoint")
 TEXTS = ("text", "input_text", "output_text")
 
 
-class Edited:
+class EditedTree:
     """The tree of a request, with edits."""
 
-    def __init__(self, spoken: Format, body: bytes, style: MarkStyle | None) -> None:
-        self.spoken = spoken
+    def __init__(self, api_format: Format, body: bytes, style: BreakpointStyle | None) -> None:
+        self.api_format = api_format
         self.root = scan(body)
         self.style = style
-        self.content = "parts" if spoken is Format.GEMINI else "content"
+        self.content = "parts" if api_format is Format.GEMINI else "content"
 
-    def apply(self, edits: list[Edit]) -> Node:
+    def apply(self, edits: list[Edit]) -> TreeNode:
         rows: dict[tuple[Area, int | None], dict[str, Any]] = defaultdict(
             lambda: {"texts": {}, "marks": {}, "inserts": defaultdict(list)}
         )
@@ -45,13 +45,13 @@ class Edited:
         order: tuple[int, ...] = ()
         for edit in edits:
             match edit:
-                case Insert(place=place) if place.area is Area.MESSAGES and place.block is None:
+                case InsertParts(place=place) if place.area is Area.MESSAGES and place.block is None:
                     messages.append(edit)
-                case Mark(place=place) | ReplaceText(place=place) | Insert(place=place):
+                case CacheBreakpoint(place=place) | ReplaceText(place=place) | InsertParts(place=place):
                     in_message = place.area is Area.MESSAGES
                     row = rows[place.area, place.index if in_message else None]
                     block = place.block if in_message else place.index
-                    if isinstance(edit, Mark):
+                    if isinstance(edit, CacheBreakpoint):
                         row["marks"][block] = edit
                     elif isinstance(edit, ReplaceText):
                         row["texts"][block] = edit.text
@@ -66,11 +66,11 @@ class Edited:
                     parameters.append(edit)
         for (area, index), row in rows.items():
             if area is Area.SYSTEM:
-                self.system(row)
+                self.edit_system(row)
             elif area is Area.MESSAGES and index is not None:
-                self.message(index, row, bool(messages))
-        self.tools(rows[Area.TOOLS, None]["marks"], order)
-        self.messages(messages)
+                self.edit_message(index, row, bool(messages))
+        self.edit_tools(rows[Area.TOOLS, None]["marks"], order)
+        self.edit_messages(messages)
         for parameter in parameters:  # new members come last
             self.set_parameter(parameter)
         return self.root
@@ -79,7 +79,7 @@ class Edited:
         owner: Any = self.root
         for name in edit.path[:-1]:
             inner = owner.get(name)
-            if inner is None or (isinstance(inner, Node) and inner.raw == b"null"):
+            if inner is None or (isinstance(inner, TreeNode) and inner.raw == b"null"):
                 found = [
                     entry.now for entry in owner.entries if entry.key == name and isinstance(entry.now, dict)
                 ]
@@ -91,55 +91,57 @@ class Edited:
                 return
         owner.put(edit.path[-1], edit.value)
 
-    def tools(self, marks: dict[int, Mark], order: tuple[int, ...]) -> None:
-        if not marks and not order:
+    def edit_tools(self, breakpoints: dict[int, CacheBreakpoint], order: tuple[int, ...]) -> None:
+        if not breakpoints and not order:
             return
         holder = self.root
-        if self.spoken is Format.BEDROCK:
+        if self.api_format is Format.BEDROCK:
             holder = self.root.get("toolConfig") or holder
         listed = holder.get("tools")
         assert listed is not None
-        if self.spoken is Format.GEMINI:
+        if self.api_format is Format.GEMINI:
             listed = next(filter(None, (entry.get("functionDeclarations") for entry in listed.items())))
-        slots = [entry for entry in listed.entries if not is_point(entry.now)]
+        slots = [entry for entry in listed.entries if not is_cache_point(entry.current)]
         if order and len(slots) < len(listed.entries):
-            holder.put("tools", self.with_points(listed, marks, order))
+            holder.put("tools", self.reorder_with_cache_points(listed, breakpoints, order))
             return
-        tools = [entry.now for entry in slots]
+        tools = [entry.current for entry in slots]
         for position, index in enumerate(order or range(len(slots))):
-            slots[position].now = tools[index]
-            if index in marks:
-                self.mark(listed, slots[position], marks[index])
+            slots[position].current = tools[index]
+            if index in breakpoints:
+                self.add_breakpoint(listed, slots[position], breakpoints[index])
 
-    def with_points(self, listed: Node, marks: dict[int, Mark], order: tuple[int, ...]) -> list[Any]:
+    def reorder_with_cache_points(
+        self, listed: TreeNode, breakpoints: dict[int, CacheBreakpoint], order: tuple[int, ...]
+    ) -> list[Any]:
         """Bedrock's tools in another order, behind each the points that stood there."""
         groups: list[list[Any]] = [[]]
         for entry in listed.items():
-            if not is_point(entry):
+            if not is_cache_point(entry):
                 groups.append([])
             groups[-1].append(entry)
-        for index, mark in marks.items():
-            groups[index + 1][1:2] = [self.mark_value(mark)]
+        for index, cache_breakpoint in breakpoints.items():
+            groups[index + 1][1:2] = [self.breakpoint_value(cache_breakpoint)]
         return [entry for group in (groups[0], *(groups[index + 1] for index in order)) for entry in group]
 
-    def system(self, row: dict[str, Any]) -> None:
-        if self.spoken is Format.RESPONSES:
-            self.instructions(row)
-        elif self.spoken is not Format.GEMINI:
-            self.row(self.root, SYSTEM[self.spoken], row, "")
+    def edit_system(self, row: dict[str, Any]) -> None:
+        if self.api_format is Format.RESPONSES:
+            self.edit_instructions(row)
+        elif self.api_format is not Format.GEMINI:
+            self.edit_content(self.root, SYSTEM[self.api_format], row, "")
         else:
             present = self.root.get("systemInstruction")
-            if present is not None and present.sign == "{":
-                self.row(present, "parts", row, "")
+            if present is not None and present.first_char == "{":
+                self.edit_content(present, "parts", row, "")
                 return
-            held = Node(b"{}", 0, 2)
-            if present is not None and present.sign == '"':
-                held.entries = [Entry(present, present, "parts")]
-            self.row(held, "parts", row, "")
-            now = held.entries[0].now
+            held = TreeNode(b"{}", 0, 2)
+            if present is not None and present.first_char == '"':
+                held.entries = [TreeEntry(present, present, "parts")]
+            self.edit_content(held, "parts", row, "")
+            now = held.entries[0].current
             self.root.put("systemInstruction", {"parts": now} if isinstance(now, list) else now)
 
-    def instructions(self, row: dict[str, Any]) -> None:
+    def edit_instructions(self, row: dict[str, Any]) -> None:
         present = self.root.get("instructions")
         old = present.value() if present is not None else None
         texts = [part.text for part in row["inserts"].get(0, [])]
@@ -148,62 +150,66 @@ class Edited:
             texts += [part.text for part in row["inserts"].get(1, [])]
         self.root.put("instructions", "\n\n".join(filter(None, texts)))
 
-    def message(self, index: int, row: dict[str, Any], more_follow: bool) -> None:
-        name = MESSAGES.get(self.spoken, "messages")
+    def edit_message(self, index: int, row: dict[str, Any], more_follow: bool) -> None:
+        name = MESSAGES.get(self.api_format, "messages")
         listed = self.root.get(name)
         assert listed is not None
-        if listed.sign == '"':
-            held = Node(b"{}", 0, 2, [Entry(listed, listed, "content")], 1)
-            self.row(held, "content", row, "user")
-            now = held.entries[0].now
+        if listed.first_char == '"':
+            held = TreeNode(b"{}", 0, 2, [TreeEntry(listed, listed, "content")], 1)
+            self.edit_content(held, "content", row, "user")
+            now = held.entries[0].current
             is_message = isinstance(now, list) or more_follow
             self.root.put(name, [{"role": "user", "content": now}] if is_message else now)
             return
-        message = listed if listed.sign == "{" else listed.items()[index]
+        message = listed if listed.first_char == "{" else listed.items()[index]
         found = message.value()
         role = found.get("role", "")
-        if self.spoken is Format.CHAT and role == "tool":
-            self.whole(message, "content", row)
-        elif self.spoken is Format.RESPONSES and found.get("type", "message") != "message":
-            self.whole(message, "output", row)
+        if self.api_format is Format.CHAT and role == "tool":
+            self.edit_tool_result(message, "content", row)
+        elif self.api_format is Format.RESPONSES and found.get("type", "message") != "message":
+            self.edit_tool_result(message, "output", row)
         else:
-            self.row(message, self.content, row, role)
+            self.edit_content(message, self.content, row, role)
 
-    def whole(self, message: Node, name: str, row: dict[str, Any]) -> None:
+    def edit_tool_result(self, message: TreeNode, name: str, row: dict[str, Any]) -> None:
         """A message that is a tool's result."""
-        held = message.get(name)
-        assert held is not None
-        text, mark = row["texts"].get(0), row["marks"].get(0)
-        if mark is not None and self.is_marked(message):
-            message.put(self.mark_name, self.mark_value(mark))
-            mark = None
-        kept: dict[str, Any] = {}
-        for part in held.items() if held.sign == "[" else []:
-            own = {name: part.get(name) for name in MARKS if part.value().get(name) is not None}
-            kept = {name: part.get(name) for name in MARKS if part.get(name)} if own else kept
-        new = {self.mark_name: self.mark_value(mark)} if mark else {}
+        content = message.get(name)
+        assert content is not None
+        text, cache_breakpoint = row["texts"].get(0), row["marks"].get(0)
+        if cache_breakpoint is not None and self.has_breakpoint(message):
+            message.put(self.breakpoint_key, self.breakpoint_value(cache_breakpoint))
+            cache_breakpoint = None
+        kept_breakpoints: dict[str, Any] = {}
+        for part in content.items() if content.first_char == "[" else []:
+            own = {name: part.get(name) for name in BREAKPOINT_KEYS if part.value().get(name) is not None}
+            kept_breakpoints = (
+                {name: part.get(name) for name in BREAKPOINT_KEYS if part.get(name)}
+                if own
+                else kept_breakpoints
+            )
+        new = {self.breakpoint_key: self.breakpoint_value(cache_breakpoint)} if cache_breakpoint else {}
         if text is not None:
-            is_block = held.sign == "[" or mark
-            message.put(name, [self.text_block(text, "") | kept | new] if is_block else text)
-        elif mark is not None and held.sign == '"':
-            message.put(name, [self.text_block(held, "") | new])
-        elif mark is not None:
-            self.mark(held, held.entries[-1], mark)
+            is_block = content.first_char == "[" or cache_breakpoint
+            message.put(name, [self.text_block(text, "") | kept_breakpoints | new] if is_block else text)
+        elif cache_breakpoint is not None and content.first_char == '"':
+            message.put(name, [self.text_block(content, "") | new])
+        elif cache_breakpoint is not None:
+            self.add_breakpoint(content, content.entries[-1], cache_breakpoint)
 
-    def is_marked(self, owner: Node) -> bool:
-        return owner.value().get(self.mark_name) is not None
+    def has_breakpoint(self, owner: TreeNode) -> bool:
+        return owner.value().get(self.breakpoint_key) is not None
 
-    def row(self, owner: Node, name: str, row: dict[str, Any], role: str) -> None:
-        new = {block: [self.new(part, role) for part in parts] for block, parts in row["inserts"].items()}
+    def edit_content(self, owner: TreeNode, name: str, row: dict[str, Any], role: str) -> None:
+        new = {block: [self.new_block(part, role) for part in parts] for block, parts in row["inserts"].items()}
         present = owner.get(name)
-        if self.spoken is Format.CHAT and present is not None and self.is_marked(owner):
-            self.mark_message(owner, present, row)
+        if self.api_format is Format.CHAT and present is not None and self.has_breakpoint(owner):
+            self.add_message_breakpoint(owner, present, row)
         if present is None or present.raw == b"null":
             if new:
                 owner.put(name, new[0])
-        elif present.sign == '"':
+        elif present.first_char == '"':
             text = row["texts"].get(0, present)
-            is_empty = not (text.value() if isinstance(text, Node) else text).strip()
+            is_empty = not (text.value() if isinstance(text, TreeNode) else text).strip()
             if new and is_empty and not row["marks"]:
                 owner.put(name, [*new.get(0, []), *new.get(1, [])])
                 return
@@ -211,103 +217,103 @@ class Edited:
                 owner.put(name, text)
                 return
             listed: list[Any] = [self.text_block(text, role)]
-            if mark := row["marks"].get(0):
-                if self.style is MarkStyle.CACHE_POINT:
-                    listed.append(self.mark_value(mark))
+            if cache_breakpoint := row["marks"].get(0):
+                if self.style is BreakpointStyle.CACHE_POINT:
+                    listed.append(self.breakpoint_value(cache_breakpoint))
                 else:
-                    listed[0][self.mark_name] = self.mark_value(mark)
+                    listed[0][self.breakpoint_key] = self.breakpoint_value(cache_breakpoint)
             owner.put(name, [*new.get(0, []), *listed, *new.get(1, [])])
-        elif present.sign == "{":
-            self.text(present, row["texts"].get(0))
+        elif present.first_char == "{":
+            self.replace_text(present, row["texts"].get(0))
             if new:
                 owner.put(name, [*new.get(0, []), present, *new.get(1, [])])
         else:
-            self.listed(present, row, new)
+            self.edit_blocks(present, row, new)
 
-    def mark_message(self, message: Node, content: Node, row: dict[str, Any]) -> None:
+    def add_message_breakpoint(self, message: TreeNode, content: TreeNode, row: dict[str, Any]) -> None:
         """A mark on the last block, where the message bears one and the block none."""
-        last = len(content.entries) - 1 if content.sign == "[" else 0
-        own = content.entries[last].now.value() if content.sign == "[" and content.entries else {}
-        if last in row["marks"] and all(own.get(name) is None for name in MARKS):
-            message.put(self.mark_name, self.mark_value(row["marks"].pop(last)))
+        last = len(content.entries) - 1 if content.first_char == "[" else 0
+        own = content.entries[last].current.value() if content.first_char == "[" and content.entries else {}
+        if last in row["marks"] and all(own.get(name) is None for name in BREAKPOINT_KEYS):
+            message.put(self.breakpoint_key, self.breakpoint_value(row["marks"].pop(last)))
 
-    def listed(self, present: Node, row: dict[str, Any], new: dict[int, list[Any]]) -> None:
-        blocks = [entry for entry in present.entries if not is_point(entry.now)]
+    def edit_blocks(self, present: TreeNode, row: dict[str, Any], new: dict[int, list[Any]]) -> None:
+        blocks = [entry for entry in present.entries if not is_cache_point(entry.current)]
         for block, entry in enumerate(blocks):
             if block in row["texts"]:
-                self.text(entry.now, row["texts"][block])
+                self.replace_text(entry.current, row["texts"][block])
             if block in row["marks"]:
-                self.mark(present, entry, row["marks"][block])
+                self.add_breakpoint(present, entry, row["marks"][block])
         for block, inserted in new.items():
             where = present.entries.index(blocks[block]) if block < len(blocks) else len(present.entries)
-            present.entries[where:where] = [Entry(None, one) for one in inserted]
+            present.entries[where:where] = [TreeEntry(None, one) for one in inserted]
 
-    def text(self, block: Node, text: str | None) -> None:
+    def replace_text(self, block: TreeNode, text: str | None) -> None:
         if text is None:
             return
         found = block.value()
         if found.get("type") == "tool_result":
             content = block.get("content")
-            is_list = content is not None and content.sign == "["
+            is_list = content is not None and content.first_char == "["
             block.put("content", [self.text_block(text, "")] if is_list else text)
-        elif self.spoken is Format.GEMINI and (answer := block.get("functionResponse")):
-            answer.put("response", {"result": text})
-        elif self.spoken is Format.BEDROCK and (answer := block.get("toolResult")):
-            answer.put("content", [{"text": text}])
+        elif self.api_format is Format.GEMINI and (response := block.get("functionResponse")):
+            response.put("response", {"result": text})
+        elif self.api_format is Format.BEDROCK and (response := block.get("toolResult")):
+            response.put("content", [{"text": text}])
         else:
             block.put("text", text)
 
-    def mark(self, listed: Node, entry: Entry, mark: Mark) -> None:
-        if self.style is not MarkStyle.CACHE_POINT:
-            entry.now.put(self.mark_name, self.mark_value(mark))
+    def add_breakpoint(self, listed: TreeNode, entry: TreeEntry, cache_breakpoint: CacheBreakpoint) -> None:
+        if self.style is not BreakpointStyle.CACHE_POINT:
+            entry.current.put(self.breakpoint_key, self.breakpoint_value(cache_breakpoint))
             return
         after = listed.entries.index(entry) + 1
-        if after < len(listed.entries) and is_point(listed.entries[after].now):
-            listed.entries[after].now = self.mark_value(mark)
+        if after < len(listed.entries) and is_cache_point(listed.entries[after].current):
+            listed.entries[after].current = self.breakpoint_value(cache_breakpoint)
         else:
-            listed.entries.insert(after, Entry(None, self.mark_value(mark)))
+            listed.entries.insert(after, TreeEntry(None, self.breakpoint_value(cache_breakpoint)))
 
-    def messages(self, edits: list[Edit]) -> None:
+    def edit_messages(self, edits: list[Edit]) -> None:
         if not edits:
             return
-        name = MESSAGES.get(self.spoken, "messages")
-        now: Any = next((e.now for e in reversed(self.root.entries) if e.key == name), None)
-        entries = now.entries if isinstance(now, Node) and now.sign == "[" else []
+        name = MESSAGES.get(self.api_format, "messages")
+        now: Any = next((e.current for e in reversed(self.root.entries) if e.key == name), None)
+        entries = now.entries if isinstance(now, TreeNode) and now.first_char == "[" else []
         if isinstance(now, list):
-            entries = [Entry(None, one) for one in now]
-        elif isinstance(now, Node) and now.sign == "{":
-            entries = [Entry(now, now)]
-        elif isinstance(now, Node) and now.sign == '"':
-            entries = [Entry(None, {"role": "user", "content": now})]
+            entries = [TreeEntry(None, one) for one in now]
+        elif isinstance(now, TreeNode) and now.first_char == "{":
+            entries = [TreeEntry(now, now)]
+        elif isinstance(now, TreeNode) and now.first_char == '"':
+            entries = [TreeEntry(None, {"role": "user", "content": now})]
         before: dict[int, list[Any]] = defaultdict(list)
         dropped: set[int] = set()
         for edit in edits:
             if isinstance(edit, ReplaceMessages):
                 dropped |= set(range(edit.start, edit.end))
                 before[edit.start] += map(self.new_message, edit.messages)
-            elif isinstance(edit, Insert):
+            elif isinstance(edit, InsertParts):
                 before[edit.place.index] += [self.new_message(Message(role=edit.role, parts=edit.parts))]
         result = []
         for position in range(len(entries) + 1):
-            result += [Entry(None, one) for one in before[position]]
+            result += [TreeEntry(None, one) for one in before[position]]
             result += entries[position : position + 1] if position not in dropped else []
-        if isinstance(now, Node) and now.sign == "[":
+        if isinstance(now, TreeNode) and now.first_char == "[":
             now.entries = result
         elif dropped or any(before.values()):
-            self.root.put(name, [entry.now for entry in result])
+            self.root.put(name, [entry.current for entry in result])
 
     def new_message(self, message: Message) -> dict[str, Any]:
-        parts: Any = [self.new(part, message.role) for part in message.parts]
-        is_typed = self.spoken not in (Format.GEMINI, Format.BEDROCK)
+        parts: Any = [self.new_block(part, message.role) for part in message.parts]
+        is_typed = self.api_format not in (Format.GEMINI, Format.BEDROCK)
         if is_typed and len(message.parts) == 1 and isinstance(message.parts[0], Text):
             parts = message.parts[0].text
         return {"role": message.role, self.content: parts}
 
-    def new(self, part: Part, role: str) -> Any:
+    def new_block(self, part: Part, role: str) -> Any:
         return self.text_block(part.text, role) if isinstance(part, Text) else scan(part.raw).value()  # type: ignore[union-attr]
 
     def text_block(self, text: Any, role: str) -> dict[str, Any]:
-        match self.spoken:
+        match self.api_format:
             case Format.GEMINI | Format.BEDROCK:
                 return {"text": text}
             case Format.RESPONSES:
@@ -316,20 +322,20 @@ class Edited:
                 return {"type": "text", "text": text}
 
     @property
-    def mark_name(self) -> str:
+    def breakpoint_key(self) -> str:
         return str(self.style)
 
-    def mark_value(self, mark: Mark) -> dict[str, Any]:
-        long = {"ttl": "1h"} if mark.ttl is Ttl.ONE_HOUR else {}
+    def breakpoint_value(self, cache_breakpoint: CacheBreakpoint) -> dict[str, Any]:
+        ttl_field = {"ttl": "1h"} if cache_breakpoint.ttl is Ttl.ONE_HOUR else {}
         match self.style:
-            case MarkStyle.BREAKPOINT:
+            case BreakpointStyle.PROMPT_CACHE_BREAKPOINT:
                 return {"mode": "explicit"}
-            case MarkStyle.CACHE_POINT:
-                return {"cachePoint": {"type": "default", **long}}
+            case BreakpointStyle.CACHE_POINT:
+                return {"cachePoint": {"type": "default", **ttl_field}}
             case _:
-                return {"type": "ephemeral", **long}
+                return {"type": "ephemeral", **ttl_field}
 
 
-def is_point(node: Any) -> bool:
+def is_cache_point(node: Any) -> bool:
     """Whether it is Bedrock's mark."""
-    return "cachePoint" in (node.value() if isinstance(node, Node) and node.sign == "{" else node)
+    return "cachePoint" in (node.value() if isinstance(node, TreeNode) and node.first_char == "{" else node)

@@ -16,20 +16,20 @@ from aiohttp import web
 Json = dict[str, Any]
 
 
-def words(text: str) -> int:
+def count_words(text: str) -> int:
     """The tokenizer of all fakes: a word is a token."""
     return len(text.split())
 
 
-def content_words(content: object) -> int:
+def count_content_words(content: object) -> int:
     if isinstance(content, str):
-        return words(content)
+        return count_words(content)
     assert isinstance(content, list)
-    return sum(words(block["text"]) for block in content)
+    return sum(count_words(block["text"]) for block in content)
 
 
 @dataclass
-class Fake:
+class FakeServer:
     """A server's address and what it was sent."""
 
     url: str = ""
@@ -44,10 +44,10 @@ class Fake:
 
 
 @asynccontextmanager
-async def _serving(
+async def _serve(
     routes: dict[str, Callable[[web.Request, Json], Awaitable[web.Response]]],
-) -> AsyncIterator[Fake]:
-    fake = Fake()
+) -> AsyncIterator[FakeServer]:
+    fake = FakeServer()
 
     async def answer(request: web.Request) -> web.Response:
         raw = await request.read()
@@ -83,7 +83,7 @@ def _anthropic_error(status: int, kind: str, message: str) -> web.Response:
     return web.json_response(error, status=status)
 
 
-def _anthropic_refusal(request: web.Request, body: Json) -> web.Response | None:
+def _check_anthropic_request(request: web.Request, body: Json) -> web.Response | None:
     if "x-api-key" not in request.headers:
         return _anthropic_error(401, "authentication_error", "x-api-key header is required")
     if request.headers["x-api-key"] != "sk-ant-good":
@@ -108,18 +108,18 @@ def _anthropic_refusal(request: web.Request, body: Json) -> web.Response | None:
 
 
 async def _anthropic_count(request: web.Request, body: Json) -> web.Response:
-    refusal = _anthropic_refusal(request, body)
-    if refusal is not None:
-        return refusal
-    tokens = content_words(body.get("system", "")) + len(body.get("tools", ())) * 50
+    error_response = _check_anthropic_request(request, body)
+    if error_response is not None:
+        return error_response
+    tokens = count_content_words(body.get("system", "")) + len(body.get("tools", ())) * 50
     for message in body["messages"]:
-        tokens += ANTHROPIC_MESSAGE_TOKENS + content_words(message["content"])
+        tokens += ANTHROPIC_MESSAGE_TOKENS + count_content_words(message["content"])
     return web.json_response({"input_tokens": tokens})
 
 
 def anthropic_api() -> Any:
     """Anthropic's `count_tokens`: refuses other fields, a missing version, an empty text, unknown models."""
-    return _serving({"/v1/messages/count_tokens": _anthropic_count})
+    return _serve({"/v1/messages/count_tokens": _anthropic_count})
 
 
 VLLM_MODEL = "Qwen/Qwen3-8B"
@@ -151,18 +151,18 @@ async def _vllm_tokenize(request: web.Request, body: Json) -> web.Response:
     if body.get("model") not in (None, VLLM_MODEL):
         return _vllm_error(404, "NotFoundError", f"The model `{body['model']}` does not exist.")
     if chat:
-        count = sum(VLLM_TEMPLATE_TOKENS + content_words(m["content"]) for m in body["messages"])
+        count = sum(VLLM_TEMPLATE_TOKENS + count_content_words(m["content"]) for m in body["messages"])
         count += 3 if body.get("add_generation_prompt", True) else 0
         count += len(body.get("tools", ())) * 50
     else:
-        count = words(body["prompt"]) + (1 if body.get("add_special_tokens", True) else 0)
+        count = count_words(body["prompt"]) + (1 if body.get("add_special_tokens", True) else 0)
     reply = {"count": count, "max_model_len": 4096, "tokens": list(range(count)), "token_strs": None}
     return web.json_response(reply)
 
 
 def vllm() -> Any:
     """vLLM's `/tokenize`, for texts and chats; it refuses other models than its own."""
-    return _serving({"/tokenize": _vllm_tokenize})
+    return _serve({"/tokenize": _vllm_tokenize})
 
 
 _OPENAI_FIELDS = frozenset(
@@ -185,13 +185,13 @@ async def _openai_count(request: web.Request, body: Json) -> web.Response:
         return _openai_error(400, "Missing required parameter: 'input'.", "missing_required_parameter", "input")
     given = body["input"]
     texts = [given] if isinstance(given, str) else [item["content"] for item in given]
-    tokens = 8 + sum(words(text) for text in texts) + words(body.get("instructions") or "")
+    tokens = 8 + sum(count_words(text) for text in texts) + count_words(body.get("instructions") or "")
     return web.json_response({"object": "response.input_tokens", "input_tokens": tokens})
 
 
 def openai_api() -> Any:
     """OpenAI's `/v1/responses/input_tokens`: refuses other parameters."""
-    return _serving({"/v1/responses/input_tokens": _openai_count})
+    return _serve({"/v1/responses/input_tokens": _openai_count})
 
 
 async def _gemini_count(request: web.Request, body: Json) -> web.Response:
@@ -211,25 +211,25 @@ async def _gemini_count(request: web.Request, body: Json) -> web.Response:
     if whole is not None and whole.get("model") != "models/gemini-2.5-pro":
         return error(400, "INVALID_ARGUMENT", "generate_content_request.model must match the model in the path")
     contents = (whole or body)["contents"]
-    tokens = sum(words(part["text"]) for content in contents for part in content["parts"])
+    tokens = sum(count_words(part["text"]) for content in contents for part in content["parts"])
     if whole and "systemInstruction" in whole:
-        tokens += sum(words(part["text"]) for part in whole["systemInstruction"]["parts"])
+        tokens += sum(count_words(part["text"]) for part in whole["systemInstruction"]["parts"])
     details = [{"modality": "TEXT", "tokenCount": tokens}]
     return web.json_response({"totalTokens": tokens, "promptTokensDetails": details})
 
 
 def gemini_api() -> Any:
     """Gemini's `countTokens`: contents, or a whole request that names the model again."""
-    return _serving({"/v1beta/models/*": _gemini_count})
+    return _serve({"/v1beta/models/*": _gemini_count})
 
 
 Behaviour = Callable[[str, bytes], bytes | None]
 
 
 @asynccontextmanager
-async def raw_server(behave: Behaviour) -> AsyncIterator[Fake]:
+async def raw_server(behave: Behaviour) -> AsyncIterator[FakeServer]:
     """A server that sends the bytes that `behave` gives for a path and a body; None is never to answer."""
-    fake = Fake()
+    fake = FakeServer()
     open_connections: set[asyncio.StreamWriter] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -268,7 +268,9 @@ async def raw_server(behave: Behaviour) -> AsyncIterator[Fake]:
         await server.wait_closed()
 
 
-def response(status: int, body: bytes = b"{}", media_type: str = "application/json", *headers: str) -> bytes:
+def http_response(
+    status: int, body: bytes = b"{}", media_type: str = "application/json", *headers: str
+) -> bytes:
     """A whole HTTP reply."""
     lines = [
         f"HTTP/1.1 {status} Whatever",
@@ -280,17 +282,17 @@ def response(status: int, body: bytes = b"{}", media_type: str = "application/js
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-def always(reply: bytes | None) -> Behaviour:
+def always_reply(reply: bytes | None) -> Behaviour:
     return lambda _path, _body: reply
 
 
-def ok(body: object) -> bytes:
-    return response(200, json.dumps(body).encode())
+def ok_response(body: object) -> bytes:
+    return http_response(200, json.dumps(body).encode())
 
 
-def llama_like(path: str, body: bytes) -> bytes:
+def llama_tokenize(path: str, body: bytes) -> bytes:
     """A llama.cpp `/tokenize`, in which a word is a token."""
     if path != "/tokenize":
-        return response(404, b'{"error":{"message":"File Not Found","type":"not_found_error","code":404}}')
+        return http_response(404, b'{"error":{"message":"File Not Found","type":"not_found_error","code":404}}')
     content = json.loads(body).get("content", "")
-    return ok({"tokens": list(range(words(content)))})
+    return ok_response({"tokens": list(range(count_words(content)))})

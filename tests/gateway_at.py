@@ -16,15 +16,15 @@ from pathlib import Path
 import uvicorn
 
 from foveate.gateway import logs
-from foveate.gateway.assembly import assembled
-from foveate.gateway.observing import Observing
-from foveate.gateway.serving import live_choices
+from foveate.gateway.assembly import open_gateway
+from foveate.gateway.observing import Instrumentation
+from foveate.gateway.serving import load_live_config
 from foveate.gateway.warming import warm_up
-from foveate.sandbox.server import address, listening
+from foveate.sandbox.server import open_listening_socket, socket_url
 
 
 @contextmanager
-def gateway_at(now: float, config: Path) -> Iterator[str]:
+def gateway_at_time(now: float, config: Path) -> Iterator[str]:
     """Where such a gateway is, until the end of the block; its store is beside its configuration."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.gateway_at", str(now), config.name],
@@ -48,19 +48,19 @@ def gateway_at(now: float, config: Path) -> Iterator[str]:
 
 
 async def _serve(now: float, config: Path) -> None:
-    began = time.time()
+    started = time.time()
 
     def clock() -> float:
-        return now + time.time() - began
+        return now + time.time() - started
 
-    live = live_choices(config, os.environ, clock=clock)
-    logs.start(as_json=False, level="error")
-    observing = Observing(live, version="0.1.0", log=logs.current(), clock=clock)
-    with listening("127.0.0.1", 0) as where:
-        async with assembled(
-            observing.choices, environment=os.environ, clock=clock, observing=observing
+    live = load_live_config(config, os.environ, clock=clock)
+    logs.start_writer(as_json=False, level="error")
+    observing = Instrumentation(live, version="0.1.0", log=logs.current_writer(), clock=clock)
+    with open_listening_socket("127.0.0.1", 0) as listener:
+        async with open_gateway(
+            observing.current_config, environment=os.environ, clock=clock, instrumentation=observing
         ) as gateway:
-            await asyncio.to_thread(warm_up, live.now().made.cost.prices)
+            await asyncio.to_thread(warm_up, live.current().value.cost.prices)
             server = uvicorn.Server(
                 uvicorn.Config(
                     gateway,
@@ -71,16 +71,16 @@ async def _serve(now: float, config: Path) -> None:
                     ws="none",
                 )
             )
-            observing.ends_when(lambda: server.should_exit)
+            observing.set_shutdown_check(lambda: server.should_exit)
 
             async def until_input_ends() -> None:
                 await asyncio.to_thread(sys.stdin.read)
                 server.should_exit = True
 
             ending = asyncio.create_task(until_input_ends())
-            sys.stdout.write(f"{address(where)}\n")
+            sys.stdout.write(f"{socket_url(listener)}\n")
             sys.stdout.flush()
-            await server.serve(sockets=[where])
+            await server.serve(sockets=[listener])
             await ending
 
 

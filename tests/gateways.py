@@ -10,19 +10,19 @@ from threading import Thread
 
 import uvicorn
 
-from foveate.config.settings import Server, Settings, StoreAt
+from foveate.config.settings import ServerSettings, Settings, StoreSettings
 from foveate.cost.caps import Cap
 from foveate.cost.price_book import PriceBook
-from foveate.engine.calls import Incoming, Problem
-from foveate.engine.options import AgentOptions, MoneyOptions
-from foveate.engine.watch import SeenBreak, Unwatched
+from foveate.engine.calls import RoutedRequest, StepFailure
+from foveate.engine.options import AgentOptions, SpendingOptions
+from foveate.engine.watch import NullObserver, SessionCacheMiss
 from foveate.gateway.app import GatewayOptions
-from foveate.gateway.assembly import assembled
-from foveate.gateway.configured import Choices
-from foveate.gateway.doors import Family
+from foveate.gateway.assembly import open_gateway
+from foveate.gateway.configured import ResolvedConfig
+from foveate.gateway.doors import ApiFamily
 from foveate.gateway.request_body import BodyLimits
 from foveate.gateway.routing import Route, Routing, Upstream
-from foveate.sandbox.server import address, listening
+from foveate.sandbox.server import open_listening_socket, socket_url
 from tests.support.stores import ensure_store
 
 
@@ -31,8 +31,8 @@ class RunningGateway:
     """Where a gateway is, which of its steps failed, and which breaks of the cache it saw."""
 
     url: str
-    failed: list[Problem] = field(default_factory=list)
-    broke: list[SeenBreak] = field(default_factory=list)
+    failed_steps: list[StepFailure] = field(default_factory=list)
+    cache_misses: list[SessionCacheMiss] = field(default_factory=list)
     loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -42,15 +42,15 @@ class RunningGateway:
 
 
 @dataclass(frozen=True)
-class _Watch(Unwatched):
-    problems: list[Problem]
-    breaks: list[SeenBreak]
+class _RecordingObserver(NullObserver):
+    problems: list[StepFailure]
+    misses: list[SessionCacheMiss]
 
-    def failed(self, _: Incoming, problem: Problem) -> None:
+    def on_failure(self, _: RoutedRequest, problem: StepFailure) -> None:
         self.problems.append(problem)
 
-    def broke(self, seen: SeenBreak) -> None:
-        self.breaks.append(seen)
+    def on_cache_miss(self, miss: SessionCacheMiss) -> None:
+        self.misses.append(miss)
 
 
 @contextmanager
@@ -61,12 +61,12 @@ def running_gateway(
     clock: Callable[[], float] = time.time,
     options: AgentOptions | Callable[[], AgentOptions] = AgentOptions(),  # noqa: B008 - it is frozen
     caps: Sequence[Cap] = (),
-    server: Server = Server(),  # noqa: B008 - it is frozen
+    server: ServerSettings = ServerSettings(),  # noqa: B008 - it is frozen
     store_url: str | None = None,
     body: BodyLimits | None = None,
     upstreams: Sequence[Upstream] = (),
     routes: Sequence[Route] = (),
-    configured: Choices | None = None,
+    config: ResolvedConfig | None = None,
 ) -> Iterator[RunningGateway]:
     """A gateway to whatever answers at `upstream_url`, its store in `folder`, until the end of the block.
 
@@ -75,33 +75,35 @@ def running_gateway(
     routing = Routing(
         upstreams={
             "anthropic": Upstream(
-                name="anthropic", base_url=upstream_url, family=Family.ANTHROPIC, provider="anthropic"
+                name="anthropic", base_url=upstream_url, family=ApiFamily.ANTHROPIC, provider="anthropic"
             ),
             "openai": Upstream(
-                name="openai", base_url=f"{upstream_url}/v1", family=Family.OPENAI, provider="openai"
+                name="openai", base_url=f"{upstream_url}/v1", family=ApiFamily.OPENAI, provider="openai"
             ),
-            "google": Upstream(name="google", base_url=upstream_url, family=Family.GEMINI, provider="google"),
+            "google": Upstream(
+                name="google", base_url=upstream_url, family=ApiFamily.GEMINI, provider="google"
+            ),
             **{upstream.name: upstream for upstream in upstreams},
         },
         routes=routes,
     )
-    problems: list[Problem] = []
-    breaks: list[SeenBreak] = []
-    choices = configured or Choices(
+    problems: list[StepFailure] = []
+    misses: list[SessionCacheMiss] = []
+    choices = config or ResolvedConfig(
         settings=Settings(
-            store=StoreAt(url=store_url or ensure_store(folder / "gateway.sqlite")), server=server
+            store=StoreSettings(url=store_url or ensure_store(folder / "gateway.sqlite")), server=server
         ),
         gateway=GatewayOptions(routing=routing, body=body or BodyLimits(max_bytes=server.body_limit_bytes)),
         agents=lambda _agent: options() if callable(options) else options,
-        cost=MoneyOptions(caps=caps, prices=PriceBook()),
+        cost=SpendingOptions(caps=caps, prices=PriceBook()),
     )
 
     loops: list[asyncio.AbstractEventLoop] = []
 
-    async def serve(where: object, started: Callable[[uvicorn.Server], None]) -> None:
+    async def serve(listener: object, started: Callable[[uvicorn.Server], None]) -> None:
         loops.append(asyncio.get_running_loop())
-        async with assembled(
-            lambda: choices, environment={}, clock=clock, watch=_Watch(problems, breaks)
+        async with open_gateway(
+            lambda: choices, environment={}, clock=clock, observer=_RecordingObserver(problems, misses)
         ) as gateway:
             server = uvicorn.Server(
                 uvicorn.Config(
@@ -114,16 +116,18 @@ def running_gateway(
                 )
             )
             started(server)
-            await server.serve(sockets=[where])  # type: ignore[list-item]
+            await server.serve(sockets=[listener])  # type: ignore[list-item]
 
     servers: list[uvicorn.Server] = []
-    with listening("127.0.0.1", 0) as where:
-        thread = Thread(target=lambda: asyncio.run(serve(where, servers.append)), daemon=True)
+    with open_listening_socket("127.0.0.1", 0) as listener:
+        thread = Thread(target=lambda: asyncio.run(serve(listener, servers.append)), daemon=True)
         thread.start()
         while thread.is_alive() and not (servers and servers[0].started):
             time.sleep(0.005)
         try:
-            yield RunningGateway(url=address(where), failed=problems, broke=breaks, loop=loops[0])
+            yield RunningGateway(
+                url=socket_url(listener), failed_steps=problems, cache_misses=misses, loop=loops[0]
+            )
         finally:
             servers[0].should_exit = True
             thread.join(10)

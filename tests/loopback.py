@@ -24,7 +24,7 @@ def is_loopback(host: object) -> bool:
         return False
 
 
-def _refuse_others(event: str, arguments: Sequence[object]) -> None:
+def _reject_other_hosts(event: str, arguments: Sequence[object]) -> None:
     match event, arguments:
         case "socket.getaddrinfo", (host, *_):
             pass
@@ -41,6 +41,6 @@ def _refuse_others(event: str, arguments: Sequence[object]) -> None:
         raise NotLoopback(attempt)
 
 
-def guard() -> None:
+def block_other_hosts() -> None:
     """Refuse other machines from now on, in this process (an audit hook cannot be taken back)."""
-    sys.addaudithook(_refuse_others)
+    sys.addaudithook(_reject_other_hosts)

@@ -11,9 +11,9 @@ from tests.pictures import png
 Path = tuple[str | int, ...]
 
 _SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
-_PICTURE = png(8, 8)
+_IMAGE = png(8, 8)
 
-GOOD: dict[str, dict[str, Any]] = {
+VALID_REQUESTS: dict[str, dict[str, Any]] = {
     "/v1/messages": {
         "model": "claude-opus-4-5",
         "max_tokens": 100,
@@ -38,7 +38,7 @@ GOOD: dict[str, dict[str, Any]] = {
                     {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "# A"}]},
                     {
                         "type": "image",
-                        "source": {"type": "base64", "media_type": "image/png", "data": _PICTURE},
+                        "source": {"type": "base64", "media_type": "image/png", "data": _IMAGE},
                     },
                     {"type": "text", "text": "And?"},
                 ],
@@ -66,7 +66,7 @@ GOOD: dict[str, dict[str, Any]] = {
             {
                 "role": "user",
                 "content": [
-                    {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_PICTURE}"}},
+                    {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_IMAGE}"}},
                     {"type": "text", "text": "And?"},
                 ],
             },
@@ -94,7 +94,7 @@ GOOD: dict[str, dict[str, Any]] = {
 }
 
 
-def _deep(depth: int) -> Any:
+def _nested_list(depth: int) -> Any:
     found: Any = "x"
     for _ in range(depth):
         found = [found]
@@ -102,12 +102,12 @@ def _deep(depth: int) -> Any:
 
 
 # The smallest first: what fails is told with the first of them that does.
-ODD: Sequence[Any] = (
+ODD_VALUES: Sequence[Any] = (
     None, True, 0, -1, 1.5, "", "x", [], {}, [None], [[]], [{}], {"": None}, {"type": None}, {"type": "text"},
     2**31, 2**63, 2**64, -(2**63), 10**30, 10**400, 1e308, float("inf"), float("nan"), "\0", "\ud800",
     "\udfff x", "\U0001f600", "\u202e", "a" * 70_000, "-1", "1e999", [1, "x", None, {}], {"type": "tool_use"},
     {"type": "tool_result"}, {"type": "image", "source": {"type": "base64", "data": "!"}}, {"$ref": "#"},
-    _deep(60), _deep(900),
+    _nested_list(60), _nested_list(900),
 )  # fmt: skip
 
 
@@ -121,51 +121,59 @@ def _paths(node: Any, path: Path = ()) -> Iterator[Path]:
             yield from _paths(inner, (*path, number))
 
 
-def _with(node: Any, path: Path, value: Any) -> Any:
+def _replace_at(node: Any, path: Path, value: Any) -> Any:
     """A copy of `node` with another value in one place."""
     if not path:
         return value
     first, *rest = path
     if isinstance(node, dict):
         return {
-            name: _with(inner, tuple(rest), value) if name == first else inner for name, inner in node.items()
+            name: _replace_at(inner, tuple(rest), value) if name == first else inner
+            for name, inner in node.items()
         }
-    return [_with(inner, tuple(rest), value) if number == first else inner for number, inner in enumerate(node)]
+    return [
+        _replace_at(inner, tuple(rest), value) if number == first else inner
+        for number, inner in enumerate(node)
+    ]
 
 
-def _without(node: Any, path: Path) -> Any:
+def _remove_at(node: Any, path: Path) -> Any:
     """A copy of `node` with one place left out."""
     first, *rest = path
     if isinstance(node, dict):
         kept = {name: inner for name, inner in node.items() if rest or name != first}
-        return {name: _without(inner, tuple(rest)) if name == first else inner for name, inner in kept.items()}
+        return {
+            name: _remove_at(inner, tuple(rest)) if name == first else inner for name, inner in kept.items()
+        }
     kept_items = [inner for number, inner in enumerate(node) if rest or number != first]
     return [
-        _without(inner, tuple(rest)) if number == first and rest else inner
+        _remove_at(inner, tuple(rest)) if number == first and rest else inner
         for number, inner in enumerate(kept_items)
     ]
 
 
 @st.composite
-def nearly_right(draw: st.DrawFn) -> tuple[str, bytes]:
+def malformed_requests(draw: st.DrawFn) -> tuple[str, bytes]:
     """A path, and a body with up to three odd things in it."""
-    path = draw(st.sampled_from(sorted(GOOD)))
-    body: Any = GOOD[path]
+    path = draw(st.sampled_from(sorted(VALID_REQUESTS)))
+    body: Any = VALID_REQUESTS[path]
     for _ in range(draw(st.integers(1, 3))):
         places = [place for place in _paths(body) if place]
         if not places:
             break
         place = draw(st.sampled_from(places))
         is_kept = draw(st.booleans())
-        body = _with(body, place, draw(st.sampled_from(ODD))) if is_kept else _without(body, place)
+        body = (
+            _replace_at(body, place, draw(st.sampled_from(ODD_VALUES))) if is_kept else _remove_at(body, place)
+        )
     text = json.dumps(body, ensure_ascii=draw(st.booleans()), separators=(",", ":"))
     data = text.encode("utf-8", "surrogatepass")
     if draw(st.booleans()):
         return path, data
-    return path, draw(st.sampled_from(_SPOILT))(data)
+    return path, draw(st.sampled_from(_CORRUPTIONS))(data)
 
 
-_SPOILT = (
+_CORRUPTIONS = (
     lambda data: data[: len(data) // 2],
     lambda data: data + b"}",
     lambda data: b"\xef\xbb\xbf" + data,
@@ -180,20 +188,23 @@ _SPOILT = (
 )
 
 
-def _many(**more: Any) -> bytes:
-    return json.dumps(GOOD["/v1/messages"] | more).encode()
+def _messages_request(**more: Any) -> bytes:
+    return json.dumps(VALID_REQUESTS["/v1/messages"] | more).encode()
 
 
-HUGE: dict[str, tuple[str, bytes]] = {
-    "ten thousand empty messages": ("/v1/messages", _many(messages=[{"role": "user", "content": ""}] * 10_000)),
-    "ten thousand odd messages": ("/v1/messages", _many(messages=[{}] * 10_000)),
+HUGE_REQUESTS: dict[str, tuple[str, bytes]] = {
+    "ten thousand empty messages": (
+        "/v1/messages",
+        _messages_request(messages=[{"role": "user", "content": ""}] * 10_000),
+    ),
+    "ten thousand odd messages": ("/v1/messages", _messages_request(messages=[{}] * 10_000)),
     "five hundred tools": (
         "/v1/messages",
-        _many(tools=[{"name": f"t{number}", "input_schema": _SCHEMA} for number in range(500)]),
+        _messages_request(tools=[{"name": f"t{number}", "input_schema": _SCHEMA} for number in range(500)]),
     ),
     "five hundred tools of one name": (
         "/v1/messages",
-        _many(tools=[{"name": "t", "input_schema": _SCHEMA}] * 500),
+        _messages_request(tools=[{"name": "t", "input_schema": _SCHEMA}] * 500),
     ),
     "ten thousand chat messages": (
         "/v1/chat/completions",
@@ -216,8 +227,11 @@ HUGE: dict[str, tuple[str, bytes]] = {
     "a long name": ("/v1/messages", b'{"model":"' + b"m" * 1_000_000 + b'","messages":[]}'),
     "a megabyte of one letter": (
         "/v1/messages",
-        _many(messages=[{"role": "user", "content": "a" * 1_000_000}]),
+        _messages_request(messages=[{"role": "user", "content": "a" * 1_000_000}]),
     ),
-    "a megabyte of quotes": ("/v1/messages", _many(messages=[{"role": "user", "content": '"' * 500_000}])),
+    "a megabyte of quotes": (
+        "/v1/messages",
+        _messages_request(messages=[{"role": "user", "content": '"' * 500_000}]),
+    ),
     "a megabyte of spaces": ("/v1/messages", b" " * 1_000_000),
 }

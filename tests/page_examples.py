@@ -28,17 +28,17 @@ _INDENTED = re.compile(r"(?<=\n\n)    \$ .*\n(?:    .*\n|\n(?=    ))*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class CodeBlock:
     """One block of a page: where it is, its language and text, and what the comments before it say."""
 
     page: str
     line: int
     language: str
     text: str
-    given: tuple[tuple[str, str], ...] = ()
-    not_run: str | None = None
-    exits: int = 0
-    of_another_day: bool = False
+    setup: tuple[tuple[str, str], ...] = ()
+    skip_reason: str | None = None
+    exit_code: int = 0
+    is_output_outdated: bool = False
 
     @property
     def place(self) -> str:
@@ -46,19 +46,19 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ShellCommand:
     """What is typed, and what is shown below it."""
 
-    typed: str
-    shown: str = ""
+    command: str
+    output: str = ""
 
 
-def blocks_of(path: Path) -> list[Block]:
+def read_blocks(path: Path) -> list[CodeBlock]:
     """All blocks of a page that a reader could run, in their order."""
-    return blocks_in(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT)))
+    return parse_blocks(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT)))
 
 
-def blocks_in(text: str, page: str) -> list[Block]:
+def parse_blocks(text: str, page: str) -> list[CodeBlock]:
     """The same, of a page that has this text."""
     fences = list(_FENCE.finditer(text))
     found = [(fence.start(), fence[1], fence[2]) for fence in fences]
@@ -67,21 +67,21 @@ def blocks_in(text: str, page: str) -> list[Block]:
         for block in _INDENTED.finditer(text)
         if not any(fence.start() < block.start() < fence.end() for fence in fences)
     ]
-    return [_block(text, page, start, language, code) for start, language, code in sorted(found)]
+    return [_make_block(text, page, start, language, code) for start, language, code in sorted(found)]
 
 
-def _block(text: str, page: str, start: int, language: str, code: str) -> Block:
+def _make_block(text: str, page: str, start: int, language: str, code: str) -> CodeBlock:
     comments = _comments_before(text, start)
-    said = {comment["word"]: comment["said"] for comment in comments if comment["word"]}
-    return Block(
+    directives = {comment["word"]: comment["said"] for comment in comments if comment["word"]}
+    return CodeBlock(
         page=page,
         line=text.count("\n", 0, start) + 1,
         language=language,
         text=code,
-        given=tuple((one["language"], one["code"]) for one in comments if one["language"]),
-        not_run=said.get("not run"),
-        exits=int(said.get("exits", 0)),
-        of_another_day="of another day" in said,
+        setup=tuple((given["language"], given["code"]) for given in comments if given["language"]),
+        skip_reason=directives.get("not run"),
+        exit_code=int(directives.get("exits", 0)),
+        is_output_outdated="of another day" in directives,
     )
 
 
@@ -96,22 +96,22 @@ def _comments_before(text: str, start: int) -> list[re.Match[str]]:
     return found
 
 
-def commands_of(block: Block) -> Iterator[Command]:
+def parse_commands(block: CodeBlock) -> Iterator[ShellCommand]:
     """The commands of a block: of a session on a terminal, each with what it shows; else all of it in one."""
     if block.language == "bash":
-        yield Command(block.text)
+        yield ShellCommand(block.text)
         return
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
         lines = part.splitlines(keepends=True)
         end = next(number for number, line in enumerate(lines) if not line.rstrip("\n").endswith("\\"))
-        yield Command("".join(lines[: end + 1]), "".join(lines[end + 1 :]).strip("\n"))
+        yield ShellCommand("".join(lines[: end + 1]), "".join(lines[end + 1 :]).strip("\n"))
 
 
-def matches(shown: str, printed: str) -> bool:
+def matches_output(expected: str, printed: str) -> bool:
     """Whether that was printed: … in a line stands for anything in it, a line of … for any lines."""
     pattern = "\n".join(
         r"(?:.*\n?)*?" if line.strip() == "…" else ".*".join(map(re.escape, line.rstrip().split("…")))
-        for line in shown.splitlines()
+        for line in expected.splitlines()
     ).replace("(?:.*\\n?)*?\n", "(?:.*\\n)*?")
     plain = "\n".join(line.rstrip() for line in printed.strip("\n").splitlines())
     return re.fullmatch(pattern, plain) is not None

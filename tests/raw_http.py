@@ -8,46 +8,46 @@ from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True)
-class Heard:
+class RawResponse:
     """What came back. `is_whole`: it came to the end that its own head announces."""
 
     status: int
     headers: dict[str, str]
     body: bytes
-    is_whole: bool
+    is_complete: bool
     rest: bytes = b""
 
 
-def connected(url: str, *, timeout_seconds: float = 10) -> socket.socket:
+def connect(url: str, *, timeout_seconds: float = 10) -> socket.socket:
     """A connection to where a URL leads."""
     where = urlsplit(url)
     assert where.hostname is not None
     return socket.create_connection((where.hostname, where.port or 80), timeout=timeout_seconds)
 
 
-def post(path: str, body: bytes, **headers: str) -> bytes:
+def build_post(path: str, body: bytes, **headers: str) -> bytes:
     """A request whose connection is closed after its answer."""
-    told = {"host": "127.0.0.1", "content-length": str(len(body)), "connection": "close"}
-    told |= {name.replace("_", "-"): said for name, said in headers.items()}
-    lines = "".join(f"{name}: {said}\r\n" for name, said in told.items() if said)
+    all_headers = {"host": "127.0.0.1", "content-length": str(len(body)), "connection": "close"}
+    all_headers |= {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in all_headers.items() if value)
     return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body
 
 
-def sent(url: str, request: bytes, *, timeout_seconds: float = 10, ends: bool = False) -> Heard:
+def send_raw(url: str, request: bytes, *, timeout_seconds: float = 10, ends: bool = False) -> RawResponse:
     """What comes back to some bytes, until the connection is closed; `ends`: no more bytes come from here.
 
     Raises:
         TimeoutError: it stays open, and nothing comes.
     """
-    with connected(url, timeout_seconds=timeout_seconds) as connection:
+    with connect(url, timeout_seconds=timeout_seconds) as connection:
         with suppress(BrokenPipeError, ConnectionResetError):  # what was answered before may still be there
             connection.sendall(request)
             if ends:
                 connection.shutdown(socket.SHUT_WR)
-        return heard(all_of(connection))
+        return parse_response(receive_all(connection))
 
 
-def all_of(connection: socket.socket) -> bytes:
+def receive_all(connection: socket.socket) -> bytes:
     """All that comes until a connection is closed."""
     pieces = []
     while True:
@@ -61,32 +61,32 @@ def all_of(connection: socket.socket) -> bytes:
     return b"".join(pieces)
 
 
-def received_bytes(url: str, request: bytes, *, timeout_seconds: float = 30) -> int:
+def count_received_bytes(url: str, request: bytes, *, timeout_seconds: float = 30) -> int:
     """How many bytes come back, none of which is kept."""
     size = 0
-    with connected(url, timeout_seconds=timeout_seconds) as connection:
+    with connect(url, timeout_seconds=timeout_seconds) as connection:
         connection.sendall(request)
         while piece := connection.recv(262_144):
             size += len(piece)
     return size
 
 
-def heard(data: bytes) -> Heard:
+def parse_response(data: bytes) -> RawResponse:
     """The first answer in some bytes; status 0 where there is none."""
-    head, found, body = data.partition(b"\r\n\r\n")
-    if not found:
-        return Heard(0, {}, b"", False, data)
+    head, separator, body = data.partition(b"\r\n\r\n")
+    if not separator:
+        return RawResponse(0, {}, b"", False, data)
     status, *lines = head.decode("latin-1").split("\r\n")
-    headers = {name.lower(): said.strip() for name, _, said in (line.partition(":") for line in lines)}
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     if headers.get("transfer-encoding") == "chunked":
-        whole, is_whole, rest = _unchunked(body)
+        whole, is_whole, rest = _decode_chunks(body)
     else:
         length = int(headers.get("content-length", len(body)))
         whole, is_whole, rest = body[:length], len(body) >= length, body[length:]
-    return Heard(int(status.split()[1]), headers, whole, is_whole, rest)
+    return RawResponse(int(status.split()[1]), headers, whole, is_whole, rest)
 
 
-def _unchunked(body: bytes) -> tuple[bytes, bool, bytes]:
+def _decode_chunks(body: bytes) -> tuple[bytes, bool, bytes]:
     found: list[bytes] = []
     while True:
         size, line, rest = body.partition(b"\r\n")
@@ -104,17 +104,17 @@ def _unchunked(body: bytes) -> tuple[bytes, bool, bytes]:
 ANTHROPIC = {"content_type": "application/json", "anthropic_version": "2023-06-01"}
 
 
-def message(key: str, *, stream: bool = False, text: str = "Hello", **headers: str) -> bytes:
+def claude_request(key: str, *, stream: bool = False, text: str = "Hello", **headers: str) -> bytes:
     """A request to Claude."""
-    said = {"model": "claude-opus-4-5", "max_tokens": 100, "messages": [{"role": "user", "content": text}]}
-    body = json.dumps(said | ({"stream": True} if stream else {})).encode()
-    return post("/v1/messages", body, **ANTHROPIC, x_api_key=key, **headers)
+    fields = {"model": "claude-opus-4-5", "max_tokens": 100, "messages": [{"role": "user", "content": text}]}
+    body = json.dumps(fields | ({"stream": True} if stream else {})).encode()
+    return build_post("/v1/messages", body, **ANTHROPIC, x_api_key=key, **headers)
 
 
-def chat(key: str, *, stream: bool = False, text: str = "Hello", **headers: str) -> bytes:
+def chat_request(key: str, *, stream: bool = False, text: str = "Hello", **headers: str) -> bytes:
     """A request to a model of OpenAI's."""
-    said = {"model": "gpt-4.1", "max_tokens": 100, "messages": [{"role": "user", "content": text}]}
-    body = json.dumps(said | ({"stream": True} if stream else {})).encode()
-    return post(
+    fields = {"model": "gpt-4.1", "max_tokens": 100, "messages": [{"role": "user", "content": text}]}
+    body = json.dumps(fields | ({"stream": True} if stream else {})).encode()
+    return build_post(
         "/v1/chat/completions", body, content_type="application/json", authorization=f"Bearer {key}", **headers
     )

@@ -9,22 +9,22 @@ from threading import Thread
 import msgspec
 
 from foveate.cache.requests import BlockTokens, block_tokens_for
-from foveate.sandbox.asks import Ask
+from foveate.sandbox.asks import SandboxRequest
 from foveate.sandbox.doors import Provider
-from foveate.sandbox.scripts import HEADER, Script, Step
-from foveate.sandbox.server import App, address, listening, server
+from foveate.sandbox.scripts import STEP_HEADER, Script, ScriptStep
+from foveate.sandbox.server import SandboxApp, build_server, open_listening_socket, socket_url
 from foveate.sandbox.stand_in import Sandbox
 
 KEY = "sk-of-a-test"
 
 
-def doing(step: Step) -> dict[str, str]:
+def step_headers(step: ScriptStep) -> dict[str, str]:
     """Headers that have one request answered by a step of its own."""
-    return {HEADER: msgspec.json.encode(step).decode()}
+    return {STEP_HEADER: msgspec.json.encode(step).decode()}
 
 
 @dataclass
-class Clock:
+class ManualClock:
     """A clock that only a test moves."""
 
     now: float = 1_800_000_000.0
@@ -38,45 +38,50 @@ class RunningSandbox:
     """Where a sandbox is, its clock, what it heard, and which requests' clients went away."""
 
     url: str
-    clock: Clock
-    heard: list[Ask] = field(default_factory=list)
-    lost: list[Ask] = field(default_factory=list)
+    clock: ManualClock
+    requests: list[SandboxRequest] = field(default_factory=list)
+    abandoned_requests: list[SandboxRequest] = field(default_factory=list)
 
     @property
     def openai_url(self) -> str:
         """The address as OpenAI's clients want it."""
         return f"{self.url}/v1"
 
-    def lost_one(self, *, within_seconds: float) -> Ask:
+    def wait_for_abandoned_request(self, *, within_seconds: float) -> SandboxRequest:
         """The first request whose client went away, waited for."""
         deadline = time.monotonic() + within_seconds
-        while not self.lost:
+        while not self.abandoned_requests:
             assert time.monotonic() < deadline, "no client has gone"
             time.sleep(0.01)
-        return self.lost[0]
+        return self.abandoned_requests[0]
 
 
 @contextmanager
 def running_sandbox(
-    *steps: Step,
+    *steps: ScriptStep,
     repeat: bool = False,
     providers: frozenset[Provider] = frozenset(Provider),
     tokens: Callable[[str], BlockTokens] = block_tokens_for,
 ) -> Iterator[RunningSandbox]:
     """A sandbox that answers by `steps` and counts by `tokens`, until the end of the block."""
-    clock = Clock()
+    clock = ManualClock()
     script = Script(steps=steps, repeat=repeat)
     sandbox = Sandbox(clock=clock, seed=b"of a test", script=script, providers=providers, tokens=tokens)
-    with listening("127.0.0.1", 0) as where:
-        running = RunningSandbox(url=address(where), clock=clock)
-        app = App(sandbox, providers=providers, heard=running.heard.append, lost=running.lost.append)
-        served = server(app)
-        thread = Thread(target=served.run, kwargs={"sockets": [where]}, daemon=True)
+    with open_listening_socket("127.0.0.1", 0) as listener:
+        running = RunningSandbox(url=socket_url(listener), clock=clock)
+        app = SandboxApp(
+            sandbox,
+            providers=providers,
+            on_request=running.requests.append,
+            on_disconnect=running.abandoned_requests.append,
+        )
+        http_server = build_server(app)
+        thread = Thread(target=http_server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
-            while not served.started and thread.is_alive():
+            while not http_server.started and thread.is_alive():
                 time.sleep(0.005)
             yield running
         finally:
-            served.should_exit = True
+            http_server.should_exit = True
             thread.join(10)

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from foveate import wire
-from foveate.fold.cuts import FoldOptions, Subject
-from foveate.fold.journal import Fold
-from foveate.fold.replacing import fold_of, folded_edits
-from foveate.session.chain import chain_of
+from foveate.fold.cuts import CompactionCandidate, CompactionOptions
+from foveate.fold.journal import Compaction
+from foveate.fold.replacing import build_compaction_edits, find_active_compaction
+from foveate.session.chain import compute_chain
 from foveate.tokens import counter_for
 from foveate.values import Format, Request
 
@@ -21,22 +21,27 @@ TOOL = {
     "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
 }
 # Small enough for a short conversation to be a long one.
-OPTIONS = FoldOptions(tail_keep_tokens=400)
+OPTIONS = CompactionOptions(tail_keep_tokens=400)
 
 Body = dict[str, Any]
 
 
-def claude_body(steps: int, *, model: str = MODEL, marked: bool = True) -> Body:
+def claude_body(steps: int, *, model: str = MODEL, has_breakpoint: bool = True) -> Body:
     """Two questions, so many calls each with its result and a word on it, and another question."""
-    messages = _asked()
+    messages = _opening_messages()
     for step in range(steps):
-        call = {"type": "tool_use", "id": f"toolu_{step}", "name": "read_file", "input": {"path": path(step)}}
-        said = {"type": "text", "text": f"Step {step}: I look into {path(step)}."}
-        result = {"type": "tool_result", "tool_use_id": f"toolu_{step}", "content": _found(step)}
-        messages += [{"role": "assistant", "content": [said, call]}, {"role": "user", "content": [result]}]
+        call = {
+            "type": "tool_use",
+            "id": f"toolu_{step}",
+            "name": "read_file",
+            "input": {"path": source_path(step)},
+        }
+        text = {"type": "text", "text": f"Step {step}: I look into {source_path(step)}."}
+        result = {"type": "tool_result", "tool_use_id": f"toolu_{step}", "content": _file_text(step)}
+        messages += [{"role": "assistant", "content": [text, call]}, {"role": "user", "content": [result]}]
     messages.append({"role": "assistant", "content": "That was all of it."})
     last: Body = {"type": "text", "text": "Which one was it?"}
-    if marked:
+    if has_breakpoint:
         last["cache_control"] = {"type": "ephemeral"}
     messages.append({"role": "user", "content": [last]})
     return {"model": model, "max_tokens": 2_000, "tools": [TOOL], "system": "Be brief.", "messages": messages}
@@ -44,13 +49,17 @@ def claude_body(steps: int, *, model: str = MODEL, marked: bool = True) -> Body:
 
 def chat_body(steps: int, *, model: str = "gpt-4o") -> Body:
     """The same as a chat, streamed, as most clients ask for it."""
-    messages: list[Body] = [{"role": "system", "content": "Be brief."}, *_asked()]
+    messages: list[Body] = [{"role": "system", "content": "Be brief."}, *_opening_messages()]
     for step in range(steps):
-        arguments = f'{{"path": "{path(step)}"}}'
+        arguments = f'{{"path": "{source_path(step)}"}}'
         call = {"id": f"call_{step}", "type": "function", "function": {"name": "read", "arguments": arguments}}
         messages += [
-            {"role": "assistant", "content": f"Step {step}: I look into {path(step)}.", "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": f"call_{step}", "content": _found(step)},
+            {
+                "role": "assistant",
+                "content": f"Step {step}: I look into {source_path(step)}.",
+                "tool_calls": [call],
+            },
+            {"role": "tool", "tool_call_id": f"call_{step}", "content": _file_text(step)},
         ]
     messages += [
         {"role": "assistant", "content": "That was all of it."},
@@ -68,18 +77,18 @@ def chat_body(steps: int, *, model: str = "gpt-4o") -> Body:
 
 def responses_body(steps: int, *, model: str = "gpt-5.2") -> Body:
     """The same as a Responses request, streamed, with reasoning items, as Codex sends it."""
-    items: list[Body] = [{"role": "developer", "content": "Say which."}, *_asked()]
+    items: list[Body] = [{"role": "developer", "content": "Say which."}, *_opening_messages()]
     for step in range(steps):
         items += [
             {"type": "reasoning", "id": f"rs_{step}", "summary": [], "encrypted_content": "gAAAA" * 20},
-            {"role": "assistant", "content": f"Step {step}: I look into {path(step)}."},
+            {"role": "assistant", "content": f"Step {step}: I look into {source_path(step)}."},
             {
                 "type": "function_call",
                 "call_id": f"call_{step}",
                 "name": "read",
-                "arguments": f'{{"path": "{path(step)}"}}',
+                "arguments": f'{{"path": "{source_path(step)}"}}',
             },
-            {"type": "function_call_output", "call_id": f"call_{step}", "output": _found(step)},
+            {"type": "function_call_output", "call_id": f"call_{step}", "output": _file_text(step)},
         ]
     items += [
         {"role": "assistant", "content": "That was all of it."},
@@ -98,7 +107,7 @@ def responses_body(steps: int, *, model: str = "gpt-5.2") -> Body:
     }
 
 
-def _asked() -> list[Body]:
+def _opening_messages() -> list[Body]:
     return [
         {"role": "user", "content": f"Find the slow parser. {RULE}"},
         {"role": "assistant", "content": "Where shall I look for it?"},
@@ -106,37 +115,42 @@ def _asked() -> list[Body]:
     ]
 
 
-def path(step: int) -> str:
+def source_path(step: int) -> str:
     return f"src/parsers/part_{step}.py"
 
 
-def _found(step: int) -> str:
+def _file_text(step: int) -> str:
     return "\n".join(f"def parse_{step}_{line}(text): return text.split({line})" for line in range(12))
 
 
-def subject_of(body: Body | bytes, folds: Sequence[Fold] = (), *, spoken: Format | None = None) -> Subject:
+def make_subject(
+    body: Body | bytes, compactions: Sequence[Compaction] = (), *, api_format: Format | None = None
+) -> CompactionCandidate:
     """What a folder is told of a request whose window is so small that it is to be folded."""
-    request = wire.read(body, spoken)
-    chain = chain_of(request)
-    sent = sent_after(request, folds)
-    tokens = counter_for(request.model).request(sent).total.tokens
-    return Subject(
+    request = wire.parse_request(body, api_format)
+    chain = compute_chain(request)
+    sent = apply_compactions(request, compactions)
+    tokens = counter_for(request.model).count_request(sent).total.tokens
+    return CompactionCandidate(
         agent=AGENT,
         session_id="a session",
-        request=request,
+        original=request,
         chain=chain,
-        sent=sent,
+        sent_request=sent,
         sent_tokens=tokens,
         window_tokens=tokens + 100,
         output_reserve=0,
-        earlier=fold_of(chain, folds),
+        earlier_compaction=find_active_compaction(chain, compactions),
     )
 
 
-def sent_after(request: Request, folds: Sequence[Fold]) -> Request:
+def apply_compactions(request: Request, compactions: Sequence[Compaction]) -> Request:
     """The request as it goes out."""
-    return wire.read(wire.write(request, folded_edits(request, chain_of(request), folds)), request.format)
+    return wire.parse_request(
+        wire.apply_edits(request, build_compaction_edits(request, compute_chain(request), compactions)),
+        request.format,
+    )
 
 
-def must_fit(subject: Subject) -> Subject:
+def require_fit(subject: CompactionCandidate) -> CompactionCandidate:
     return replace(subject, must_fit=True)

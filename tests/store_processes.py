@@ -9,10 +9,10 @@ from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from typing import Any, TypeVar
 
-from foveate.fold.journal import Lease
-from foveate.session.turns import Move, Turn
+from foveate.fold.journal import CompactionLease
+from foveate.session.turns import SessionUpdate, Turn
 from foveate.store import open_store
-from tests.kept import AGENT, hashes, session, turns
+from tests.kept import AGENT, make_session, make_turns, message_hashes
 
 T = TypeVar("T")
 # New processes that share nothing with this one. They are forked from a server that has loaded the modules: to
@@ -24,34 +24,34 @@ WAIT_SECONDS = 120.0
 _gate: Barrier
 
 
-def at_once(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
+def run_together(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
     """What `work` gives with each of `arguments`, in as many processes, which begin at the same moment."""
-    gate = SPAWN.Barrier(len(arguments))
-    with ProcessPoolExecutor(len(arguments), SPAWN, _remember, (gate,)) as pool:
-        return list(pool.map(_together, [work] * len(arguments), arguments, timeout=WAIT_SECONDS))
+    barrier = SPAWN.Barrier(len(arguments))
+    with ProcessPoolExecutor(len(arguments), SPAWN, _set_barrier, (barrier,)) as pool:
+        return list(pool.map(_run_after_barrier, [work] * len(arguments), arguments, timeout=WAIT_SECONDS))
 
 
-def _remember(gate: Barrier) -> None:
+def _set_barrier(barrier: Barrier) -> None:
     global _gate
-    _gate = gate
+    _gate = barrier
 
 
-def _together(work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+def _run_after_barrier(work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
     _gate.wait(WAIT_SECONDS)
     return work(*arguments)
 
 
-def open_and_lease(url: str, holder: str) -> Lease | None:
+def acquire_lease(url: str, holder: str) -> CompactionLease | None:
     """Whether this process gets the right to fold."""
 
-    async def ask() -> Lease | None:
+    async def ask() -> CompactionLease | None:
         async with await open_store(url, wait_seconds=30.0) as store:
-            return await store.journal.lease("s", holder, ttl_seconds=300.0, now=1000.0)
+            return await store.compactions.acquire_lease("s", holder, ttl_seconds=300.0, now=1000.0)
 
     return asyncio.run(ask())
 
 
-def keep_and_lengthen(url: str, name: str, messages: int) -> int:
+def extend_session(url: str, name: str, messages: int) -> int:
     """Keep a session of half as many messages that all processes have, and lengthen it by one until it has all.
 
     How often this process did so.
@@ -61,40 +61,48 @@ def keep_and_lengthen(url: str, name: str, messages: int) -> int:
         lengthened = 0
         half = messages // 2
         async with await open_store(url, wait_seconds=30.0) as store:
-            await store.turns.keep([Move(session=session(name, half), turns=turns(name, 0, half))])
+            await store.sessions.save(
+                [SessionUpdate(session=make_session(name, half), turns=make_turns(name, 0, half))]
+            )
             while True:
-                now = await store.turns.session(name)
+                now = await store.sessions.get_session(name)
                 assert now is not None
                 if now.messages >= messages:
                     return lengthened
-                new = turns(name, now.messages, now.messages + 1)
-                await store.turns.keep([Move(session=session(name, now.messages + 1), turns=new)])
+                new = make_turns(name, now.messages, now.messages + 1)
+                await store.sessions.save(
+                    [SessionUpdate(session=make_session(name, now.messages + 1), turns=new)]
+                )
                 lengthened += 1
 
     return asyncio.run(keep())
 
 
-def hold(url: str, said: Connection) -> None:
+def hold_lease(url: str, reports: Connection) -> None:
     """Take the right to fold, say so, and never give it back."""
-    said.send(open_and_lease(url, "holder"))
+    reports.send(acquire_lease(url, "holder"))
     time.sleep(WAIT_SECONDS)
 
 
-def keep_on_writing(url: str, said: Connection) -> None:
+def write_until_killed(url: str, reports: Connection) -> None:
     """Keep one session after the other, and say which are kept, until something ends this process."""
 
     async def write() -> None:
         async with await open_store(url) as store:
             for number in range(1_000_000):
                 name = f"s{number}"
-                await store.turns.keep([Move(session=session(name, 20), turns=turns(name, 0, 20))])
-                said.send(number)
+                await store.sessions.save(
+                    [SessionUpdate(session=make_session(name, 20), turns=make_turns(name, 0, 20))]
+                )
+                reports.send(number)
 
     asyncio.run(write())
 
 
-async def missing(url: str, name: str, messages: int) -> list[int]:
+async def missing_positions(url: str, name: str, messages: int) -> list[int]:
     """The positions of a session's turns that are not kept."""
     async with await open_store(url) as store:
-        known: dict[bytes, Turn] = dict(await store.turns.known(AGENT, hashes(name, 0, messages)))
+        known: dict[bytes, Turn] = dict(
+            await store.sessions.find_turns(AGENT, message_hashes(name, 0, messages))
+        )
     return sorted({*range(messages)} - {turn.position for turn in known.values()})

@@ -8,7 +8,7 @@ from foveate.tokens import RequestCount, RequestCounter, counter_for
 from foveate.values import Request, TokenCount
 
 
-class Scaled:
+class ScaledCounter:
     """Counts `rate` times as many tokens as another counter does."""
 
     def __init__(self, counter: RequestCounter, rate: float) -> None:
@@ -16,25 +16,25 @@ class Scaled:
         self._rate = rate
 
     def text(self, text: str) -> TokenCount:
-        return self._of(self._counter.text(text))
+        return self._scale(self._counter.text(text))
 
-    def request(self, request: Request) -> RequestCount:
-        counted = self._counter.request(request)
+    def count_request(self, request: Request) -> RequestCount:
+        counted = self._counter.count_request(request)
         parts = tuple(replace(part, tokens=round(part.tokens * self._rate)) for part in counted.parts)
-        return replace(counted, total=self._of(counted.total), parts=parts)
+        return replace(counted, total=self._scale(counted.total), parts=parts)
 
-    def _of(self, count: TokenCount) -> TokenCount:
+    def _scale(self, count: TokenCount) -> TokenCount:
         tokens = round(count.tokens * self._rate)
         return TokenCount(tokens, count.exact, tokens)
 
 
-def scaled(rate: float) -> Callable[[str], BlockTokens]:
+def scaled_block_tokens(rate: float) -> Callable[[str], BlockTokens]:
     """What counts blocks so for each model."""
-    kept: dict[str, BlockTokens] = {}
+    by_model: dict[str, BlockTokens] = {}
 
     def of(model: str) -> BlockTokens:
-        if model not in kept:
-            kept[model] = BlockTokens(Scaled(counter_for(model), rate))
-        return kept[model]
+        if model not in by_model:
+            by_model[model] = BlockTokens(ScaledCounter(counter_for(model), rate))
+        return by_model[model]
 
     return of

@@ -9,55 +9,55 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock, Thread
 
-_PIECE_BYTES = 65_536
-_COUNTING = Lock()
+_READ_BYTES = 65_536
+_COUNTER_LOCK = Lock()
 
 
-class Gone(Exception):
+class ConnectionClosed(Exception):
     """The other side has closed the connection."""
 
 
 @dataclass
-class Talk:
+class UpstreamConnection:
     """One connection, as the provider has it."""
 
     socket: socket.socket
-    heard: list[bytes]
-    _held: bytes = b""
+    requests: list[bytes]
+    _buffer: bytes = b""
 
-    def ask(self) -> bytes:
+    def read_request(self) -> bytes:
         """The next request, head and body.
 
         Raises:
             Gone: none comes any more.
         """
-        while b"\r\n\r\n" not in self._held:
-            self._more()
-        head, _, rest = self._held.partition(b"\r\n\r\n")
+        while b"\r\n\r\n" not in self._buffer:
+            self._receive()
+        head, _, rest = self._buffer.partition(b"\r\n\r\n")
         lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
         length = int(lengths[0].partition(b":")[2]) if lengths else 0
         while len(rest) < length:
-            self._more()
-            rest = self._held.partition(b"\r\n\r\n")[2]
-        self._held = rest[length:]
-        self.heard.append(head + b"\r\n\r\n" + rest[:length])
-        return self.heard[-1]
+            self._receive()
+            rest = self._buffer.partition(b"\r\n\r\n")[2]
+        self._buffer = rest[length:]
+        self.requests.append(head + b"\r\n\r\n" + rest[:length])
+        return self.requests[-1]
 
-    def say(self, *pieces: bytes, pause_seconds: float = 0) -> None:
+    def send(self, *pieces: bytes, pause_seconds: float = 0) -> None:
         """Send pieces, each after a pause but the first.
 
         Raises:
             Gone: nobody wants them.
         """
         for number, piece in enumerate(pieces):
-            if number and pause_seconds and self.is_left(within_seconds=pause_seconds):
-                raise Gone
+            if number and pause_seconds and self.is_closed_by_peer(within_seconds=pause_seconds):
+                raise ConnectionClosed
             try:
                 self.socket.sendall(piece)
             except OSError:
-                raise Gone from None
+                raise ConnectionClosed from None
 
-    def is_left(self, *, within_seconds: float) -> bool:
+    def is_closed_by_peer(self, *, within_seconds: float) -> bool:
         """Whether the other side closes the connection in that time."""
         self.socket.settimeout(within_seconds)
         try:
@@ -75,17 +75,17 @@ class Talk:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
-    def _more(self) -> None:
+    def _receive(self) -> None:
         try:
-            found = self.socket.recv(_PIECE_BYTES)
+            found = self.socket.recv(_READ_BYTES)
         except OSError:
-            raise Gone from None
+            raise ConnectionClosed from None
         if not found:
-            raise Gone
-        self._held += found
+            raise ConnectionClosed
+        self._buffer += found
 
 
-Behaviour = Callable[[Talk], None]
+Behaviour = Callable[[UpstreamConnection], None]
 
 
 @dataclass
@@ -94,24 +94,24 @@ class ScriptedUpstream:
 
     url: str
     behave: Behaviour
-    heard: list[bytes] = field(default_factory=list)
+    requests: list[bytes] = field(default_factory=list)
     connections: int = 0
-    left: int = 0
-    talking: int = 0
+    lost_clients: int = 0
+    open_connections: int = 0
 
-    def is_silent(self, *, within_seconds: float = 10) -> bool:
+    def wait_until_idle(self, *, within_seconds: float = 10) -> bool:
         """Whether all connections are closed, waited for: none can then be taken for one that is kept."""
         deadline = time.monotonic() + within_seconds
-        while self.talking and time.monotonic() < deadline:
+        while self.open_connections and time.monotonic() < deadline:
             time.sleep(0.002)
-        return not self.talking
+        return not self.open_connections
 
-    def has_lost_one(self, *, within_seconds: float = 10) -> bool:
+    def wait_for_lost_client(self, *, within_seconds: float = 10) -> bool:
         """Whether a client leaves before its answer is whole, waited for."""
         deadline = time.monotonic() + within_seconds
-        while not self.left and time.monotonic() < deadline:
+        while not self.lost_clients and time.monotonic() < deadline:
             time.sleep(0.01)
-        return bool(self.left)
+        return bool(self.lost_clients)
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def running_upstream(behave: Behaviour) -> Iterator[ScriptedUpstream]:
     """A provider that behaves so, until the end of the block; a test may have it behave otherwise meanwhile."""
     with socket.create_server(("127.0.0.1", 0), backlog=512) as server:
         upstream = ScriptedUpstream(f"http://127.0.0.1:{server.getsockname()[1]}", behave)
-        Thread(target=_accepting, args=(server, upstream), daemon=True).start()
+        Thread(target=_accept_connections, args=(server, upstream), daemon=True).start()
         try:
             yield upstream
         finally:
@@ -127,7 +127,7 @@ def running_upstream(behave: Behaviour) -> Iterator[ScriptedUpstream]:
                 server.shutdown(socket.SHUT_RDWR)
 
 
-def _accepting(server: socket.socket, upstream: ScriptedUpstream) -> None:
+def _accept_connections(server: socket.socket, upstream: ScriptedUpstream) -> None:
     while True:
         try:
             found, _ = server.accept()
@@ -135,50 +135,50 @@ def _accepting(server: socket.socket, upstream: ScriptedUpstream) -> None:
             return
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else small pieces wait for each other
         upstream.connections += 1
-        with _COUNTING:
-            upstream.talking += 1
-        Thread(target=_talking, args=(found, upstream), daemon=True).start()
+        with _COUNTER_LOCK:
+            upstream.open_connections += 1
+        Thread(target=_handle_connection, args=(found, upstream), daemon=True).start()
 
 
-def _talking(found: socket.socket, upstream: ScriptedUpstream) -> None:
+def _handle_connection(found: socket.socket, upstream: ScriptedUpstream) -> None:
     with found:
         try:
-            upstream.behave(Talk(found, upstream.heard))
-        except Gone:
-            upstream.left += 1
-    with _COUNTING:
-        upstream.talking -= 1
+            upstream.behave(UpstreamConnection(found, upstream.requests))
+        except ConnectionClosed:
+            upstream.lost_clients += 1
+    with _COUNTER_LOCK:
+        upstream.open_connections -= 1
 
 
-def answering(*pieces: bytes, pause_seconds: float = 0) -> Behaviour:
+def respond_always(*pieces: bytes, pause_seconds: float = 0) -> Behaviour:
     """Gives every request on a connection the same answer."""
 
-    def behave(talk: Talk) -> None:
+    def behave(connection: UpstreamConnection) -> None:
         while True:
             try:
-                talk.ask()
-            except Gone:
+                connection.read_request()
+            except ConnectionClosed:
                 return
-            talk.say(*pieces, pause_seconds=pause_seconds)
+            connection.send(*pieces, pause_seconds=pause_seconds)
 
     return behave
 
 
-def once(*pieces: bytes, pause_seconds: float = 0) -> Behaviour:
+def respond_once(*pieces: bytes, pause_seconds: float = 0) -> Behaviour:
     """Answers one request, whose connection then closes."""
 
-    def behave(talk: Talk) -> None:
-        talk.ask()
-        talk.say(*pieces, pause_seconds=pause_seconds)
+    def behave(connection: UpstreamConnection) -> None:
+        connection.read_request()
+        connection.send(*pieces, pause_seconds=pause_seconds)
 
     return behave
 
 
-def answer(body: bytes, status: str = "200 OK", **headers: str) -> bytes:
+def http_response(body: bytes, status: str = "200 OK", **headers: str) -> bytes:
     """An answer with a length."""
-    told = {"content-type": "application/json", "content-length": str(len(body))}
-    told |= {name.replace("_", "-"): said for name, said in headers.items()}
-    lines = "".join(f"{name}: {said}\r\n" for name, said in told.items() if said)
+    all_headers = {"content-type": "application/json", "content-length": str(len(body))}
+    all_headers |= {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in all_headers.items() if value)
     return f"HTTP/1.1 {status}\r\n{lines}\r\n".encode("latin-1") + body
 
 
@@ -188,7 +188,7 @@ STREAM_HEAD = (
 LAST_CHUNK = b"0\r\n\r\n"
 
 
-def chunk(data: bytes) -> bytes:
+def http_chunk(data: bytes) -> bytes:
     """A chunk of a body without a length."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
@@ -221,9 +221,9 @@ def claude_events(*texts: str) -> Sequence[bytes]:
     ]
 
 
-def claude_reply(text: str) -> bytes:
+def claude_response(text: str) -> bytes:
     """What Claude says, whole."""
-    said = {
+    fields = {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",
@@ -233,4 +233,4 @@ def claude_reply(text: str) -> bytes:
         "stop_sequence": None,
         "usage": {"input_tokens": 9, "output_tokens": 3},
     }
-    return json.dumps(said, ensure_ascii=False).encode()
+    return json.dumps(fields, ensure_ascii=False).encode()

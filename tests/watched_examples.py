@@ -9,32 +9,32 @@ import pytest
 from coverage import Coverage
 
 # What an example reaches, these have reached but for what is rare, and that has a test of its own.
-_WATCHED = 12
+_MEASURED_EXAMPLES = 12
 
 
 @contextmanager
-def first_examples(item: pytest.Item) -> Iterator[None]:
+def measure_first_examples(item: pytest.Item) -> Iterator[None]:
     """Watch no more than the first examples of a property while it is tried."""
-    tried = getattr(getattr(item, "obj", None), "hypothesis", None)
-    measuring = Coverage.current()
-    if tried is None or measuring is None:
+    hypothesis_handle = getattr(getattr(item, "obj", None), "hypothesis", None)
+    coverage = Coverage.current()
+    if hypothesis_handle is None or coverage is None:
         yield
         return
-    whole: Callable[..., Any] = tried.inner_test
+    inner_test: Callable[..., Any] = hypothesis_handle.inner_test
     examples = 0
 
-    @wraps(whole)
+    @wraps(inner_test)
     def example(*given: Any, **named: Any) -> Any:
         nonlocal examples
         examples += 1
-        if examples == _WATCHED + 1:
-            measuring.stop()
-        return whole(*given, **named)
+        if examples == _MEASURED_EXAMPLES + 1:
+            coverage.stop()
+        return inner_test(*given, **named)
 
-    tried.inner_test = example
+    hypothesis_handle.inner_test = example
     try:
         yield
     finally:
-        tried.inner_test = whole
-        if examples > _WATCHED:
-            measuring.start()
+        hypothesis_handle.inner_test = inner_test
+        if examples > _MEASURED_EXAMPLES:
+            coverage.start()

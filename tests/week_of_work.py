@@ -12,22 +12,22 @@ from typing import Any
 import anthropic
 import openai
 
-from foveate.gateway.serving import live_choices
-from foveate.sandbox.scripts import Call, Step
+from foveate.gateway.serving import load_live_config
+from foveate.sandbox.scripts import ScriptedCall, ScriptStep
 from foveate.store import Store
-from tests.gateway_at import gateway_at
+from tests.gateway_at import gateway_at_time
 from tests.gateways import running_gateway
-from tests.sandboxes import KEY, Clock, running_sandbox
-from tests.served import configure
-from tests.work_to_see import headers, named, until_stored
+from tests.sandboxes import KEY, ManualClock, running_sandbox
+from tests.served import write_config
+from tests.work_to_see import request_headers, session_id_by_name, wait_until_stored
 
 NOW = datetime(2026, 11, 16, 16, 40, tzinfo=UTC).timestamp()
 DAYS = 7
 # Three quarters of the reviewer's window, less what is reserved for an answer.
-_FOLDED_FROM_TOKENS = 0.75 * (40_000 - 2_000)
+_COMPACTED_ABOVE_TOKENS = 0.75 * (40_000 - 2_000)
 _DAY = 86_400.0
 _OPUS, _SONNET, _GPT = "claude-opus-4-5", "claude-sonnet-4-6", "gpt-4.1"
-REVIEW = named("reviewer", "make-the-parser-fast")
+REVIEW = session_id_by_name("reviewer", "make-the-parser-fast")
 # Of the sandbox, whose own words would sum up nothing.
 _SUMMARY = """\
 The task is to make the parser fast without changing what it accepts. Decided: keep the grammar, replace the
@@ -78,58 +78,71 @@ cost:
 
 
 @dataclass(frozen=True)
-class Week:
+class WeekGateway:
     """Where the pages are that show it."""
 
     url: str
 
 
 @contextmanager
-def week_of_work(folder: Path) -> Iterator[Week]:
+def gateway_after_week(folder: Path) -> Iterator[WeekGateway]:
     """A gateway after that week, for which it is `NOW`, until the end of the block."""
     notes = folder / "notes"
     notes.mkdir()
     (notes / "garden.org").write_text(_NOTES, encoding="utf-8")
     config = folder / "foveate.yaml"
-    with running_sandbox(Step(text=_SUMMARY), repeat=True) as sandbox:
+    with running_sandbox(ScriptStep(text=_SUMMARY), repeat=True) as sandbox:
         # This process is in another folder than the one whose pages are shown.
-        configure(config, sandbox.url, _CONFIGURATION.replace("[notes]", f"['{notes}']"))
-        choices = live_choices(config, {"FOVEATE_STORE": f"sqlite:///{folder}/foveate.sqlite"}).now().made
+        write_config(config, sandbox.url, _CONFIGURATION.replace("[notes]", f"['{notes}']"))
+        config_now = (
+            load_live_config(config, {"FOVEATE_STORE": f"sqlite:///{folder}/foveate.sqlite"}).current().value
+        )
         began = time.perf_counter()
 
         def clock() -> float:
             """As a test has moved it, and a little further: what the gateway adds takes its time."""
             return sandbox.clock() + time.perf_counter() - began
 
-        with running_gateway(sandbox.url, folder, clock=clock, configured=choices) as gateway:
+        with running_gateway(sandbox.url, folder, clock=clock, config=config_now) as gateway:
             for day in range(DAYS):
                 sandbox.clock.now = NOW - (DAYS - 1 - day) * _DAY - 6_000
-                _worked(gateway.url, sandbox.clock, day)
+                _send_day(gateway.url, sandbox.clock, day)
             sandbox.clock.now = NOW - 2_700
-            folded = partial(until_stored, folder, _is_folded)
-            _reviewed(gateway.url, sandbox.clock, "make-the-parser-fast", turns=30, folded=folded)
+            wait_for_compaction = partial(wait_until_stored, folder, _is_compacted)
+            _send_review(
+                gateway.url,
+                sandbox.clock,
+                "make-the-parser-fast",
+                turns=30,
+                wait_for_compaction=wait_for_compaction,
+            )
         sandbox.clock.now = NOW
-        configure(config, sandbox.url, _CONFIGURATION)
-        with gateway_at(NOW, config) as url:
-            _supported(url, sandbox.clock, "parcel-77", turns=2)
-            _gardened(url, sandbox.clock, "beds", turns=2)
-            yield Week(url)
+        write_config(config, sandbox.url, _CONFIGURATION)
+        with gateway_at_time(NOW, config) as url:
+            _send_support_chat(url, sandbox.clock, "parcel-77", turns=2)
+            _send_gardener_session(url, sandbox.clock, "beds", turns=2)
+            yield WeekGateway(url)
 
 
-def _worked(url: str, clock: Clock, day: int) -> None:
+def _send_day(url: str, clock: ManualClock, day: int) -> None:
     """One day of all of them; some days are busier."""
     for number in range(1 + day % 3):
-        _reviewed(url, clock, f"review-{day}-{number}", turns=5 + 2 * day % 5)
-        _supported(url, clock, f"parcel-{day}-{number}", turns=3, fails=day == 3)
-    _gardened(url, clock, f"beds-{day}", turns=2 + day % 2)
+        _send_review(url, clock, f"review-{day}-{number}", turns=5 + 2 * day % 5)
+        _send_support_chat(url, clock, f"parcel-{day}-{number}", turns=3, fails=day == 3)
+    _send_gardener_session(url, clock, f"beds-{day}", turns=2 + day % 2)
 
 
-async def _is_folded(store: Store) -> bool:
-    return bool(await store.journal.listed(session_id=REVIEW))
+async def _is_compacted(store: Store) -> bool:
+    return bool(await store.compactions.list_compactions(session_id=REVIEW))
 
 
-def _reviewed(
-    url: str, clock: Clock, name: str, *, turns: int, folded: Callable[[], None] = lambda: None
+def _send_review(
+    url: str,
+    clock: ManualClock,
+    name: str,
+    *,
+    turns: int,
+    wait_for_compaction: Callable[[], None] = lambda: None,
 ) -> None:
     """A session with tools; where it is long, its system prompt changes on the way, and there is a pause.
 
@@ -145,10 +158,10 @@ def _reviewed(
                 system=f"{_RULES * 50}\nToday's branch: parser-{1 + int(turn > 8)}",
                 tools=_TOOLS,
                 messages=messages,
-                extra_headers=headers("reviewer", name, _read(path)),
+                extra_headers=request_headers("reviewer", name, _read_file_step(path)),
             )
-            if _input_tokens(reply) > _FOLDED_FROM_TOKENS:
-                folded()
+            if _input_tokens(reply) > _COMPACTED_ABOVE_TOKENS:
+                wait_for_compaction()
             (call,) = [block for block in reply.content if block.type == "tool_use"]
             found = f"# {path}\n" + "".join(
                 f"def part_{turn}_{line}(text: str, at: int) -> Node | None: ...\n" for line in range(40)
@@ -172,52 +185,54 @@ def _input_tokens(reply: anthropic.types.Message) -> int:
     return used.input_tokens + cached
 
 
-def _read(path: str) -> Step:
-    return Step(
+def _read_file_step(path: str) -> ScriptStep:
+    return ScriptStep(
         text=f"The next suspect is {path}: I read it before I change anything. "
         "What I know by now: the scanner makes a list for each character, and the table would make none. " * 8,
-        tools=(Call(name="read_file", input={"path": path}),),
+        tools=(ScriptedCall(name="read_file", input={"path": path}),),
     )
 
 
-def _supported(url: str, clock: Clock, name: str, *, turns: int, fails: bool = False) -> None:
+def _send_support_chat(url: str, clock: ManualClock, name: str, *, turns: int, fails: bool = False) -> None:
     """A chat; on a bad day the provider fails at its end."""
     messages: list[Any] = [{"role": "system", "content": "You answer customers within a paragraph. " * 150}]
     with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client:
         for turn in range(turns):
             messages.append({"role": "user", "content": f"Where is parcel {turn}? It was due on Tuesday."})
-            answer = Step(text="It left the depot this morning, and arrives before noon.")
+            answer = ScriptStep(text="It left the depot this morning, and arrives before noon.")
             reply = client.chat.completions.create(
-                model=_GPT, messages=messages, extra_headers=headers("support", name, answer)
+                model=_GPT, messages=messages, extra_headers=request_headers("support", name, answer)
             )
             messages.append({"role": "assistant", "content": reply.choices[0].message.content})
             clock.now += 30
         if fails:
             try:
                 client.chat.completions.create(
-                    model=_GPT, messages=messages, extra_headers=headers("support", name, Step(overloaded=True))
+                    model=_GPT,
+                    messages=messages,
+                    extra_headers=request_headers("support", name, ScriptStep(overloaded=True)),
                 )
             except openai.APIStatusError:
                 return
             raise AssertionError("it should have failed")
 
 
-def _gardened(url: str, clock: Clock, name: str, *, turns: int) -> None:
+def _send_gardener_session(url: str, clock: ManualClock, name: str, *, turns: int) -> None:
     """Requests into which notes are put."""
     messages: list[Any] = []
-    asked: Sequence[str] = ("When do the beans get water?", "And the tomatoes?", "What is due this week?")
+    questions: Sequence[str] = ("When do the beans get water?", "And the tomatoes?", "What is due this week?")
     with anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0) as client:
         for turn in range(turns):
-            messages.append({"role": "user", "content": asked[turn % len(asked)]})
+            messages.append({"role": "user", "content": questions[turn % len(questions)]})
             reply = client.messages.create(
                 model=_SONNET,
                 max_tokens=300,
                 system="You keep a garden. " * 40,
                 messages=messages,
-                extra_headers=headers(
-                    "gardener", name, Step(text="On Monday morning, before the sun is high.")
+                extra_headers=request_headers(
+                    "gardener", name, ScriptStep(text="On Monday morning, before the sun is high.")
                 ),
             )
-            said = [block.model_dump(exclude_none=True) for block in reply.content]
-            messages.append({"role": "assistant", "content": said})
+            content = [block.model_dump(exclude_none=True) for block in reply.content]
+            messages.append({"role": "assistant", "content": content})
             clock.now += 60

@@ -14,20 +14,20 @@ from urllib.parse import quote
 import anthropic
 import openai
 
-from foveate.sandbox.scripts import Call, Step
+from foveate.sandbox.scripts import ScriptedCall, ScriptStep
 from foveate.session.totals import SessionTotals, Totals
 from foveate.store import Store, open_store
-from tests.sandboxes import KEY, doing, running_sandbox
-from tests.served import configure, serving
-from tests.support.session_names import id_of_name
+from tests.sandboxes import KEY, running_sandbox, step_headers
+from tests.served import gateway_process, write_config
+from tests.support.session_names import named_session_id
 
 # A request of the review that is larger than three quarters of its window; it is folded behind it.
-_FOLDED_AFTER = 6
+_COMPACTED_AFTER_TURN = 6
 CLAUDE, GPT = "claude-opus-4-5", "gpt-4.1"
 REVIEWER, SUPPORT, GARDENER, INTERN = "reviewer", "support", "gardener", "intern"
 REVIEW = "fix-the-parser"
 TURNS = 11
-CROWD, MANY = "crowd", 55
+CROWD, CROWD_SESSIONS = "crowd", 55
 TOOL: Any = {
     "name": "read_file",
     "description": "Reads a file.",
@@ -75,45 +75,45 @@ cost:
 """
 
 
-def named(agent: str, name: str) -> str:
+def session_id_by_name(agent: str, name: str) -> str:
     """The id of a session that its client calls by a name."""
-    return id_of_name(agent, name, key=KEY)
+    return named_session_id(agent, name, key=KEY)
 
 
-def headers(agent: str, name: str = "", step: Step | None = None) -> Mapping[str, str]:
+def request_headers(agent: str, name: str = "", step: ScriptStep | None = None) -> Mapping[str, str]:
     """What a client says of a request."""
-    said = {"x-foveate-agent": quote(agent, safe=" ")}
+    fields = {"x-foveate-agent": quote(agent, safe=" ")}
     if name:
-        said["x-foveate-session"] = name
-    return said | (doing(step) if step is not None else {})
+        fields["x-foveate-session"] = name
+    return fields | (step_headers(step) if step is not None else {})
 
 
 @contextmanager
-def claude(url: str) -> Iterator[anthropic.Anthropic]:
+def claude_client(url: str) -> Iterator[anthropic.Anthropic]:
     """Anthropic's client, that asks once."""
     with anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0) as client:
         yield client
 
 
-def ask(url: str, agent: str, name: str = "", text: str = "What is next?") -> None:
+def send_request(url: str, agent: str, name: str = "", text: str = "What is next?") -> None:
     """One request of a session."""
-    with claude(url) as client:
+    with claude_client(url) as client:
         client.messages.create(
             model=CLAUDE,
             max_tokens=100,
             messages=[{"role": "user", "content": text}],
-            extra_headers=headers(agent, name),
+            extra_headers=request_headers(agent, name),
         )
 
 
-def reviewed(
+def send_review(
     url: str,
     folder: Path,
     *,
     agent: str = REVIEWER,
     name: str = REVIEW,
     turns: int = TURNS,
-    said: str = "",
+    extra_text: str = "",
 ) -> None:
     """A session with a tool, long enough to be folded, whose system prompt changes once on the way.
 
@@ -121,28 +121,31 @@ def reviewed(
     """
 
     async def is_folded(store: Store) -> bool:
-        return bool(await store.journal.listed(session_id=named(agent, name)))
+        return bool(await store.compactions.list_compactions(session_id=session_id_by_name(agent, name)))
 
-    messages: list[Any] = [{"role": "user", "content": f"Find the slow parser and make it fast. {said}"}]
-    with claude(url) as client:
+    messages: list[Any] = [{"role": "user", "content": f"Find the slow parser and make it fast. {extra_text}"}]
+    with claude_client(url) as client:
         for turn in range(turns):
             path = f"src/parser_{turn}.py"
             reply = client.messages.create(
                 model=CLAUDE,
                 max_tokens=1000,
-                system=f"It is 10:0{int(turn > 5)}.{said}\n{RULES}",
+                system=f"It is 10:0{int(turn > 5)}.{extra_text}\n{RULES}",
                 tools=[TOOL],
                 messages=messages,
-                extra_headers=headers(
+                extra_headers=request_headers(
                     agent,
                     name,
-                    Step(text=f"I look into {path}.", tools=(Call(name="read_file", input={"path": path}),)),
+                    ScriptStep(
+                        text=f"I look into {path}.",
+                        tools=(ScriptedCall(name="read_file", input={"path": path}),),
+                    ),
                 ),
             )
-            if turn == _FOLDED_AFTER:
-                until_stored(folder, is_folded)
+            if turn == _COMPACTED_AFTER_TURN:
+                wait_until_stored(folder, is_folded)
             (call,) = [block for block in reply.content if block.type == "tool_use"]
-            found = f"{said}\n" + "".join(f"def part_{turn}_{line}(text): ...\n" for line in range(64))
+            found = f"{extra_text}\n" + "".join(f"def part_{turn}_{line}(text): ...\n" for line in range(64))
             messages += [
                 {
                     "role": "assistant",
@@ -155,79 +158,81 @@ def reviewed(
             ]
 
 
-def supported(url: str, *, name: str = "", turns: int = 3) -> None:
+def send_support_chat(url: str, *, name: str = "", turns: int = 3) -> None:
     """A chat by OpenAI's client, in which the provider fails once."""
     messages: list[Any] = [{"role": "system", "content": "Answer within a paragraph."}]
     with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client:
         for turn in range(turns):
             messages.append({"role": "user", "content": f"Where is parcel {turn}?"})
             reply = client.chat.completions.create(
-                model=GPT, messages=messages, extra_headers=headers(SUPPORT, name)
+                model=GPT, messages=messages, extra_headers=request_headers(SUPPORT, name)
             )
             messages.append({"role": "assistant", "content": reply.choices[0].message.content})
         try:
             client.chat.completions.create(
-                model=GPT, messages=messages, extra_headers=headers(SUPPORT, name, Step(overloaded=True))
+                model=GPT,
+                messages=messages,
+                extra_headers=request_headers(SUPPORT, name, ScriptStep(overloaded=True)),
             )
         except openai.APIStatusError:
             return
     raise AssertionError("it should have failed")
 
 
-def gardened(url: str) -> None:
+def send_gardener_session(url: str) -> None:
     """Requests into which notes are put."""
-    with claude(url) as client:
-        for asked in ("When do the beans get water?", "And the tomatoes?"):
+    with claude_client(url) as client:
+        for question in ("When do the beans get water?", "And the tomatoes?"):
             client.messages.create(
                 model=CLAUDE,
                 max_tokens=100,
-                messages=[{"role": "user", "content": asked}],
-                extra_headers=headers(GARDENER, "beds"),
+                messages=[{"role": "user", "content": question}],
+                extra_headers=request_headers(GARDENER, "beds"),
             )
 
 
-def capped(url: str) -> None:
+def send_until_capped(url: str) -> None:
     """Requests of one who may spend little, until one is refused."""
     for _ in range(20):
         try:
-            ask(url, INTERN, "first-day", text="Please explain everything. " * 40)
+            send_request(url, INTERN, "first-day", text="Please explain everything. " * 40)
         except anthropic.APIStatusError:
             return
     raise AssertionError("it was never refused")
 
 
-def stored(folder: Path, look: Callable[[Store], Awaitable[Found]]) -> Found:
+def read_store(folder: Path, query: Callable[[Store], Awaitable[Found]]) -> Found:
     """What a store says; asked in a thread of its own, since the browser's has an event loop that runs."""
 
     async def read() -> Found:
         async with await open_store(f"sqlite:///{folder}/foveate.sqlite") as store:
-            return await look(store)
+            return await query(store)
 
     with ThreadPoolExecutor(1) as threads:
         return threads.submit(lambda: asyncio.run(read())).result()
 
 
-def until_stored(folder: Path, is_there: Callable[[Store], Awaitable[bool]]) -> None:
+def wait_until_stored(folder: Path, is_there: Callable[[Store], Awaitable[bool]]) -> None:
     """Wait until a store has something: traces and bills are written behind answers."""
     deadline = time.monotonic() + 20
-    while not stored(folder, is_there):
+    while not read_store(folder, is_there):
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.05)
 
 
-def until_quiet(folder: Path) -> None:
+def wait_until_quiet(folder: Path) -> None:
     """Wait until nothing was added to a store for a second: folds and their bills come behind all else."""
     deadline, since, last = time.monotonic() + 20, time.monotonic(), ""
     while time.monotonic() < since + 1:
         assert time.monotonic() < deadline, "it never ended"
-        found = stored(folder, lambda store: store.totals.pulse())
+        found = read_store(folder, lambda store: store.totals.get_change_token())
         if found != last:
             last, since = found, time.monotonic()
         time.sleep(0.1)
 
 
 @dataclass(frozen=True)
-class Shown:
+class DashboardGateway:
     """A gateway that has done some work, and the folder with its store."""
 
     url: str
@@ -235,37 +240,37 @@ class Shown:
 
     def totals(self) -> Totals:
         """All that its store has."""
-        ((_, found),) = stored(self.folder, lambda store: store.totals.totals())
+        ((_, found),) = read_store(self.folder, lambda store: store.totals.sum_totals())
         return found
 
     def session(self, agent: str, name: str) -> SessionTotals:
         """One session of it."""
-        found = stored(self.folder, lambda store: store.totals.session(named(agent, name)))
+        found = read_store(self.folder, lambda store: store.totals.get_session(session_id_by_name(agent, name)))
         assert found is not None
         return found
 
 
 @contextmanager
-def work_done(folder: Path) -> Iterator[Shown]:
+def gateway_with_traffic(folder: Path) -> Iterator[DashboardGateway]:
     """A gateway after all of this work, with `MANY` sessions beside it, until the end of the block."""
     with running_sandbox() as sandbox:
-        configure(folder / "foveate.yaml", sandbox.url, configuration(folder))
-        with serving(folder) as served:
-            for turn in range(MANY):
-                ask(served.url, CROWD, f"session {turn}")
-            reviewed(served.url, folder, agent=HOSTILE, name=HOSTILE, said=HOSTILE)
-            supported(served.url, name="parcels")
-            gardened(served.url)
-            capped(served.url)
-            reviewed(served.url, folder)
-            until_stored(folder, _is_settled)
-            until_quiet(folder)
-            yield Shown(served.url, folder)
+        write_config(folder / "foveate.yaml", sandbox.url, configuration(folder))
+        with gateway_process(folder) as served:
+            for turn in range(CROWD_SESSIONS):
+                send_request(served.url, CROWD, f"session {turn}")
+            send_review(served.url, folder, agent=HOSTILE, name=HOSTILE, extra_text=HOSTILE)
+            send_support_chat(served.url, name="parcels")
+            send_gardener_session(served.url)
+            send_until_capped(served.url)
+            send_review(served.url, folder)
+            wait_until_stored(folder, _is_settled)
+            wait_until_quiet(folder)
+            yield DashboardGateway(served.url, folder)
 
 
 async def _is_settled(store: Store) -> bool:
     """Whether all was written that is behind the answers: the last of it are traces, and why a cache broke."""
-    found = await store.totals.session(named(REVIEWER, REVIEW))
+    found = await store.totals.get_session(session_id_by_name(REVIEWER, REVIEW))
     if found is None or found.totals.requests != TURNS:
         return False
     return (found.totals.breaks, found.totals.planned_rewrites) == (1, 1)

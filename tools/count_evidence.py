@@ -16,9 +16,9 @@ from benchmarks import count_evidence, recorded
 def main() -> None:
     """Write the table and say what it holds."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
-    calls = [counted for call in recorded.pairs(folder) if (counted := count_evidence.count(call))]
+    calls = [counted for call in recorded.read_pairs(folder) if (counted := count_evidence.count(call))]
     table = count_evidence.make_table(calls)
-    count_evidence.TABLE.write_text(count_evidence.rendered(table), encoding="utf-8")
+    count_evidence.TABLE.write_text(count_evidence.render_table(table), encoding="utf-8")
     print(f"{len(calls)} calls of {len(table.sources)} sources confirm {len(table.confirmed)} features")
 
 

@@ -26,19 +26,19 @@ from pydantic_core import PydanticUndefined
 from foveate.cli import app
 from foveate.config import settings as settings_module
 from foveate.config.settings import Settings
-from foveate.engine.series import CONFIG_VALID, REQUESTS, SERIES, WINDOW_READ, Series
-from foveate.gateway.serving import fixed_at_start, live_choices
+from foveate.engine.series import CONFIG_VALID, METRICS, REQUESTS, WINDOW_READ, MetricDefinition
+from foveate.gateway.serving import load_live_config, settings_fixed_at_start
 
 DOCS = Path(__file__).parents[1] / "docs"
 COMMANDS = "commands"
-_MADE = re.compile(
+_GENERATED_BLOCK = re.compile(
     r"^<!-- made from the code: (\w+) ?(\S*) -->\n(.*?)^<!-- until here -->$", re.MULTILINE | re.DOTALL
 )
 
 _BOUNDS = {"gt": "more than {}", "ge": "{} or more", "lt": "less than {}", "le": "at most {}"}
 
 
-def current(page: str, *, kept: bool = True) -> str:
+def regenerate(page: str, *, kept: bool = True) -> str:
     """A page with what is made from the code as the code has it now: what is `kept` in pages, or all of it."""
 
     def table(found: re.Match[str]) -> str:
@@ -46,9 +46,9 @@ def current(page: str, *, kept: bool = True) -> str:
         if kept and kind == COMMANDS:
             return found[0]
         begins = f"<!-- made from the code: {' '.join(filter(None, (kind, which)))} -->"
-        return f"{begins}\n\n{MADE[kind](which)}\n\n<!-- until here -->"
+        return f"{begins}\n\n{GENERATORS[kind](which)}\n\n<!-- until here -->"
 
-    return _MADE.sub(table, page)
+    return _GENERATED_BLOCK.sub(table, page)
 
 
 # Settings
@@ -58,7 +58,7 @@ def settings_table(place: str) -> str:
     """The settings below a place that are no table of their own: `server`, `agents.sections`."""
     above = place.split(".")[1:]
     rows = [
-        f"| `{'.'.join([*above, *one.name])}` | {one.kind} | {_default(one.default)} | {_said(place, one)} |"
+        f"| `{'.'.join([*above, *one.name])}` | {one.kind} | {_default(one.default)} | {_describe(place, one)} |"
         for one in settings_at(place)
     ]
     return "\n".join(
@@ -85,7 +85,7 @@ def settings_at(place: str) -> Iterator[Setting]:
 
 
 def _fields(model: type[BaseModel], place: str, above: tuple[str, ...]) -> Iterator[Setting]:
-    words = _words()[model.__name__]
+    words = _setting_docs()[model.__name__]
     for field, about in model.model_fields.items():
         name = (*above, field)
         below = list(_models(about.annotation))
@@ -108,7 +108,7 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models(argument)
 
 
-def _words() -> dict[str, dict[str, str]]:
+def _setting_docs() -> dict[str, dict[str, str]]:
     """What stands below each setting in the code, by class and name."""
     tree = ast.parse(Path(settings_module.__file__).read_text(encoding="utf-8"))
     found: dict[str, dict[str, str]] = {}
@@ -165,12 +165,12 @@ def _default(default: Any) -> str:
     return f"`[{', '.join(default)}]`" if isinstance(default, list) else f"`{default}`"
 
 
-def _said(place: str, setting: Setting) -> str:
+def _describe(place: str, setting: Setting) -> str:
     ways = [".".join((place, *setting.name[:length])) for length in range(1, len(setting.name) + 1)]
     return f"{setting.words} *(start)*" if _AT_START.intersection(ways) else setting.words
 
 
-_AT_START = frozenset(fixed_at_start(live_choices(None, {}).now().made))
+_AT_START = frozenset(settings_fixed_at_start(load_live_config(None, {}).current().value))
 
 
 # Metrics
@@ -185,16 +185,16 @@ def metrics_table(group: str) -> str:
         "runs": _index(CONFIG_VALID),
     }
     first = begins[group]
-    end = min((begin for begin in begins.values() if begin > first), default=len(SERIES))
-    rows = [f"| `{one.name}` | {one.kind} |{_labels(one)}| {one.help} |" for one in SERIES[first:end]]
+    end = min((begin for begin in begins.values() if begin > first), default=len(METRICS))
+    rows = [f"| `{one.name}` | {one.kind} |{_labels(one)}| {one.help} |" for one in METRICS[first:end]]
     return "\n".join(["| name | kind | labels | what it says |", "| --- | --- | --- | --- |", *rows])
 
 
-def _index(series: Series) -> int:
-    return SERIES.index(series)
+def _index(series: MetricDefinition) -> int:
+    return METRICS.index(series)
 
 
-def _labels(series: Series) -> str:
+def _labels(series: MetricDefinition) -> str:
     return f" {', '.join(f'`{label}`' for label in series.labels)} " if series.labels else " "
 
 
@@ -204,7 +204,7 @@ def _labels(series: Series) -> str:
 def commands_help(_: str = "") -> str:
     """What `--help` says of every command: how it is called, what it does, its arguments and options."""
     return "\n\n".join(
-        _helped(name, command) for name, command in _commands("foveate", typer.main.get_command(app))
+        _command_help(name, command) for name, command in _commands("foveate", typer.main.get_command(app))
     )
 
 
@@ -215,12 +215,12 @@ def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
             yield from _commands(f"{name} {word}", below)
 
 
-def _helped(name: str, command: Any) -> str:
+def _command_help(name: str, command: Any) -> str:
     level = "#" * min(name.count(" ") + 2, 4)
     parts = [f"{level} `{name}`", _paragraphs(inspect.cleandoc(command.help or ""))]
     for kind in ("argument", "option"):
         rows = [
-            f"| {_called(parameter)} | {_cell(getattr(parameter, 'help', None) or '')} |"
+            f"| {_parameter_name(parameter)} | {_cell(getattr(parameter, 'help', None) or '')} |"
             for parameter in command.params
             if parameter.param_type_name == kind and not getattr(parameter, "hidden", False)
         ]
@@ -229,7 +229,7 @@ def _helped(name: str, command: Any) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _called(parameter: Any) -> str:
+def _parameter_name(parameter: Any) -> str:
     metavar = f" {parameter.metavar}" if parameter.metavar and parameter.param_type_name == "option" else ""
     names = (
         parameter.opts + parameter.secondary_opts
@@ -250,7 +250,7 @@ def _paragraphs(text: str) -> str:
     return "\n\n".join(re.sub(r"^(Examples?): (.*)$", r"\1: `\2`", part) for part in paragraphs if part)
 
 
-MADE: dict[str, Callable[[str], str]] = {
+GENERATORS: dict[str, Callable[[str], str]] = {
     "settings": settings_table,
     "metrics": metrics_table,
     COMMANDS: commands_help,
@@ -261,6 +261,6 @@ MADE: dict[str, Callable[[str], str]] = {
 if __name__ == "__main__":
     for page in sorted(DOCS.glob("**/*.md")):
         text = page.read_text(encoding="utf-8")
-        if (fresh := current(text)) != text:
+        if (fresh := regenerate(text)) != text:
             page.write_text(fresh, encoding="utf-8")
             print(f"{page.relative_to(DOCS.parent)} is current again")

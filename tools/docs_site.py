@@ -17,7 +17,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # mkdocs reads this file by itself, and knows of no package around it
 
-from tools.docs_reference import current  # noqa: E402 - the path has to be set before
+from tools.docs_reference import regenerate  # noqa: E402 - the path has to be set before
 
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)((?:#[^)]*)?)\)")
 # What stands in pages for tests and tools alone.
@@ -28,17 +28,17 @@ _FILES = "project"
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """The navigation without pages that are not written yet; a page that has no place in it is a warning."""
-    config.nav = _there(config.nav or [], Path(config.docs_dir))
+    config.nav = _existing_entries(config.nav or [], Path(config.docs_dir))
     return config
 
 
-def _there(entries: list[dict[str, Any]], docs: Path) -> list[dict[str, Any]]:
+def _existing_entries(entries: list[dict[str, Any]], docs: Path) -> list[dict[str, Any]]:
     """Entries of the navigation, as far as they are there."""
     found = []
     for entry in entries:
         for title, below in entry.items():
             if isinstance(below, list):
-                below = _there(below, docs)
+                below = _existing_entries(below, docs)
             elif below not in _PAGES.values() and not (docs / below).exists():
                 below = None
             if below:
@@ -54,32 +54,34 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         target
         for file in files.documentation_pages()
         for _, link, _ in _LINK.findall(file.content_string)
-        if (target := _outside(file.src_uri, link)) is not None
+        if (target := _linked_file(file.src_uri, link)) is not None
     }
     for target in sorted(wanted - _PAGES.keys()):
         if (ROOT / target).is_file() and not target.startswith("docs/"):
-            files.append(File.generated(config, f"{_FILES}/{_shown(target)}", abs_src_path=str(ROOT / target)))
+            files.append(
+                File.generated(config, f"{_FILES}/{_visible_name(target)}", abs_src_path=str(ROOT / target))
+            )
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """The page with links that lead somewhere in the site, and what is made from the code in its place."""
-    here = page.file.src_uri
+    page_path = page.file.src_uri
 
     def linked(found: re.Match[str]) -> str:
         said, link, anchor = found.groups()
-        target = _outside(here, link)
+        target = _linked_file(page_path, link)
         if target is None:
             return found[0]
         if (ROOT / target).is_dir():
             return f"`{said}`" if "`" not in said else said
-        site = _site(target)
-        return f"[{said}]({posixpath.relpath(site, posixpath.dirname(here) or '.')}{anchor})"
+        site = _site_path(target)
+        return f"[{said}]({posixpath.relpath(site, posixpath.dirname(page_path) or '.')}{anchor})"
 
-    return _LINK.sub(linked, _COMMENT.sub("", current(markdown, kept=False)))
+    return _LINK.sub(linked, _COMMENT.sub("", regenerate(markdown, kept=False)))
 
 
-def _outside(page: str, link: str) -> str | None:
+def _linked_file(page: str, link: str) -> str | None:
     """The path in the project of what a page links to, where that is no page of the site by itself."""
     base = "docs" if page not in _PAGES.values() else "."
     path = posixpath.normpath(posixpath.join(base, posixpath.dirname(page), link))
@@ -88,13 +90,13 @@ def _outside(page: str, link: str) -> str | None:
     return path
 
 
-def _site(target: str) -> str:
+def _site_path(target: str) -> str:
     """Where something of the project is in the site."""
     if target.startswith("docs/"):
         return target.removeprefix("docs/")
-    return _PAGES.get(target, f"{_FILES}/{_shown(target)}")
+    return _PAGES.get(target, f"{_FILES}/{_visible_name(target)}")
 
 
-def _shown(target: str) -> str:
+def _visible_name(target: str) -> str:
     """A name that servers of files show: they hide those that begin with a dot."""
     return "/".join(part.removeprefix(".") for part in target.split("/"))

@@ -31,7 +31,7 @@ def base_image(dockerfile: str) -> str:
     return found[1]
 
 
-def digest_of(image: str, *, registry: str = HUB) -> str:
+def fetch_digest(image: str, *, registry: str = HUB) -> str:
     """Return the digest of an image of Docker Hub, e.g. `python:3.12-slim`."""
     name, _, tag = image.partition(":")
     repository = name if "/" in name else f"library/{name}"
@@ -49,21 +49,21 @@ def digest_of(image: str, *, registry: str = HUB) -> str:
 
 def _head(url: str, token: str) -> str:
     headers = {"accept": KINDS} | ({"authorization": f"Bearer {token}"} if token else {})
-    with urlopen(Request(url, headers=headers, method="HEAD"), timeout=_SECONDS) as answer:
-        return str(answer.headers.get("docker-content-digest", ""))
+    with urlopen(Request(url, headers=headers, method="HEAD"), timeout=_SECONDS) as response:
+        return str(response.headers.get("docker-content-digest", ""))
 
 
 def _token(challenge: str) -> str:
     """Return a token for reading, from where a registry says that there is one."""
-    said = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
-    query = urlencode({name: said[name] for name in ("service", "scope") if name in said})
-    with urlopen(f"{said.get('realm', '')}?{query}", timeout=_SECONDS) as answer:
-        return str(json.load(answer)["token"])
+    fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
+    query = urlencode({name: fields[name] for name in ("service", "scope") if name in fields})
+    with urlopen(f"{fields.get('realm', '')}?{query}", timeout=_SECONDS) as response:
+        return str(json.load(response)["token"])
 
 
 if __name__ == "__main__":
     wanted = sys.argv[1] if len(sys.argv) > 1 else base_image(DOCKERFILE.read_text(encoding="utf-8"))
     try:
-        print(f"{wanted}@{digest_of(wanted)}")
+        print(f"{wanted}@{fetch_digest(wanted)}")
     except (URLError, ValueError, KeyError) as error:
         raise SystemExit(f"the digest of {wanted} cannot be had: {error}") from None

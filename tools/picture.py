@@ -14,7 +14,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 
-def picture(printed: str, title: str) -> str:
+def draw_svg(printed: str, title: str) -> str:
     """The SVG of a terminal that shows what was printed."""
     lines = Text.from_ansi(printed.replace("\r\n", "\n").rstrip())
     width = max(line.cell_len for line in lines.split("\n"))
@@ -29,4 +29,4 @@ def picture(printed: str, title: str) -> str:
 
 if __name__ == "__main__":
     title, file = sys.argv[1:]
-    Path(file).write_text(picture(sys.stdin.read(), title), encoding="utf-8")
+    Path(file).write_text(draw_svg(sys.stdin.read(), title), encoding="utf-8")

@@ -19,10 +19,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from foveate.gateway.local import running_model
+from foveate.gateway.local import run_local_model
 
 ROOT = Path(__file__).parents[1]
-RECORDED = ROOT / "src" / "foveate" / "cli" / "demo_session.json.gz"
+RECORDING_FILE = ROOT / "src" / "foveate" / "cli" / "demo_session.json.gz"
 MODEL = "claude-sonnet-4-5"
 SYSTEM = (
     "You are a careful engineer who answers questions about a project by reading its pages. Search before you"
@@ -35,7 +35,7 @@ SYSTEM = (
     "- Do not change any file.\n"
 )
 PIECE_CHARS = 6_000
-MOST_MATCHES = 30
+MAX_MATCHES = 30
 SEEN_CHARS = 1_200
 READS = 4
 QUESTIONS = (
@@ -96,8 +96,8 @@ class Tools:
             for number, line in enumerate(page.splitlines(), 1)
             if text.lower() in line.lower()
         ]
-        more = f"\n({len(found) - MOST_MATCHES} more)" if len(found) > MOST_MATCHES else ""
-        return "\n".join(found[:MOST_MATCHES]) + more if found else "no line has it"
+        more = f"\n({len(found) - MAX_MATCHES} more)" if len(found) > MAX_MATCHES else ""
+        return "\n".join(found[:MAX_MATCHES]) + more if found else "no line has it"
 
     def read_file(self, path: str, start: int = 0) -> str:
         page = self.pages[path]
@@ -109,21 +109,21 @@ class Tools:
         return [path for path, page in self.pages.items() if self.read_up_to.get(path, 0) < len(page)]
 
 
-class Local:
+class LocalModel:
     """The model on this machine."""
 
     def __init__(self, base_url: str, model: str) -> None:
         self._url = f"{base_url}/v1/chat/completions"
         self._model = model
 
-    def said(
-        self, messages: list[dict[str, str]], *, most_tokens: int, schema: dict[str, Any] | None = None
+    def complete(
+        self, messages: list[dict[str, str]], *, max_tokens: int, schema: dict[str, Any] | None = None
     ) -> str:
         """What it says; where there is a schema, JSON that fits it."""
         body: dict[str, Any] = {
             "model": self._model,
             "messages": messages,
-            "max_tokens": most_tokens,
+            "max_tokens": max_tokens,
             "seed": 1,
         }
         if schema is not None:
@@ -131,15 +131,15 @@ class Local:
         request = urllib.request.Request(
             self._url, json.dumps(body).encode(), {"content-type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=300) as answer:
-            told = json.load(answer)
-        return str(told["choices"][0]["message"]["content"]).strip()
+        with urllib.request.urlopen(request, timeout=300) as response:
+            content = json.load(response)
+        return str(content["choices"][0]["message"]["content"]).strip()
 
 
 class Agent:
     """The agent: its conversation so far, its tools, and the model that decides."""
 
-    def __init__(self, model: Local, tools: Tools) -> None:
+    def __init__(self, model: LocalModel, tools: Tools) -> None:
         self._model = model
         self._tools = tools
         self.messages: list[dict[str, Any]] = []
@@ -148,19 +148,21 @@ class Agent:
         """Have a question answered."""
         self.messages.append({"role": "user", "content": question})
         if is_first:
-            self._use("list_files", {"folder": "docs"})
-        self._use("grep", self._decided(question, "What text do you search for?", _pattern_schema()))
+            self._call_tool("list_files", {"folder": "docs"})
+        self._call_tool("grep", self._decide(question, "What text do you search for?", _pattern_schema()))
         for _ in range(READS):
             unread = self._tools.unread()
             if not unread:
                 break
-            chosen = self._decided(question, "Which page do you read next?", _page_schema(unread))
+            chosen = self._decide(question, "Which page do you read next?", _page_schema(unread))
             path = chosen["path"]
-            self._use("read_file", {"path": path, "start": self._tools.read_up_to.get(path, 0)})
-        answer = self._model.said(self._seen(question, "Answer the question in two sentences."), most_tokens=90)
+            self._call_tool("read_file", {"path": path, "start": self._tools.read_up_to.get(path, 0)})
+        answer = self._model.complete(
+            self._visible_messages(question, "Answer the question in two sentences."), max_tokens=90
+        )
         self.messages.append({"role": "assistant", "content": answer or "The pages do not say."})
 
-    def _use(self, name: str, given: dict[str, Any]) -> None:
+    def _call_tool(self, name: str, given: dict[str, Any]) -> None:
         number = len(self.messages)
         call = {"type": "tool_use", "id": f"toolu_{number:04}", "name": name, "input": given}
         self.messages.append({"role": "assistant", "content": [call]})
@@ -169,13 +171,13 @@ class Agent:
         self.messages.append({"role": "user", "content": [told]})
         print(f"{number:>4}  {name} {json.dumps(given)}  {len(result):,} characters", file=sys.stderr)
 
-    def _decided(self, question: str, asked: str, schema: dict[str, Any]) -> dict[str, Any]:
+    def _decide(self, question: str, asked: str, schema: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(
-            self._model.said(self._seen(question, asked), most_tokens=80, schema=schema)
+            self._model.complete(self._visible_messages(question, asked), max_tokens=80, schema=schema)
         )
         return found
 
-    def _seen(self, question: str, asked: str) -> list[dict[str, str]]:
+    def _visible_messages(self, question: str, asked: str) -> list[dict[str, str]]:
         """What the model sees: the rules, the end of the conversation, and what is asked of it now."""
         last = [json.dumps(message["content"], ensure_ascii=False) for message in self.messages[-4:]]
         end = "\n".join(last)[-SEEN_CHARS:]
@@ -197,11 +199,11 @@ def _page_schema(paths: list[str]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=RECORDED)
+    parser.add_argument("--output", type=Path, default=RECORDING_FILE)
     parser.add_argument("--questions", type=int, default=len(QUESTIONS))
     told = parser.parse_args()
-    with running_model() as local:
-        agent = Agent(Local(local.base_url, local.model), Tools(ROOT / "docs"))
+    with run_local_model() as local:
+        agent = Agent(LocalModel(local.base_url, local.model), Tools(ROOT / "docs"))
         for number, question in enumerate(QUESTIONS[: told.questions]):
             agent.ask(question, is_first=number == 0)
     body = {"model": MODEL, "max_tokens": 1024, "system": SYSTEM, "tools": TOOLS, "messages": agent.messages}

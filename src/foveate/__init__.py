@@ -117,37 +117,37 @@ def assemble(
     import os
     from dataclasses import replace
 
-    from foveate.budget.allowance import in_force
-    from foveate.budget.assembly import assemble
+    from foveate.budget.allowance import resolve_budget
+    from foveate.budget.assembly import assemble_prompt
     from foveate.budget.budgets import Budget
-    from foveate.budget.data import budget_of
-    from foveate.budget.limits import VARIABLE, resolved_limit
-    from foveate.budget.windows import window_of
+    from foveate.budget.data import to_budget
+    from foveate.budget.limits import VARIABLE, resolve_prompt_limit
+    from foveate.budget.windows import find_context_window
     from foveate.tokens.families import counter_for
-    from foveate.tokens.gauge import gauge_for
+    from foveate.tokens.gauge import text_meter_for
 
-    call = None if budget is None else budget_of(budget)
-    holds = in_force(call, agent, configuration)
-    window = window_of(model if isinstance(model, str) else getattr(model, "model", ""))
-    limit = resolved_limit(
-        call or Budget(),
+    call_budget = None if budget is None else to_budget(budget)
+    effective = resolve_budget(call_budget, agent, configuration)
+    window = find_context_window(model if isinstance(model, str) else getattr(model, "model", ""))
+    limit = resolve_prompt_limit(
+        call_budget or Budget(),
         environment=os.environ.get(VARIABLE),
         agent=agent,
         configuration=configuration,
         window_tokens=None if window is None else window.tokens,
     )
-    prompt = assemble(
+    prompt = assemble_prompt(
         sections,
         limit_tokens=limit.tokens,
-        ladder=holds.ladder,
-        gauge=gauge_for(counter_for(model) if isinstance(model, str) else model),
-        rules=holds.sections,
+        ladder=effective.ladder,
+        meter=text_meter_for(counter_for(model) if isinstance(model, str) else model),
+        rules=effective.sections,
         show_budget=show_budget,
     )
     return replace(prompt, limit_source=limit.source)
 
 
-_HOMES = {
+_PUBLIC_MODULES = {
     "Budget": "budget.budgets",
     "Cut": "budget.prompt",
     "Item": "budget.sections",
@@ -168,9 +168,9 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("foveate")
-    if name not in _HOMES:
+    if name not in _PUBLIC_MODULES:
         raise AttributeError(f"module 'foveate' has no attribute {name!r}")
     from importlib import import_module
 
-    found = globals()[name] = getattr(import_module(f"foveate.{_HOMES[name]}"), name)
-    return found
+    attribute = globals()[name] = getattr(import_module(f"foveate.{_PUBLIC_MODULES[name]}"), name)
+    return attribute

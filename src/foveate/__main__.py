@@ -6,9 +6,9 @@ from contextlib import suppress
 from itertools import pairwise
 from threading import Thread
 
-_COUNTING = frozenset(("count", "assemble"))
+_COUNTING_COMMANDS = frozenset(("count", "assemble"))
 # With one of these, no vocabulary that comes with Foveate is needed.
-_WITHOUT = frozenset(("-h", "--help", "--tokenizer", "estimate", "--backend=estimate"))
+_OPTIONS_WITHOUT_VOCABULARY = frozenset(("-h", "--help", "--tokenizer", "estimate", "--backend=estimate"))
 
 
 def main() -> None:
@@ -23,17 +23,19 @@ def main() -> None:
 
 def _main() -> None:
     command, *options = sys.argv[1:] or [""]
-    if command in _COUNTING and _WITHOUT.isdisjoint(options):
+    if command in _COUNTING_COMMANDS and _OPTIONS_WITHOUT_VOCABULARY.isdisjoint(options):
         # Imported here, since the thread would have to wait for its turns while the command line is loading.
         from foveate.tokens import vocabulary
 
-        Thread(target=_read_ahead, args=(_model(options), vocabulary.bundled), daemon=True).start()
+        Thread(
+            target=_preload_vocabulary, args=(_guess_model(options), vocabulary.bundled_vocabulary), daemon=True
+        ).start()
     from foveate.cli import main as run
 
     run()
 
 
-def _model(options: list[str]) -> str:
+def _guess_model(options: list[str]) -> str:
     """The model that is asked for, as far as a glance can tell; a wrong guess costs nothing but itself."""
     for option, value in pairwise((*options, "")):
         if option in ("-m", "--model"):
@@ -43,7 +45,7 @@ def _model(options: list[str]) -> str:
     return ""
 
 
-def _read_ahead(model: str, bundled: Callable[[str], object]) -> None:
+def _preload_vocabulary(model: str, bundled: Callable[[str], object]) -> None:
     with suppress(ImportError):  # whoever then counts falls back to an estimate
         if model:
             from foveate.tokens.families import counter_for

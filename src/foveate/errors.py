@@ -46,7 +46,7 @@ from decimal import Decimal
 from typing import Any
 
 _QUERY = re.compile(r"[?#].*", re.DOTALL)
-_PASSWORD = re.compile(r"(?<=://)[^/]*@")
+_CREDENTIALS = re.compile(r"(?<=://)[^/]*@")
 
 
 class FoveateError(Exception):
@@ -56,12 +56,14 @@ class FoveateError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """How it comes through to another process, which must not wait for it in vain."""
-        return _restored, (type(self), self.args, self.__dict__)
+        return _rebuild_error, (type(self), self.args, self.__dict__)
 
 
-def _restored(kind: type[FoveateError], said: tuple[Any, ...], numbers: dict[str, Any]) -> FoveateError:
-    error = kind.__new__(kind, *said)
-    error.__dict__.update(numbers)
+def _rebuild_error(
+    error_class: type[FoveateError], args: tuple[Any, ...], attributes: dict[str, Any]
+) -> FoveateError:
+    error = error_class.__new__(error_class, *args)
+    error.__dict__.update(attributes)
     return error
 
 
@@ -99,12 +101,12 @@ class DuplicateKey(MalformedRequest):
     def __init__(self, path: tuple[str | int, ...], *, other: str = "") -> None:
         steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in path]
         place = "".join(steps).removeprefix(".")
-        twice = (
+        problem = (
             f"the keys `{other}` and `{place}` differ only in case"
             if other
             else f"the key `{place}` occurs twice"
         )
-        super().__init__(f"{twice}: send it once, because servers differ in which of the two they read")
+        super().__init__(f"{problem}: send it once, because servers differ in which of the two they read")
         self.path = path
         self.other = other
 
@@ -475,7 +477,7 @@ class UpstreamError(FoveateError):
     code = "upstream"
 
     def __init__(self, url: str, reason: str) -> None:
-        self.url = _PASSWORD.sub("", _QUERY.sub("", url))
+        self.url = _CREDENTIALS.sub("", _QUERY.sub("", url))
         self.reason = reason
         super().__init__(f"{self.url}: {reason}")
 

@@ -38,13 +38,13 @@ class TokenCount:
         return TokenCount(self.tokens + other.tokens, self.exact and other.exact, self.upper + other.upper)
 
 
-NOTHING = TokenCount(0, True, 0)
+ZERO_TOKENS = TokenCount(0, True, 0)
 
 STORED_HISTORY = frozenset(("thread", "previous_response_id", "conversation"))
 """Fields with which a request continues a conversation that the provider stores."""
 
 
-class Source(StrEnum):
+class MediaSource(StrEnum):
     """Where the bytes of an image or a document are."""
 
     INLINE = "inline"
@@ -62,13 +62,13 @@ class Thinking(msgspec.Struct, frozen=True):
     """A model's reasoning, sent back. `sealed` is the length of what only the provider can read."""
 
     text: str
-    sealed: int = 0
+    encrypted_chars: int = 0
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
     """A picture; its size in pixels is None where the request does not show it."""
 
-    source: Source
+    source: MediaSource
     width: int | None = None
     height: int | None = None
     detail: str = "auto"
@@ -77,7 +77,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 class Document(msgspec.Struct, frozen=True, kw_only=True):
     """A file in the conversation: its text where that can be read, its pages where they can be counted."""
 
-    source: Source
+    source: MediaSource
     media_type: str
     text: str = ""
     pages: int | None = None
@@ -136,7 +136,7 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schema:
+class ResponseSchema:
     """The form that the request asks the answer to have."""
 
     name: str
@@ -163,15 +163,15 @@ class Request:
     messages: tuple[bytes, ...]
     tool_choice: str = ""
     thinking: str = ""
-    schema: Schema | None = None
+    schema: ResponseSchema | None = None
     extras: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
-    around: object = field(default=None, repr=False, compare=False)
-    laid: object = field(default=None, repr=False, compare=False)
-    trail: object = field(default=None, repr=False, compare=False)
+    envelope: object = field(default=None, repr=False, compare=False)
+    message_offsets: object = field(default=None, repr=False, compare=False)
+    history: object = field(default=None, repr=False, compare=False)
 
     @property
-    def continues_stored(self) -> bool:
+    def continues_stored_conversation(self) -> bool:
         """Whether earlier messages of its conversation are only stored by the provider."""
         return not STORED_HISTORY.isdisjoint(self.unexplained)
 
@@ -219,9 +219,9 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
     place: Place
     kind: str
-    said: bytes
+    canonical_json: bytes
     role: str = ""
-    mark: Ttl | None = None
+    breakpoint_ttl: Ttl | None = None
     is_empty: bool = False
 
 
@@ -315,15 +315,17 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         return not self.output_tokens and self.said_dollars is None and not self.cache.input_tokens
 
 
-class MarkStyle(StrEnum):
+class BreakpointStyle(StrEnum):
     """The ways in which providers want a mark written."""
 
     CACHE_CONTROL = "cache_control"  # Anthropic, and who passes its marks on
-    BREAKPOINT = "prompt_cache_breakpoint"  # OpenAI; the time to live is said once for the whole request
+    PROMPT_CACHE_BREAKPOINT = (
+        "prompt_cache_breakpoint"  # OpenAI; the time to live is said once for the whole request
+    )
     CACHE_POINT = "cachePoint"  # Bedrock: a block of its own behind the marked one
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class CacheBreakpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Keep what stands up to here: a cache mark on a block. Without a `ttl` it is the provider's usual one."""
 
     place: Place
@@ -333,7 +335,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveMark:
+class RemoveBreakpoint:
     """Remove the client's cache breakpoint from a block."""
 
     place: Place
@@ -363,7 +365,7 @@ class ReplaceMessages:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Insert:
+class InsertParts:
     """Parts put before `place`: as a message of their own, by `role`, where it names a message.
 
     An index or block that is one more than the last puts them at the end. With `joins`, texts that are put
@@ -375,7 +377,7 @@ class Insert:
     parts: tuple[Part, ...]
     reason: str
     role: str = "user"
-    joins: bool = False
+    join_texts: bool = False
     saved_tokens: int = 0
 
 
@@ -398,4 +400,12 @@ class SetParameter:
     saved_tokens: int = 0
 
 
-Edit = Mark | RemoveMark | ReplaceText | ReplaceMessages | Insert | ReorderTools | SetParameter
+Edit = (
+    CacheBreakpoint
+    | RemoveBreakpoint
+    | ReplaceText
+    | ReplaceMessages
+    | InsertParts
+    | ReorderTools
+    | SetParameter
+)

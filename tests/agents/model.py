@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from foveate.sandbox.asks import Ask, Reply
+from foveate.sandbox.asks import SandboxReply, SandboxRequest
 from foveate.sandbox.doors import Provider
-from foveate.sandbox.scripts import HEADER, Call, Step
-from foveate.sandbox.server import App, address, listening, server
+from foveate.sandbox.scripts import STEP_HEADER, ScriptedCall, ScriptStep
+from foveate.sandbox.server import SandboxApp, build_server, open_listening_socket, socket_url
 from foveate.sandbox.stand_in import Sandbox
 
 NUMBERS = "numbers.txt"
@@ -104,18 +104,22 @@ class Model(Sandbox):
     def __post_init__(self) -> None:
         super().__init__(clock=time.time, seed=b"agents", providers=frozenset(Provider))
 
-    def reply(self, ask: Ask) -> Reply:
-        return self.answered(ask, self.taken(ask))
+    def reply(self, http_request: SandboxRequest) -> SandboxReply:
+        return self.respond(http_request, self.accept(http_request))
 
-    def answered(self, ask: Ask, taken: Any) -> Reply:
-        key, body = _key_of(ask), _json(ask.body)
+    def respond(self, http_request: SandboxRequest, accepted: Any) -> SandboxReply:
+        key, body = _key_of(http_request), _json(http_request.body)
         task = self.tasks.get(key)
         step = None if task is None else next_step(task, body)
         if step is not None:
-            ask = replace(ask, headers={**ask.headers, HEADER: msgspec.json.encode(step).decode()})
-        reply = super().answered(ask, taken)
+            http_request = replace(
+                http_request, headers={**http_request.headers, STEP_HEADER: msgspec.json.encode(step).decode()}
+            )
+        reply = super().respond(http_request, accepted)
         self.recorded.append(
-            Recorded(key, ask.path, dict(ask.headers), body, reply.status, b"".join(reply.pieces))
+            Recorded(
+                key, http_request.path, dict(http_request.headers), body, reply.status, b"".join(reply.chunks)
+            )
         )
         return reply
 
@@ -124,37 +128,37 @@ class Model(Sandbox):
         return [each for each in self.recorded if each.key == key]
 
 
-def next_step(task: Task, body: Any) -> Step | None:
+def next_step(task: Task, body: Any) -> ScriptStep | None:
     """What the model does next; None: something that is not part of the task is asked of it."""
     said = _user_words(body)
     if said and SUMMARY in said[-1]:
-        return Step(text=_summary(task))
+        return ScriptStep(text=_summary(task))
     if task.edits_text:
         lines = "".join(f"{number} is a number of this file\n" for number in range(1, task.done_lines + 2))
         words = (
             "I add the next number to the file: the one that follows the last number in it so far, on a line "
             "of its own, with the words that stand behind every other number."
         )
-        return Step(text=f"{words}\n\n{NUMBERS}\n```\n{lines}```\n")
+        return ScriptStep(text=f"{words}\n\n{NUMBERS}\n```\n{lines}```\n")
     tools = dict(_tools(body))
     shell = _first(tools, _SHELLS)
     if shell is None:
         return None
     if any(SUBTASK in words for words in said):
         if (task.folder / DELEGATED).exists():
-            return Step(text="The sub-task is done.")
+            return ScriptStep(text="The sub-task is done.")
         return _run(shell, tools[shell], f"echo delegated > {task.folder / DELEGATED}")
     done = task.done_lines
     delegation = _first(tools, _DELEGATIONS)
     if task.sub_agent and delegation and done == 1 and task.is_first("delegation"):
         words = f"{SUBTASK}: write a line into {DELEGATED}"
         chosen = {"subagent_type": task.sub_agent, "agent_type": task.sub_agent}
-        return Step(tools=(Call(name=delegation, input=_fill(tools[delegation], words, chosen)),))
+        return ScriptStep(tools=(ScriptedCall(name=delegation, input=_fill(tools[delegation], words, chosen)),))
     wait = _first(tools, _WAITS)
     if task.sub_agent and wait and done == 1 and task.is_first("wait"):
-        return Step(tools=(Call(name=wait, input={}),))
+        return ScriptStep(tools=(ScriptedCall(name=wait, input={}),))
     if done >= task.lines:
-        return Step(text=f"All {task.lines} lines are in {NUMBERS}.")
+        return ScriptStep(text=f"All {task.lines} lines are in {NUMBERS}.")
     command = f"echo {done + 1} >> {task.folder / NUMBERS}"
     if task.output_lines:
         command += f"; seq -f 'line %g of the output of command {done + 1}' 1 {task.output_lines}"
@@ -171,8 +175,8 @@ def _summary(task: Task) -> str:
     )
 
 
-def _run(shell: str, schema: Mapping[str, Any], command: str) -> Step:
-    return Step(tools=(Call(name=shell, input=_fill(schema, command)),))
+def _run(shell: str, schema: Mapping[str, Any], command: str) -> ScriptStep:
+    return ScriptStep(tools=(ScriptedCall(name=shell, input=_fill(schema, command)),))
 
 
 def _fill(
@@ -243,7 +247,7 @@ def _json(body: bytes) -> Any:
         return None
 
 
-def _key_of(ask: Ask) -> str:
+def _key_of(ask: SandboxRequest) -> str:
     for name in ("x-api-key", "authorization", "x-goog-api-key", "api-key"):
         if name in ask.headers:
             return re.sub("(?i)^bearer ", "", ask.headers[name])
@@ -254,14 +258,14 @@ def _key_of(ask: Ask) -> str:
 def running_model() -> Iterator[tuple[str, Model]]:
     """Such a model on a loopback port, until the end of the block."""
     model = Model()
-    with listening("127.0.0.1", 0) as where:
-        served = server(App(model))
+    with open_listening_socket("127.0.0.1", 0) as where:
+        served = build_server(SandboxApp(model))
         thread = Thread(target=served.run, kwargs={"sockets": [where]}, daemon=True)
         thread.start()
         try:
             while not served.started and thread.is_alive():
                 time.sleep(0.005)
-            yield address(where), model
+            yield socket_url(where), model
         finally:
             served.should_exit = True
             thread.join(10)

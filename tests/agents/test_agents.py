@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from foveate.cost.ledger import By, Sum
+from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import FoldOptions
+from foveate.fold.cuts import CompactionOptions
 from foveate.store import open_store
 from foveate.store.families import SessionLabel
 from tests.agents.agents import AGENTS, Agent, Place
@@ -68,10 +68,10 @@ class Ground:
     def booked(self) -> list[tuple[str, Tokens]]:
         """What the ledger says of each session together with its children."""
 
-        async def read() -> tuple[Sequence[Sum], Mapping[str, SessionLabel]]:
+        async def read() -> tuple[Sequence[ChargeTotal], Mapping[str, SessionLabel]]:
             async with await open_store(f"sqlite:///{self.folder}/gateway.sqlite") as store:
-                sums = await store.ledger.sums([By.AGENT, By.SESSION])
-                return sums, await store.families.labels([found.group[1] for found in sums])
+                sums = await store.ledger.sum_charges([GroupBy.AGENT, GroupBy.SESSION])
+                return sums, await store.session_tree.labels([found.group[1] for found in sums])
 
         sums, labels = asyncio.run(read())
         self.children = sum(label.parent_id is not None for label in labels.values())
@@ -86,8 +86,8 @@ class Ground:
 
         With `sessions`, all runs have so many together. `misses` are those that the agents cause themselves.
         """
-        assert self.gateway.failed == []
-        assert len([seen for seen in self.gateway.broke if not seen.is_planned]) == misses
+        assert self.gateway.failed_steps == []
+        assert len([seen for seen in self.gateway.cache_misses if not seen.is_planned]) == misses
         refused = [each for each in self.model.recorded if each.status >= 400 and each.body is not None]
         assert [(each.path, each.reply) for each in refused] == []
         booked = self.booked()
@@ -102,7 +102,7 @@ class Ground:
             assert _added(tokens for _, tokens in booked) == _added(tokens for _, tokens in billed)
 
 
-def _booked(found: Sum) -> Tokens:
+def _booked(found: ChargeTotal) -> Tokens:
     return found.uncached, found.read, found.written_5m + found.written_1h, found.output_tokens
 
 
@@ -194,10 +194,12 @@ def test_a_sub_agent_is_a_child_of_its_session_or_a_session_of_its_own(agent: Ag
 @pytest.mark.parametrize("agent", installed(*(agent for agent in AGENTS if not agent.edits_text)))
 def test_an_agent_works_on_across_compactions(agent: Agent, tmp_path: Path) -> None:
     options = AgentOptions(
-        compaction=True, window_tokens=agent.small_window_tokens, fold=FoldOptions(tail_keep_tokens=5_000)
+        compaction=True,
+        window_tokens=agent.small_window_tokens,
+        compaction_options=CompactionOptions(tail_keep_tokens=5_000),
     )
     with ground(tmp_path, options) as there:
         place = there.place(agent, lines=14, output_lines=350)
         there.run(agent, place)
         there.check()
-        assert any(seen.is_planned for seen in there.gateway.broke)
+        assert any(seen.is_planned for seen in there.gateway.cache_misses)

@@ -11,30 +11,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from foveate.cost.admission import Admission, Outcome
-from foveate.cost.ledger import Call, Entry
-from foveate.engine.billing import book_orphans
-from foveate.store.notes import BillNotes
-from foveate.store.spool import BillSpool
+from foveate.cost.admission import Admission, SettlementOutcome
+from foveate.cost.ledger import Call, Charge
+from foveate.engine.billing import record_orphans
+from foveate.store.notes import FileWriteAheadLog
+from foveate.store.spool import FileOutbox
 from foveate.values import CacheUsage, Savings, Usage
-from tests.billed import CALL, ENTRY, NOON
+from tests.billed import CALL, CHARGE, NOON
 from tests.support.examples import limit_examples
 from tests.unit.cost.books import Books, Naps
 
 
-def bill(name: str) -> Entry:
-    return replace(ENTRY, call=replace(CALL, id=name))
+def bill(name: str) -> Charge:
+    return replace(CHARGE, call=replace(CALL, id=name))
 
 
 async def left_in(folder: Path) -> list[str]:
     """The calls whose bills somebody who looks now finds there."""
-    spool = BillSpool(folder)
-    found = [bill.call.id for left in await spool.orphans() for bill in left.bills]
+    spool = FileOutbox(folder)
+    found = [bill.call.id for left in await spool.orphans() for bill in left.charges]
     await spool.close()
     return found
 
 
-def killed(notes: BillNotes) -> None:
+def killed(notes: FileWriteAheadLog) -> None:
     """As if its process were no more: nothing of it is tidied up."""
     assert notes._file is not None
     os.close(notes._file)
@@ -43,16 +43,16 @@ def killed(notes: BillNotes) -> None:
 
 async def test_a_bill_outlives_its_process_until_it_is_booked(tmp_path: Path) -> None:
     folder = tmp_path / "spool"
-    notes, books = BillNotes(folder), Books()
-    ours = Admission(books, clock=lambda: NOON, notes=notes)
+    notes, books = FileWriteAheadLog(folder), Books()
+    ours = Admission(books, clock=lambda: NOON, write_ahead_log=notes)
     for name in ("booked", "lost"):
-        ours.jot(bill(name))
+        ours.log_charge(bill(name))
     assert await left_in(folder) == []  # its process lives
-    assert (await ours.settle(bill("booked"))).outcome is Outcome.BOOKED
+    assert (await ours.settle(bill("booked"))).outcome is SettlementOutcome.BOOKED
     killed(notes)
 
-    spool = BillSpool(folder)
-    assert await book_orphans(spool, Admission(books, clock=lambda: NOON)) == 1
+    spool = FileOutbox(folder)
+    assert await record_orphans(spool, Admission(books, clock=lambda: NOON)) == 1
     await spool.close()
     assert sorted(books.booked) == ["booked", "lost"]
     assert list(folder.iterdir()) == []
@@ -61,32 +61,32 @@ async def test_a_bill_outlives_its_process_until_it_is_booked(tmp_path: Path) ->
 async def test_a_bill_of_a_process_that_died_too_early_is_booked_as_not_compared(
     tmp_path: Path,
 ) -> None:
-    noted, notes, books = replace(ENTRY, savings=Savings()), BillNotes(tmp_path), Books()
-    notes.jot(noted)
+    noted, notes, books = replace(CHARGE, savings=Savings()), FileWriteAheadLog(tmp_path), Books()
+    notes.append(noted)
     killed(notes)
 
-    spool = BillSpool(tmp_path)
-    assert await book_orphans(spool, Admission(books, clock=lambda: NOON)) == 1
+    spool = FileOutbox(tmp_path)
+    assert await record_orphans(spool, Admission(books, clock=lambda: NOON)) == 1
     await spool.close()
     assert books.entries_ == [noted]
 
 
 async def test_a_bill_that_waits_for_the_store_waits_in_one_place(tmp_path: Path) -> None:
-    notes, spool = BillNotes(tmp_path), BillSpool(tmp_path)
-    ours = Admission(Books(gone=9), clock=lambda: NOON, sleep=Naps().sleep, spool=spool, notes=notes)
-    ours.jot(ENTRY)
-    assert (await ours.settle(ENTRY)).outcome is Outcome.WAITING
+    notes, spool = FileWriteAheadLog(tmp_path), FileOutbox(tmp_path)
+    ours = Admission(Books(gone=9), clock=lambda: NOON, sleep=Naps().sleep, outbox=spool, write_ahead_log=notes)
+    ours.log_charge(CHARGE)
+    assert (await ours.settle(CHARGE)).outcome is SettlementOutcome.WAITING
     killed(notes)
     await spool.close()
 
-    assert await left_in(tmp_path) == [ENTRY.call.id]
+    assert await left_in(tmp_path) == [CHARGE.call.id]
 
 
 def test_nothing_is_left_of_what_was_booked(tmp_path: Path) -> None:
-    notes = BillNotes(tmp_path)
+    notes = FileWriteAheadLog(tmp_path)
     for number in range(3):
-        notes.jot(bill(f"{number}"))
-        notes.cross_out(f"{number}")
+        notes.append(bill(f"{number}"))
+        notes.mark_recorded(f"{number}")
     (path,) = tmp_path.iterdir()
     assert path.stat().st_size == 0
     notes.close()
@@ -101,14 +101,14 @@ async def test_whatever_comes_and_goes_what_is_not_booked_is_found(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, bool]]
 ) -> None:
     folder = tmp_path_factory.mktemp("notes")
-    notes = BillNotes(folder, most_bytes=2_000)
+    notes = FileWriteAheadLog(folder, max_bytes=2_000)
     open_bills: set[str] = set()
     for number, is_new in steps:
         if is_new:
-            notes.jot(bill(f"{number}"))
+            notes.append(bill(f"{number}"))
             open_bills.add(f"{number}")
         else:
-            notes.cross_out(f"{number}")
+            notes.mark_recorded(f"{number}")
             open_bills.discard(f"{number}")
         sizes = [path.stat().st_size for path in folder.iterdir()]
         assert sum(sizes) < 2_000 + 11 * 1_000
@@ -123,11 +123,11 @@ async def test_where_nothing_can_be_written_it_is_told_once_and_the_bill_is_book
 ) -> None:
     (tmp_path / "spool").write_text("no folder")
     books = Books()
-    ours = Admission(books, clock=lambda: NOON, notes=BillNotes(tmp_path / "spool"))
+    ours = Admission(books, clock=lambda: NOON, write_ahead_log=FileWriteAheadLog(tmp_path / "spool"))
     with caplog.at_level(logging.ERROR):
         for name in ("one", "two"):
-            ours.jot(bill(name))
-            assert (await ours.settle(bill(name))).outcome is Outcome.BOOKED
+            ours.log_charge(bill(name))
+            assert (await ours.settle(bill(name))).outcome is SettlementOutcome.BOOKED
 
     assert len(caplog.records) == 1
     assert books.booked == ["one", "two"]
@@ -137,17 +137,17 @@ async def test_the_file_is_there_before_the_first_bill(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Defect: the first client waited for the disk, and had its answer before its bill was in the file."""
-    notes = BillNotes(tmp_path / "spool")
+    notes = FileWriteAheadLog(tmp_path / "spool")
     notes.open()
     (made,) = (tmp_path / "spool").iterdir()
-    notes.jot(ENTRY)
+    notes.append(CHARGE)
     assert list((tmp_path / "spool").iterdir()) == [made]
     killed(notes)
-    assert await left_in(tmp_path / "spool") == [ENTRY.call.id]
+    assert await left_in(tmp_path / "spool") == [CHARGE.call.id]
 
-    nowhere = BillNotes(made)
+    nowhere = FileWriteAheadLog(made)
     nowhere.open()
-    nowhere.jot(ENTRY)
+    nowhere.append(CHARGE)
     assert len(caplog.records) == 1
 
 
@@ -163,21 +163,21 @@ async def recovered(folder: Path, books: Books) -> int:
     """Start another process twice; how many calls were recorded."""
     number = 0
     for _ in range(2):
-        spool = BillSpool(folder)
-        number += await book_orphans(spool, Admission(books, clock=lambda: NOON))
+        spool = FileOutbox(folder)
+        number += await record_orphans(spool, Admission(books, clock=lambda: NOON))
         await spool.close()
     return number
 
 
 async def test_a_stream_in_flight_at_kill_9_is_recorded_once_as_possibly_charged(tmp_path: Path) -> None:
     """Attack: a process that was killed with streams in flight left nothing of them in the ledger."""
-    notes, books = BillNotes(tmp_path), Books()
-    ours = Admission(books, clock=lambda: NOON, notes=notes)
+    notes, books = FileWriteAheadLog(tmp_path), Books()
+    ours = Admission(books, clock=lambda: NOON, write_ahead_log=notes)
     for name in ("streams", "refused", "finished"):
         ours.announce(call(name), estimated_input_tokens=7)
     ours.announce_ceiling("streams", Decimal("0.25"))
     ours.withdraw("refused")
-    ours.jot(bill("finished"))
+    ours.log_charge(bill("finished"))
     await ours.settle(bill("finished"))
     killed(notes)
 
@@ -185,7 +185,7 @@ async def test_a_stream_in_flight_at_kill_9_is_recorded_once_as_possibly_charged
     finished, streams = books.entries_
     assert finished.call.id == "finished"
     assert not finished.is_possibly_charged
-    assert streams == Entry(
+    assert streams == Charge(
         call=call("streams"),
         usage=Usage(cache=CacheUsage()),
         dollars=None,
@@ -223,8 +223,8 @@ async def test_whenever_a_process_is_killed_each_call_is_recorded_once_as_far_as
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, most_bytes: int
 ) -> None:
     folder = tmp_path_factory.mktemp("notes")
-    notes, books = BillNotes(folder, most_bytes=most_bytes), Books()
-    ours = Admission(books, clock=lambda: NOON, notes=notes)
+    notes, books = FileWriteAheadLog(folder, max_bytes=most_bytes), Books()
+    ours = Admission(books, clock=lambda: NOON, write_ahead_log=notes)
     lives: dict[str, Life | None] = {f"{number}": None for number in range(data.draw(st.integers(1, 6)))}
     before, last, sizes = dict(lives), "0", dict[Path, int]()
     for _ in range(data.draw(st.integers(0, 25))):
@@ -240,7 +240,7 @@ async def test_whenever_a_process_is_killed_each_call_is_recorded_once_as_far_as
             case Life.CEILING:
                 ours.announce_ceiling(last, Decimal(1))
             case Life.BILLED:
-                ours.jot(bill(last))
+                ours.log_charge(bill(last))
             case Life.SETTLED:
                 await ours.settle(bill(last))
             case Life.WITHDRAWN:
@@ -280,23 +280,23 @@ async def test_on_a_full_disk_calls_go_on_and_it_is_said_once(
 ) -> None:
     (tmp_path / "spool").write_text("not a folder")
     books = Books()
-    ours = Admission(books, clock=lambda: NOON, notes=BillNotes(tmp_path / "spool"))
+    ours = Admission(books, clock=lambda: NOON, write_ahead_log=FileWriteAheadLog(tmp_path / "spool"))
     for name in ("one", "two"):
         ours.announce(call(name))
     ours.withdraw("two")
-    ours.jot(bill("one"))
-    assert (await ours.settle(bill("one"))).outcome is Outcome.BOOKED
+    ours.log_charge(bill("one"))
+    assert (await ours.settle(bill("one"))).outcome is SettlementOutcome.BOOKED
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 
 def test_the_file_stays_small_while_many_calls_are_under_way(tmp_path: Path) -> None:
-    notes = BillNotes(tmp_path, most_bytes=2_000)
+    notes = FileWriteAheadLog(tmp_path, max_bytes=2_000)
     for number in range(200):
-        notes.jot(bill(f"{number}"))
+        notes.append(bill(f"{number}"))
     held = sum(path.stat().st_size for path in tmp_path.iterdir())
     for number in range(200, 1_000):
-        notes.jot(bill(f"{number}"))
-        notes.cross_out(f"{number - 200}")
+        notes.append(bill(f"{number}"))
+        notes.mark_recorded(f"{number - 200}")
         (path,) = tmp_path.iterdir()
         assert path.stat().st_size < 3 * held
     notes.close()

@@ -17,42 +17,42 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from foveate.cost.admission import Admission, Outcome
-from foveate.cost.caps import Scope
-from foveate.cost.ledger import Entry
-from foveate.engine.billing import book_orphans
+from foveate.cost.admission import Admission, SettlementOutcome
+from foveate.cost.caps import CapScope
+from foveate.cost.ledger import Charge
+from foveate.engine.billing import record_orphans
 from foveate.errors import BadOption, UnwritableFile
 from foveate.store import open_store
-from foveate.store.spool import BillSpool, is_held, made_in
-from tests.billed import CALL, ENTRY, NOON, call, cap, entry, standing
+from foveate.store.spool import FileOutbox, create_locked_file, try_lock
+from tests.billed import CALL, CHARGE, NOON, make_call, make_cap, make_charge, make_standing
 from tests.store_processes import SPAWN, WAIT_SECONDS
 from tests.support.examples import limit_examples
 from tests.unit.cost.books import Books, Naps
 
 
-def admission(books: Books, spool: BillSpool, naps: Naps | None = None) -> Admission:
-    return Admission(books, clock=lambda: NOON, sleep=(naps or Naps()).sleep, spool=spool)
+def admission(books: Books, spool: FileOutbox, naps: Naps | None = None) -> Admission:
+    return Admission(books, clock=lambda: NOON, sleep=(naps or Naps()).sleep, outbox=spool)
 
 
 def files_in(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
-async def left_in(folder: Path) -> list[Entry]:
+async def left_in(folder: Path) -> list[Charge]:
     """What somebody who starts now finds, and leaves there."""
-    spool = BillSpool(folder)
-    found = [bill for left in await spool.orphans() for bill in left.bills]
+    spool = FileOutbox(folder)
+    found = [bill for left in await spool.orphans() for bill in left.charges]
     await spool.close()
     return found
 
 
 async def test_a_bill_that_waits_is_on_the_disk_and_gone_from_there_once_it_is_booked(tmp_path: Path) -> None:
     folder = tmp_path / "home" / "spool"
-    books, naps, spool = Books(gone=2), Naps(), BillSpool(folder)
+    books, naps, spool = Books(gone=2), Naps(), FileOutbox(folder)
     ours = admission(books, spool, naps)
-    odd = replace(ENTRY, call=replace(CALL, id="odd \ud83d\n", agent="a\0"))
-    for bill in (ENTRY, odd):
-        assert (await ours.settle(bill)).outcome is Outcome.WAITING
+    odd = replace(CHARGE, call=replace(CALL, id="odd \ud83d\n", agent="a\0"))
+    for bill in (CHARGE, odd):
+        assert (await ours.settle(bill)).outcome is SettlementOutcome.WAITING
 
     (path,) = files_in(folder)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -65,7 +65,7 @@ async def test_a_bill_that_waits_is_on_the_disk_and_gone_from_there_once_it_is_b
         await asyncio.sleep(0.01)
         if not path.stat().st_size:
             break
-    assert books.booked == [ENTRY.call.id, odd.call.id]
+    assert books.booked == [CHARGE.call.id, odd.call.id]
     assert path.stat().st_size == 0
     assert await ours.close() == ()
     await spool.close()
@@ -73,9 +73,9 @@ async def test_a_bill_that_waits_is_on_the_disk_and_gone_from_there_once_it_is_b
 
 
 async def test_without_an_outage_there_is_no_file(tmp_path: Path) -> None:
-    spool = BillSpool(tmp_path / "spool")
+    spool = FileOutbox(tmp_path / "spool")
     ours = admission(Books(), spool)
-    await ours.settle(ENTRY)
+    await ours.settle(CHARGE)
     await ours.close()
     await spool.close()
 
@@ -83,16 +83,16 @@ async def test_without_an_outage_there_is_no_file(tmp_path: Path) -> None:
 
 
 async def test_what_could_not_be_booked_before_the_end_is_booked_by_whoever_starts_next(tmp_path: Path) -> None:
-    spool = BillSpool(tmp_path)
+    spool = FileOutbox(tmp_path)
     ours = admission(Books(gone=10**6), spool)
-    bills = [ENTRY, entry(call("b"), None)]
+    bills = [CHARGE, make_charge(make_call("b"), None)]
     for bill in bills:
         await ours.settle(bill)
     assert list(await ours.close()) == bills
     await spool.close()
 
-    books, next_one = Books(), BillSpool(tmp_path)
-    assert await book_orphans(next_one, admission(books, next_one)) == 2
+    books, next_one = Books(), FileOutbox(tmp_path)
+    assert await record_orphans(next_one, admission(books, next_one)) == 2
     assert books.entries_ == bills
     await next_one.close()
     assert files_in(tmp_path) == []
@@ -101,16 +101,16 @@ async def test_what_could_not_be_booked_before_the_end_is_booked_by_whoever_star
 
 async def test_where_the_store_is_still_away_they_stay_for_the_next_one(tmp_path: Path) -> None:
     for _ in range(3):
-        spool = BillSpool(tmp_path)
+        spool = FileOutbox(tmp_path)
         ours = admission(Books(gone=10**6), spool)
-        await book_orphans(spool, ours)
-        await ours.settle(ENTRY)
+        await record_orphans(spool, ours)
+        await ours.settle(CHARGE)
         await ours.close()
         await spool.close()
 
-    books, spool = Books(), BillSpool(tmp_path)
-    assert await book_orphans(spool, admission(books, spool)) == 1
-    assert books.entries_ == [ENTRY]
+    books, spool = Books(), FileOutbox(tmp_path)
+    assert await record_orphans(spool, admission(books, spool)) == 1
+    assert books.entries_ == [CHARGE]
     await spool.close()
     assert files_in(tmp_path) == []
 
@@ -118,11 +118,11 @@ async def test_where_the_store_is_still_away_they_stay_for_the_next_one(tmp_path
 async def test_a_call_of_unknown_price_is_charged_what_was_reserved_also_by_another_process(
     tmp_path: Path,
 ) -> None:
-    books, spool = Books(), BillSpool(tmp_path)
+    books, spool = Books(), FileOutbox(tmp_path)
     ours = admission(books, spool)
-    await ours.admit(CALL, Decimal("0.8"), [cap(Scope.DAY, 1)])
+    await ours.admit(CALL, Decimal("0.8"), [make_cap(CapScope.DAY, 1)])
     books.gone = 10**6
-    await ours.settle(entry(CALL, None))
+    await ours.settle(make_charge(CALL, None))
     await ours.close()
     await spool.close()
 
@@ -132,35 +132,35 @@ async def test_a_call_of_unknown_price_is_charged_what_was_reserved_also_by_anot
 
 async def test_a_file_that_cannot_be_read_keeps_no_other_from_being_booked(tmp_path: Path) -> None:
     """Defect: after it, those that were found before it were held unread, and removed 20 seconds later."""
-    await written(tmp_path, [ENTRY])
+    await written(tmp_path, [CHARGE])
     unreadable = tmp_path / "zzz.bills"
     unreadable.symlink_to("/proc/self/mem")  # it can be opened and locked, and its first byte cannot be read
-    books, spool = Books(), BillSpool(tmp_path)
+    books, spool = Books(), FileOutbox(tmp_path)
     for _ in range(2):
         with suppress(OSError):
-            await book_orphans(spool, admission(books, spool))
+            await record_orphans(spool, admission(books, spool))
         unreadable.unlink(missing_ok=True)
     await spool.close()
 
-    assert books.entries_ == [ENTRY]
+    assert books.entries_ == [CHARGE]
     assert files_in(tmp_path) == []
 
 
 async def test_what_waits_for_the_store_is_left_where_it_was_until_it_is_booked(tmp_path: Path) -> None:
     """Defect: the next look, 20 seconds later, found nothing else and removed it."""
-    await written(tmp_path, [ENTRY, entry(call("b"), "0.5")])
+    await written(tmp_path, [CHARGE, make_charge(make_call("b"), "0.5")])
     (path,) = files_in(tmp_path)
-    books, naps, spool = Books(gone=10**6), Naps(), BillSpool(tmp_path)
+    books, naps, spool = Books(gone=10**6), Naps(), FileOutbox(tmp_path)
     ours = admission(books, spool, naps)
     for _ in range(3):
-        assert await book_orphans(spool, ours) == 0
+        assert await record_orphans(spool, ours) == 0
     assert ours.waiting == 1  # the others wait where they are
     assert path.exists()
 
     books.gone = 0
     await ours.close()
-    assert await book_orphans(spool, ours) == 1
-    assert [one.call.id for one in books.entries_] == [ENTRY.call.id, "b"]
+    assert await record_orphans(spool, ours) == 1
+    assert [one.call.id for one in books.entries_] == [CHARGE.call.id, "b"]
     assert not path.exists()
     await spool.close()
 
@@ -170,18 +170,18 @@ async def test_a_bill_that_cannot_be_booked_is_moved_aside_with_its_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_lost: bool
 ) -> None:
     """Defect: its file was removed, as was one with a line that another version has written."""
-    await written(tmp_path, [ENTRY, entry(call("never"), "0.5")])
+    await written(tmp_path, [CHARGE, make_charge(make_call("never"), "0.5")])
     (path,) = files_in(tmp_path)
     if not is_lost:
         said = b'{"of": "another version"}'
         path.write_bytes(path.read_bytes() + b"%08x %s\n" % (zlib.crc32(said), said))
     whole = path.read_bytes()
-    books, spool = Books(never={"never": BadOption("no such call")} if is_lost else {}), BillSpool(tmp_path)
+    books, spool = Books(never={"never": BadOption("no such call")} if is_lost else {}), FileOutbox(tmp_path)
     for _ in range(2):
-        await book_orphans(spool, admission(books, spool))
+        await record_orphans(spool, admission(books, spool))
     await spool.close()
 
-    assert [one.call.id for one in books.entries_] == [ENTRY.call.id, "never"][: 2 - is_lost]
+    assert [one.call.id for one in books.entries_] == [CHARGE.call.id, "never"][: 2 - is_lost]
     (aside,) = files_in(tmp_path)
     assert (aside.suffix, aside.read_bytes()) == (".unbooked", whole)
     assert caplog.text.count(str(aside)) == 1
@@ -189,14 +189,18 @@ async def test_a_bill_that_cannot_be_booked_is_moved_aside_with_its_file(
 
 def test_where_files_cannot_be_locked_it_is_an_error_and_nothing_is_left(tmp_path: Path) -> None:
     """Defect: it was taken for a lock of somebody else, and one file after the other was made, for ever."""
-    for locks in (lambda _: is_held(10**8), lambda _: False):  # there is no such descriptor
+    for locks in (lambda _: try_lock(10**8), lambda _: False):  # there is no such descriptor
         with pytest.raises(OSError):  # noqa: PT011 - whatever it is
-            made_in(tmp_path, locks=locks)
+            create_locked_file(tmp_path, lock=locks)
 
     assert files_in(tmp_path) == []
 
 
-BILLS = [replace(ENTRY, call=call("a\nb")), entry(call("b"), None), entry(call("c"), "0.5")]
+BILLS = [
+    replace(CHARGE, call=make_call("a\nb")),
+    make_charge(make_call("b"), None),
+    make_charge(make_call("c"), "0.5"),
+]
 
 
 @settings(max_examples=limit_examples(60))
@@ -218,18 +222,18 @@ def test_whatever_a_crash_leaves_of_the_last_line_the_bills_before_it_are_there(
     assert found in (BILLS[: sum(end <= size for end in ends)], BILLS[: sum(end - 1 <= size for end in ends)])
 
 
-async def written(folder: Path, bills: Sequence[Entry]) -> None:
-    spool = BillSpool(folder)
+async def written(folder: Path, bills: Sequence[Charge]) -> None:
+    spool = FileOutbox(folder)
     for bill in bills:
         await spool.put(bill)
     await spool.close()
 
 
 async def test_many_bills_at_once_share_a_wait_for_the_disk_and_all_are_there(tmp_path: Path) -> None:
-    spool = BillSpool(tmp_path)
-    bills = [entry(call(f"{number:03}"), number) for number in range(600)]
+    spool = FileOutbox(tmp_path)
+    bills = [make_charge(make_call(f"{number:03}"), number) for number in range(600)]
     await asyncio.gather(*(spool.put(bill) for bill in bills))
-    await asyncio.gather(*(spool.done(bill.call.id) for bill in bills[:300]))
+    await asyncio.gather(*(spool.remove(bill.call.id) for bill in bills[:300]))
     await spool.close()
 
     found = {bill.call.id for bill in await left_in(tmp_path)}
@@ -240,10 +244,10 @@ def wait_and_say(folder: Path, said: Connection, name: str) -> None:
     """Have bills wait for a store that never comes back, and say which are kept, until something ends this."""
 
     async def work() -> None:
-        ours = admission(Books(gone=10**9), BillSpool(folder))
+        ours = admission(Books(gone=10**9), FileOutbox(folder))
         for number in range(10**6):
-            bill = entry(call(f"{name} {number}"), "0.25")
-            assert (await ours.settle(bill)).outcome in (Outcome.WAITING, Outcome.LOST)
+            bill = make_charge(make_call(f"{name} {number}"), "0.25")
+            assert (await ours.settle(bill)).outcome in (SettlementOutcome.WAITING, SettlementOutcome.LOST)
             said.send(bill.call.id)
 
     asyncio.run(work())
@@ -275,16 +279,16 @@ def test_kill_9_of_two_processes_loses_no_bill_that_was_told_to_wait(tmp_path: P
     async def book() -> None:
         async with await open_store(database_url) as store:
             for _ in range(2):  # the second finds nothing
-                spool = BillSpool(folder)
-                ours = Admission(store.ledger, clock=lambda: NOON, spool=spool)
-                await book_orphans(spool, ours)
+                spool = FileOutbox(folder)
+                ours = Admission(store.ledger, clock=lambda: NOON, outbox=spool)
+                await record_orphans(spool, ours)
                 await ours.close()
                 await spool.close()
-            there = [one.call.id async for one in store.ledger.entries()]
+            there = [one.call.id async for one in store.ledger.list_charges()]
             assert heard <= set(there)
             assert len(there) == len(set(there))
-            spent = await store.ledger.standing(["total"], now=NOON)
-            assert spent == {"total": standing(len(there) * Decimal("0.25"))}
+            spent = await store.ledger.get_balances(["total"], now=NOON)
+            assert spent == {"total": make_standing(len(there) * Decimal("0.25"))}
 
     asyncio.run(book())
     assert files_in(folder) == []
@@ -296,16 +300,16 @@ def fill_up(folder: Path, said: Connection) -> None:
     async def work() -> list[str]:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, resource.RLIM_INFINITY))
-        spool = BillSpool(folder)
+        spool = FileOutbox(folder)
         kept: list[str] = []
         for number in range(20):
             try:
-                await spool.put(entry(call(f"{number}"), "0.25"))
+                await spool.put(make_charge(make_call(f"{number}"), "0.25"))
                 kept.append(f"{number}")
             except UnwritableFile as error:
                 assert "large" in str(error)  # noqa: PT017 - in another process
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        await spool.put(entry(call("last"), "0.25"))
+        await spool.put(make_charge(make_call("last"), "0.25"))
         await spool.close()
         return [*kept, "last"]
 

@@ -8,12 +8,12 @@ from urllib.request import Request, urlopen
 import pytest
 
 from foveate import wire
-from foveate.tokens import Backend, CounterOptions, Counting
+from foveate.tokens import Backend, ConnectedCounter, CounterOptions
 from foveate.tokens.anthropic import AnthropicCounter
-from foveate.tokens.endpoints import Dialect
+from foveate.tokens.endpoints import TokenizeServer
 from foveate.tokens.request_count import RequestCount
 from foveate.tokens.tokenize import TokenizeCounter
-from foveate.upstream import Client
+from foveate.upstream import JsonClient
 from foveate.values import Format
 from tests.llama import LlamaServer
 
@@ -106,15 +106,15 @@ def options(server: LlamaServer) -> CounterOptions:
 
 
 async def counted(server: LlamaServer, body: dict[str, Any]) -> RequestCount:
-    async with Counting(options(server)) as cascade:
-        return await cascade.request(wire.read(body))
+    async with ConnectedCounter(options(server)) as cascade:
+        return await cascade.count_request(wire.parse_request(body))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 async def test_a_text_is_as_long_as_the_server_says(llama_server: LlamaServer, text: str) -> None:
-    async with Counting(options(llama_server)) as cascade:
-        count = await cascade.text(text, llama_server.model)
+    async with ConnectedCounter(options(llama_server)) as cascade:
+        count = await cascade.count_text(text, llama_server.model)
 
     tokens = post(llama_server, "/tokenize", {"content": text})["tokens"]
     assert (count.total.tokens, count.total.exact) == (len(tokens), True)
@@ -167,34 +167,34 @@ async def test_anthropics_own_client_gets_the_number_that_our_counter_gets(
     body = {"model": llama_server.model, **messages}
     with Anthropic(base_url=llama_server.base_url, api_key="none", max_retries=0) as official:
         theirs = await asyncio.to_thread(lambda: official.messages.count_tokens(**body))
-    async with Client(timeout_seconds=20) as client:
+    async with JsonClient(timeout_seconds=20) as client:
         counter = AnthropicCounter(client, "none", llama_server.base_url)
-        question = counter.request(wire.read({**body, "max_tokens": 5}, Format.ANTHROPIC))
-        ours = await counter.answer(question)
+        question = counter.request_query(wire.parse_request({**body, "max_tokens": 5}, Format.ANTHROPIC))
+        ours = await counter.fetch_count(question)
 
     assert ours.tokens == theirs.input_tokens
 
 
 async def test_anthropics_counter_counts_a_text_as_the_tokenizer_does(llama_server: LlamaServer) -> None:
     text = TEXTS["prose"]
-    async with Client(timeout_seconds=20) as client:
+    async with JsonClient(timeout_seconds=20) as client:
         counter = AnthropicCounter(client, "none", llama_server.base_url)
-        count = await counter.answer(counter.text(text, llama_server.model))
+        count = await counter.fetch_count(counter.text_query(text, llama_server.model))
 
     assert count.tokens == len(post(llama_server, "/tokenize", {"content": text})["tokens"])
 
 
 async def test_the_server_says_that_it_can_tokenise_and_what_it_is(llama_server: LlamaServer) -> None:
-    async with Client(timeout_seconds=20) as client:
+    async with JsonClient(timeout_seconds=20) as client:
         for url in (llama_server.base_url, f"{llama_server.base_url}/", f"{llama_server.base_url}/v1"):
-            assert await TokenizeCounter(client, url).dialect() is Dialect.LLAMA_CPP
+            assert await TokenizeCounter(client, url).detect_server() is TokenizeServer.LLAMA_CPP
 
 
 async def test_a_format_that_the_server_does_not_speak_is_counted_offline(llama_server: LlamaServer) -> None:
     body = {"model": "gpt-4o", "contents": [{"role": "user", "parts": [{"text": "hello"}]}]}
     asked = CounterOptions(backend=Backend.ENDPOINT, endpoint_url=llama_server.base_url, timeout_ms=PATIENT_MS)
-    async with Counting(asked) as cascade:
-        count = await cascade.request(wire.read(body))
+    async with ConnectedCounter(asked) as cascade:
+        count = await cascade.count_request(wire.parse_request(body))
 
     assert count.backend != "endpoint"
     assert count.total.tokens > 0
@@ -202,8 +202,8 @@ async def test_a_format_that_the_server_does_not_speak_is_counted_offline(llama_
 
 async def test_a_text_longer_than_the_window_is_counted_all_the_same(llama_server: LlamaServer) -> None:
     text = "one two three four five " * 10_000
-    async with Counting(options(llama_server)) as cascade:
-        count = await cascade.text(text, llama_server.model)
+    async with ConnectedCounter(options(llama_server)) as cascade:
+        count = await cascade.count_text(text, llama_server.model)
 
     assert count.total.exact
     assert count.total.tokens > 4096

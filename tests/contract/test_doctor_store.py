@@ -10,21 +10,23 @@ import pytest
 from msgspec import structs
 
 from foveate.cli.doctor_findings import Level
-from foveate.cli.doctor_store import store_seen
-from foveate.cost.caps import accounts_of
-from foveate.fold.journal import Outcome
+from foveate.cli.doctor_store import check_store
+from foveate.cost.caps import list_accounts
+from foveate.fold.journal import CompactionOutcome
 from foveate.store import open_store
 from foveate.values import CacheUsage, Usage
-from tests.billed import CALL, NOON, RESERVATION, entry, settle_one
+from tests.billed import CALL, NOON, RESERVATION, make_charge, settle_one
 from tests.contract.test_store_opening import dump_of, run
-from tests.kept import FAILED, FOLD
+from tests.kept import COMPACTION, FAILED_COMPACTION
 
 Said = list[tuple[Level, str]]
 
 
 def seen(url: str, now: float = NOON, check: str = "") -> Said:
     return [
-        (one.level, f"{one.name} {one.said}") for one in store_seen(url, now=now).findings if one.check != check
+        (one.level, f"{one.name} {one.message}")
+        for one in check_store(url, now=now).findings
+        if one.check != check
     ]
 
 
@@ -38,9 +40,9 @@ async def booked(url: str, agent: str, cache: CacheUsage, *, calls: int, estimat
         for number in range(calls):
             call = structs.replace(CALL, id=f"{agent}{id_}{number}", agent=agent, at=NOON - 60)
             bill = structs.replace(
-                entry(call, Decimal("0.01")), usage=Usage(cache=cache), estimated_input_tokens=estimated
+                make_charge(call, Decimal("0.01")), usage=Usage(cache=cache), estimated_input_tokens=estimated
             )
-            await settle_one(store.ledger, bill, accounts=accounts_of(call))
+            await settle_one(store.ledger, bill, accounts=list_accounts(call))
 
 
 async def made(url: str) -> None:
@@ -49,7 +51,7 @@ async def made(url: str) -> None:
 
 async def test_a_store_of_today_is_well_and_says_which_models_were_called(database_url: str) -> None:
     await booked(database_url, "ana", CacheUsage(uncached=100, read=900), calls=6, estimated=1_000)
-    found = store_seen(database_url, now=NOON)
+    found = check_store(database_url, now=NOON)
     told = seen(database_url)
 
     assert {one.level for one in found.findings} == {Level.OK}
@@ -66,8 +68,10 @@ async def test_agents_without_a_cache_counters_that_are_off_and_folds_that_fail_
     await booked(database_url, "new", CacheUsage(uncached=900), calls=2, estimated=900, id_="x")
     async with await open_store(database_url) as store:
         for number in range(3):
-            row = replace(FAILED, id=f"f{number}", compacted_at=NOON - 5, outcome=Outcome.FAILED)
-            assert await store.journal.record(row, (), lease=None)
+            row = replace(
+                FAILED_COMPACTION, id=f"f{number}", compacted_at=NOON - 5, outcome=CompactionOutcome.FAILED
+            )
+            assert await store.compactions.record(row, (), lease=None)
     told = seen(database_url)
 
     assert one_of(told, "bo hit ratio 0.10") is Level.WARNING
@@ -149,8 +153,10 @@ async def test_folds_that_take_longer_than_before_are_told(database_url: str) ->
     async with await open_store(database_url) as store:
         for number in range(12):
             days, seconds = (0.5, 30.0) if number % 2 else (3.0, 4.0)
-            row = replace(FOLD, id=f"f{number}", compacted_at=NOON - days * 86_400, duration_seconds=seconds)
-            assert await store.journal.record(row, (), lease=None)
+            row = replace(
+                COMPACTION, id=f"f{number}", compacted_at=NOON - days * 86_400, duration_seconds=seconds
+            )
+            assert await store.compactions.record(row, (), lease=None)
     told = seen(database_url)
 
     assert one_of(told, "6 folds in the last day, 0 failed") is Level.OK

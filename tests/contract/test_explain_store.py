@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec.structs import replace
 
-from foveate.cli.explain_traced import SessionStory, told_of
-from foveate.cost.caps import accounts_of
+from foveate.cli.explain_traced import SessionHistory, find_traces
+from foveate.cost.caps import list_accounts
 from foveate.cost.ledger import Category
 from foveate.errors import BadOption
-from foveate.session.ids import named_id
+from foveate.session.ids import derive_named_session_id
 from foveate.store import Store, open_store
-from tests.billed import CALL, ENTRY, settle_one
+from tests.billed import CALL, CHARGE, settle_one
 from tests.kept import TRACE
 
 
@@ -27,8 +27,8 @@ def sent(name: str) -> str:
 
 
 async def test_a_session_is_found_by_the_name_that_its_client_gives_it(store: Store) -> None:
-    run, fox = named_id("ana", "run-1"), named_id("ana", sent("🦊"))
-    await store.traces.keep(
+    run, fox = derive_named_session_id("ana", "run-1"), derive_named_session_id("ana", sent("🦊"))
+    await store.traces.save(
         [
             replace(TRACE, id="req_1", agent="ana", session_id=run),
             replace(TRACE, id="req_2", agent="ana", session_id=run, at=TRACE.at + 1),
@@ -36,46 +36,50 @@ async def test_a_session_is_found_by_the_name_that_its_client_gives_it(store: St
             replace(TRACE, id="req_4", agent="bo", session_id="b" * 32),
         ]
     )
-    found, odd = await told_of(store, "run-1", None), await told_of(store, "🦊", None)
+    found, odd = await find_traces(store, "run-1", None), await find_traces(store, "🦊", None)
 
-    assert isinstance(found, SessionStory)
-    assert isinstance(odd, SessionStory)
+    assert isinstance(found, SessionHistory)
+    assert isinstance(odd, SessionHistory)
     assert [one.trace.id for one in found.requests] == ["req_1", "req_2"]
     assert odd.session_id == fox
     with pytest.raises(BadOption, match="nothing is known"):
-        await told_of(store, "run", None)
+        await find_traces(store, "run", None)
 
 
 async def test_of_agents_that_call_their_sessions_alike_none_is_guessed(store: Store) -> None:
     for agent in ("ana", "bo"):
-        await store.traces.keep(
-            [replace(TRACE, id=f"req_{agent}", agent=agent, session_id=named_id(agent, "main"))]
+        await store.traces.save(
+            [replace(TRACE, id=f"req_{agent}", agent=agent, session_id=derive_named_session_id(agent, "main"))]
         )
 
-    with pytest.raises(BadOption, match=f"{named_id('ana', 'main')[:8]} of ana, .* of bo; say the id of one"):
-        await told_of(store, "main", None)
+    with pytest.raises(
+        BadOption, match=f"{derive_named_session_id('ana', 'main')[:8]} of ana, .* of bo; say the id of one"
+    ):
+        await find_traces(store, "main", None)
 
 
 async def test_sessions_that_callers_of_one_agent_name_alike_are_listed(store: Store) -> None:
-    first, second = (named_id("ana", "main", scope) for scope in ("key 1", "key 2"))
-    await store.traces.keep([replace(TRACE, id="req_1", agent="ana", session_id=first)])
-    alone = await told_of(store, "main", None)
-    await store.traces.keep([replace(TRACE, id="req_2", agent="ana", session_id=second)])
+    first, second = (derive_named_session_id("ana", "main", scope) for scope in ("key 1", "key 2"))
+    await store.traces.save([replace(TRACE, id="req_1", agent="ana", session_id=first)])
+    alone = await find_traces(store, "main", None)
+    await store.traces.save([replace(TRACE, id="req_2", agent="ana", session_id=second)])
 
-    assert isinstance(alone, SessionStory)
+    assert isinstance(alone, SessionHistory)
     assert alone.session_id == first
     with pytest.raises(BadOption, match="several sessions are called 'main'") as listed:
-        await told_of(store, "main", None)
+        await find_traces(store, "main", None)
     assert first[:8] in str(listed.value)
     assert second[:8] in str(listed.value)
 
 
 async def test_what_was_called_beside_the_requests_is_told_with_its_dollars(store: Store) -> None:
-    await store.traces.keep([TRACE])
+    await store.traces.save([TRACE])
     for category in (Category.MAIN, Category.COMPACTION):
         call = replace(CALL, id=f"call-{category}", category=category, session_id=TRACE.session_id)
-        await settle_one(store.ledger, replace(ENTRY, call=call), accounts=accounts_of(call))
-    told = await told_of(store, TRACE.session_id, None)
+        await settle_one(store.ledger, replace(CHARGE, call=call), accounts=list_accounts(call))
+    told = await find_traces(store, TRACE.session_id, None)
 
-    assert isinstance(told, SessionStory)
-    assert [(one.category, one.calls, one.dollars) for one in told.beside] == [("compaction", 1, ENTRY.dollars)]
+    assert isinstance(told, SessionHistory)
+    assert [(one.category, one.calls, one.dollars) for one in told.background_calls] == [
+        ("compaction", 1, CHARGE.dollars)
+    ]

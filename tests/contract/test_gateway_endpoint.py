@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from foveate.cost.ledger import Category, Entry
+from foveate.cost.ledger import Category, Charge
 from foveate.engine.options import AgentOptions
 from foveate.store import open_store
 from foveate.tokens import Backend, CounterOptions
@@ -30,11 +30,11 @@ def test_what_the_server_counts_is_what_it_bills(llama_server: LlamaServer, tmp_
     ):
         client.chat.completions.create(model=llama_server.model, messages=messages, max_tokens=4)
 
-    async def read() -> list[Entry]:
+    async def read() -> list[Charge]:
         async with await open_store(f"sqlite:///{tmp_path}/gateway.sqlite") as store:
-            return [entry async for entry in store.ledger.entries()]
+            return [entry async for entry in store.ledger.list_charges()]
 
     booked = {entry.call.category: entry for entry in asyncio.run(read())}
     assert booked[Category.MAIN].estimated_input_tokens == booked[Category.MAIN].usage.cache.input_tokens
     assert booked[Category.COUNTING].dollars == 0
-    assert gateway.failed == []
+    assert gateway.failed_steps == []

@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack
 import pytest
 
 from foveate import wire
-from foveate.session.chain import chain_of
-from foveate.session.counting import TurnCounts
+from foveate.session.chain import compute_chain
+from foveate.session.counting import TurnCounter
 from foveate.store import Store, open_store
 from foveate.tokens import counter_for
 from foveate.values import Format, Request
-from tests.support.conversations import Worker, body_of, model, user
+from tests.support.conversations import Worker, model, request_body, user
 
 AGENT = "agent"
 
@@ -27,14 +27,14 @@ async def gateways(database_url: str) -> AsyncIterator[list[Store]]:
 async def test_conversations_with_the_same_words_stay_apart_whichever_gateway_serves_them(
     gateways: list[Store],
 ) -> None:
-    workers = [Worker(store.turns, has_others=True) for store in gateways]
+    workers = [Worker(store.sessions, has_others=True) for store in gateways]
 
     async def talk(number: int) -> list[str]:
         messages, found = [user("hello")], []
         for turn in range(5):
-            sent = await workers[(number + turn) % 3].ask(body_of(messages), now=float(turn))
+            sent = await workers[(number + turn) % 3].send(request_body(messages), now=float(turn))
             found.append(sent.id)
-            await sent.answered(f"Answer {number}")
+            await sent.answer(f"Answer {number}")
             messages += [model(f"Answer {number}"), user("go on")]
         return found
 
@@ -45,22 +45,22 @@ async def test_conversations_with_the_same_words_stay_apart_whichever_gateway_se
 
 
 async def test_a_fork_and_a_rewritten_answer_are_found_by_another_gateway(gateways: list[Store]) -> None:
-    one, other, third = [Worker(store.turns) for store in gateways]
-    first = await one.say(user("a"), answer="(b)")
-    second = await other.say(user("a"), model("b"), user("c"), answer="d")
-    fork = await third.say(user("a"), model("b"), user("x"))
+    one, other, third = [Worker(store.sessions) for store in gateways]
+    first = await one.send_and_answer(user("a"), answer="(b)")
+    second = await other.send_and_answer(user("a"), model("b"), user("c"), answer="d")
+    fork = await third.send_and_answer(user("a"), model("b"), user("x"))
 
     assert second.id == first.id
-    assert fork.found.session.parent_id == first.id
+    assert fork.session_match.session.parent_id == first.id
 
 
 async def test_a_previous_response_is_found_by_another_gateway(gateways: list[Store]) -> None:
-    one, other, _ = [Worker(store.turns) for store in gateways]
-    first = await one.ask({"model": "gpt-5.2", "input": "hello"}, spoken=Format.RESPONSES)
-    await first.answered("Hi.", response="resp_1")
+    one, other, _ = [Worker(store.sessions) for store in gateways]
+    first = await one.send({"model": "gpt-5.2", "input": "hello"}, api_format=Format.RESPONSES)
+    await first.answer("Hi.", response="resp_1")
     body = {"model": "gpt-5.2", "input": "more", "previous_response_id": "resp_1"}
 
-    assert (await other.ask(body, spoken=Format.RESPONSES)).id == first.id
+    assert (await other.send(body, api_format=Format.RESPONSES)).id == first.id
 
 
 def request_of(messages: int) -> Request:
@@ -75,13 +75,13 @@ def request_of(messages: int) -> Request:
             for at in range(messages)
         ],
     }
-    return wire.read(body)
+    return wire.parse_request(body)
 
 
 async def test_what_one_gateway_counted_another_one_adds_up_to_the_same(gateways: list[Store]) -> None:
     counter = counter_for("claude-sonnet-4-5")
     for messages, gateway in zip((40, 41, 45), gateways, strict=True):
         request = request_of(messages)
-        counted = await TurnCounts(gateway.turns).count(AGENT, request, chain_of(request), counter)
+        counted = await TurnCounter(gateway.sessions).count(AGENT, request, compute_chain(request), counter)
 
-        assert counted.total == counter.request(request).total
+        assert counted.total == counter.count_request(request).total

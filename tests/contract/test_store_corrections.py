@@ -6,15 +6,15 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
-from foveate.cost.caps import accounts_of
+from foveate.cost.caps import list_accounts
 from foveate.cost.corrections import Correction
-from foveate.cost.ledger import Entry, Over, Standing
+from foveate.cost.ledger import AccountBalance, AccountOverLimit, Charge
 from foveate.errors import BadOption
 from foveate.store import Store, open_store
 from foveate.values import CacheUsage, Savings, Usage
-from tests.billed import CALL, ENTRY, NOON, RESERVATION, settle_one
+from tests.billed import CALL, CHARGE, NOON, RESERVATION, settle_one
 
-UNKNOWN = Entry(
+UNKNOWN = Charge(
     call=replace(CALL, id="unknown"), usage=Usage(cache=CacheUsage(), raw=b'{"x": -1}'), dollars=None
 )
 POSSIBLE = replace(
@@ -28,7 +28,7 @@ POSSIBLE = replace(
 
 async def spent(store: Store) -> set[Decimal]:
     """What is spent of the accounts of a call, which all have the same here."""
-    found = await store.ledger.standing(accounts_of(CALL), now=NOON)
+    found = await store.ledger.get_balances(list_accounts(CALL), now=NOON)
     assert {one.reserved for one in found.values()} == {Decimal(0)}
     return {one.spent for one in found.values()}
 
@@ -40,9 +40,9 @@ async def correct_call(store: Store, call_id: str, dollars: str) -> Correction:
 
 
 async def check_sums(store: Store, *, dollars: str, unknown: int, possible: int = 0) -> None:
-    (found,) = await store.ledger.sums([])
-    ((_, totals),) = await store.totals.totals()
-    session = await store.totals.session(CALL.session_id)
+    (found,) = await store.ledger.sum_charges([])
+    ((_, totals),) = await store.totals.sum_totals()
+    session = await store.totals.get_session(CALL.session_id)
     assert session is not None
     for calls, paid, unpriced, possibly in (
         (found.calls, found.dollars, found.unknown_calls, found.possibly_charged_calls),
@@ -58,10 +58,10 @@ async def check_sums(store: Store, *, dollars: str, unknown: int, possible: int 
 async def test_a_call_of_unknown_cost_is_corrected_everywhere(database_url: str) -> None:
     async with await open_store(database_url) as store:
         reservation = dataclasses.replace(
-            RESERVATION, call_id="unknown", dollars=Decimal("0.30"), accounts=accounts_of(CALL), limits={}
+            RESERVATION, call_id="unknown", dollars=Decimal("0.30"), accounts=list_accounts(CALL), limits={}
         )
-        assert not isinstance(await store.ledger.reserve(reservation, now=NOON), Over)
-        await settle_one(store.ledger, UNKNOWN, accounts=accounts_of(CALL))
+        assert not isinstance(await store.ledger.reserve(reservation, now=NOON), AccountOverLimit)
+        await settle_one(store.ledger, UNKNOWN, accounts=list_accounts(CALL))
         assert await spent(store) == {Decimal("0.30")}
         await check_sums(store, dollars="0", unknown=1)
 
@@ -69,7 +69,7 @@ async def test_a_call_of_unknown_cost_is_corrected_everywhere(database_url: str)
         assert (made.before, made.charged, made.after) == (None, Decimal("0.30"), Decimal("0.12"))
         assert await spent(store) == {Decimal("0.12")}
         await check_sums(store, dollars="0.12", unknown=0)
-        entry = await store.ledger.entry("unknown")
+        entry = await store.ledger.get_charge("unknown")
         assert entry is not None
         assert (entry.dollars, entry.usage.raw) == (Decimal("0.12"), b'{"x": -1}')
 
@@ -77,14 +77,14 @@ async def test_a_call_of_unknown_cost_is_corrected_everywhere(database_url: str)
         assert (again.before, again.charged) == (Decimal("0.12"), Decimal("0.12"))
         assert await spent(store) == {Decimal("0.20")}
         await check_sums(store, dollars="0.20", unknown=0)
-        found = await store.corrections.listed(call_id="unknown")
+        found = await store.corrections.find(call_id="unknown")
         assert sorted(found, key=lambda one: one.after) == [made, again]
-        assert await store.corrections.listed(agent="nobody") == []
+        assert await store.corrections.find(agent="nobody") == []
 
 
 async def test_a_possibly_charged_call_is_corrected_to_nothing(database_url: str) -> None:
     async with await open_store(database_url) as store:
-        await settle_one(store.ledger, POSSIBLE, accounts=accounts_of(CALL))
+        await settle_one(store.ledger, POSSIBLE, accounts=list_accounts(CALL))
         assert await spent(store) == {Decimal("0.30")}
         await check_sums(store, dollars="0", unknown=1, possible=1)
 
@@ -97,29 +97,29 @@ async def test_a_known_cost_is_corrected_and_its_comparison_still_adds_up(databa
     saved = Savings(without=Decimal(3), breakpoints=Decimal(1), simulation_error=Decimal("0.5"))
     async with await open_store(database_url) as store:
         await settle_one(
-            store.ledger, replace(ENTRY, dollars=Decimal("2.5"), savings=saved), accounts=accounts_of(CALL)
+            store.ledger, replace(CHARGE, dollars=Decimal("2.5"), savings=saved), accounts=list_accounts(CALL)
         )
         made = await correct_call(store, CALL.id, "2")
         assert made.before == Decimal("2.5")
         assert await spent(store) == {Decimal(2)}
-        entry = await store.ledger.entry(CALL.id)
+        entry = await store.ledger.get_charge(CALL.id)
         assert entry is not None
         assert entry.savings.simulation_error == 0
-        ((_, totals),) = await store.totals.totals()
+        ((_, totals),) = await store.totals.sum_totals()
         assert (totals.dollars, totals.simulation_error) == (Decimal(2), Decimal(0))
         assert totals.compared == 1
 
 
 async def test_an_account_is_corrected_alone(database_url: str) -> None:
     async with await open_store(database_url) as store:
-        await settle_one(store.ledger, ENTRY, accounts=accounts_of(CALL))
+        await settle_one(store.ledger, CHARGE, accounts=list_accounts(CALL))
         made = await store.corrections.correct_account("total", Decimal(9), reason="\x1b[31m why", at=NOON)
         assert made is not None
-        assert (made.before, made.after, made.call_id) == (ENTRY.dollars, Decimal(9), "")
-        found = await store.ledger.standing(["total", f"agent {CALL.agent}"], now=NOON)
-        assert found["total"] == Standing(spent=Decimal(9), reserved=Decimal(0))
-        assert found[f"agent {CALL.agent}"].spent == ENTRY.dollars
-        assert await store.corrections.listed() == [made]
+        assert (made.before, made.after, made.call_id) == (CHARGE.dollars, Decimal(9), "")
+        found = await store.ledger.get_balances(["total", f"agent {CALL.agent}"], now=NOON)
+        assert found["total"] == AccountBalance(spent=Decimal(9), reserved=Decimal(0))
+        assert found[f"agent {CALL.agent}"].spent == CHARGE.dollars
+        assert await store.corrections.find() == [made]
 
 
 async def test_what_is_not_there_or_no_amount_is_not_corrected(database_url: str) -> None:
@@ -131,4 +131,4 @@ async def test_what_is_not_there_or_no_amount_is_not_corrected(database_url: str
         for odd in (Decimal(-1), Decimal("NaN"), Decimal("1e300")):
             with pytest.raises(BadOption):
                 await store.corrections.correct_account("total", odd, reason="why", at=NOON)
-        assert await store.corrections.listed() == []
+        assert await store.corrections.find() == []

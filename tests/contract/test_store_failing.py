@@ -9,7 +9,7 @@ from weakref import ReferenceType, ref
 import psycopg
 
 from foveate.errors import StoreUnavailable
-from foveate.store.database import Database, Rows
+from foveate.store.database import Database, Transaction
 from foveate.store.postgres import PostgresDatabase
 from foveate.store.sqlite import SQLiteDatabase
 
@@ -31,13 +31,13 @@ async def test_who_was_told_of_a_failure_is_gone_with_it(database_url: str) -> N
     database, away = opened(database_url)
     held: list[ReferenceType[Held]] = []
 
-    def fail(_: Rows) -> None:
+    def fail(_: Transaction) -> None:
         raise away("away")
 
     async def asking(*, writes: bool) -> None:
         own = Held()
         held.append(ref(own))
-        await (database.write(fail, again=False) if writes else database.read(fail))
+        await (database.write(fail, is_idempotent=False) if writes else database.read(fail))
 
     gc.disable()
     try:

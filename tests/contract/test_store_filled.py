@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.web_data import filled
-from foveate.session.totals import Per
+from benchmarks.web_data import fill_store
+from foveate.session.totals import TotalsGroup
 from foveate.store import open_store
 from tests.contract.test_store_totals_always import check
 
@@ -17,21 +17,21 @@ NOW = 1_794_744_000.0
 def test_a_filled_store_has_as_much_as_was_asked_for_and_its_totals_are_right(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/filled.sqlite"
 
-    filled(url, sessions=30, rows=4_000, now=NOW)
+    fill_store(url, sessions=30, rows=4_000, now=NOW)
 
     async def look() -> None:
         async with await open_store(url) as store:
             await check(store)
-            assert await store.totals.count() == (await store.sizes()).sessions == 30
-            ((_, totals),) = await store.totals.totals()
+            assert await store.totals.count_sessions() == (await store.sizes()).sessions == 30
+            ((_, totals),) = await store.totals.sum_totals()
             assert 4_000 == totals.calls > totals.requests > 3_500
             assert 0 < totals.breaks < totals.requests
             assert min(totals.failed, totals.unpriced) > 0
-            assert len(await store.totals.totals([Per.DAY], since=NOW - 31 * 86_400)) > 5
-            (fold, *_) = await store.journal.listed()
-            traced = await store.traces.listed(limit=9_999, session_id=fold.session_id)
+            assert len(await store.totals.sum_totals([TotalsGroup.DAY], since=NOW - 31 * 86_400)) > 5
+            (fold, *_) = await store.compactions.list_compactions()
+            traced = await store.traces.list_traces(limit=9_999, session_id=fold.session_id)
             assert any(one.trace.fold_id == fold.id for one in traced)
-            standing = await store.ledger.standing(["total"], now=NOW)
+            standing = await store.ledger.get_balances(["total"], now=NOW)
             assert standing["total"].spent == totals.dollars
 
     asyncio.run(look())

@@ -11,9 +11,23 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from foveate.errors import BadOption
-from foveate.fold.journal import Fold, Journal, Lease, Outcome, Use
+from foveate.fold.journal import (
+    ApplicationChange,
+    Compaction,
+    CompactionLease,
+    CompactionOutcome,
+    CompactionStore,
+)
 from foveate.store import Store, open_store
-from tests.kept import AGENT, FAILED, FOLD, FOLDED, fold, hashed, ids
+from tests.kept import (
+    AGENT,
+    COMPACTED_MESSAGES,
+    COMPACTION,
+    FAILED_COMPACTION,
+    compaction_ids,
+    hash_word,
+    make_compaction,
+)
 from tests.support.examples import limit_examples
 
 
@@ -23,20 +37,20 @@ async def store(database_url: str) -> AsyncIterator[Store]:
         yield opened
 
 
-def as_journal(store: Store) -> Journal:
+def as_journal(store: Store) -> CompactionStore:
     """The store is what the room asks for; mypy sees to it."""
-    return store.journal
+    return store.compactions
 
 
 async def test_a_fold_comes_back_as_it_was_recorded_with_every_turn_it_folded(store: Store) -> None:
     journal = as_journal(store)
 
-    assert await journal.record(FOLD, FOLDED, lease=None)
+    assert await journal.record(COMPACTION, COMPACTED_MESSAGES, lease=None)
 
-    assert await journal.fold(FOLD.id) == FOLD
-    assert await journal.folded(FOLD.id) == list(FOLDED)
-    assert await journal.fold("another") is None
-    assert await journal.folded("another") == []
+    assert await journal.get_compaction(COMPACTION.id) == COMPACTION
+    assert await journal.load_messages(COMPACTION.id) == list(COMPACTED_MESSAGES)
+    assert await journal.get_compaction("another") is None
+    assert await journal.load_messages("another") == []
 
 
 def new_name() -> str:
@@ -45,7 +59,7 @@ def new_name() -> str:
 
 
 FOLDS = st.builds(
-    Fold,
+    Compaction,
     id=st.builds(new_name),
     agent=st.just(AGENT),
     session_id=st.just("s"),
@@ -58,7 +72,7 @@ FOLDS = st.builds(
     model=st.sampled_from(["", "gpt-5.6", "extractive"]),
     cost=st.none() | st.decimals(allow_nan=False, allow_infinity=False, places=20),
     duration_seconds=st.floats(0, 1e6),
-    outcome=st.sampled_from(Outcome),
+    outcome=st.sampled_from(CompactionOutcome),
     compacted_at=st.floats(0, 4e9),
     undone_at=st.none() | st.floats(0, 4e9),
     limit_tokens=st.none() | st.integers(0, 2**53),
@@ -69,125 +83,135 @@ FOLDS = st.builds(
 @settings(max_examples=limit_examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(recorded=st.lists(st.tuples(FOLDS, st.lists(st.binary(max_size=20), max_size=4)), max_size=4))
 def test_any_fold_comes_back_to_the_last_digit_and_character(
-    database_url: str, recorded: list[tuple[Fold, list[bytes]]]
+    database_url: str, recorded: list[tuple[Compaction, list[bytes]]]
 ) -> None:
     async def check() -> None:
         async with await open_store(database_url) as store:
             for one, turns in recorded:
-                assert await store.journal.record(one, turns, lease=None)
+                assert await store.compactions.record(one, turns, lease=None)
             for one, turns in recorded:
-                again = await store.journal.fold(one.id)
+                again = await store.compactions.get_compaction(one.id)
                 assert again == one
                 assert str(again.cost) == str(one.cost)
-                assert await store.journal.folded(one.id) == turns
+                assert await store.compactions.load_messages(one.id) == turns
 
     asyncio.run(check())
 
 
 async def test_a_fold_that_is_recorded_twice_is_there_once_as_it_was_first(store: Store) -> None:
-    assert await store.journal.record(FOLD, FOLDED, lease=None)
+    assert await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=None)
 
-    assert await store.journal.record(replace(FOLD, summary="another"), FOLDED[:1], lease=None)
+    assert await store.compactions.record(
+        replace(COMPACTION, summary="another"), COMPACTED_MESSAGES[:1], lease=None
+    )
 
-    assert await store.journal.listed() == [FOLD]
-    assert await store.journal.folded(FOLD.id) == list(FOLDED)
+    assert await store.compactions.list_compactions() == [COMPACTION]
+    assert await store.compactions.load_messages(COMPACTION.id) == list(COMPACTED_MESSAGES)
 
 
 async def test_a_fold_that_took_in_an_earlier_one_keeps_only_what_is_new_and_gives_back_all(
     store: Store,
 ) -> None:
-    second = replace(FOLD, id="second", messages=6, earlier_id=FOLD.id)
-    third = replace(FOLD, id="third", messages=7, earlier_id="second")
-    await store.journal.record(FOLD, FOLDED, lease=None)
-    await store.journal.record(second, (b"5", b"6"), lease=None)
-    await store.journal.record(third, (b"7",), lease=None)
+    second = replace(COMPACTION, id="second", messages=6, earlier_id=COMPACTION.id)
+    third = replace(COMPACTION, id="third", messages=7, earlier_id="second")
+    await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=None)
+    await store.compactions.record(second, (b"5", b"6"), lease=None)
+    await store.compactions.record(third, (b"7",), lease=None)
 
-    assert await store.journal.folded("third") == [*FOLDED, b"5", b"6", b"7"]
-    assert await store.journal.folded("second") == [*FOLDED, b"5", b"6"]
-    assert await store.journal.folded(FOLD.id) == list(FOLDED)
+    assert await store.compactions.load_messages("third") == [*COMPACTED_MESSAGES, b"5", b"6", b"7"]
+    assert await store.compactions.load_messages("second") == [*COMPACTED_MESSAGES, b"5", b"6"]
+    assert await store.compactions.load_messages(COMPACTION.id) == list(COMPACTED_MESSAGES)
 
 
 async def test_what_was_folded_or_cut_somewhere_is_found_there_undone_or_not(store: Store) -> None:
-    journal = store.journal
-    for outcome in Outcome:
-        await journal.record(replace(FOLD, id=outcome.value, outcome=outcome), FOLDED, lease=None)
-    await journal.record(fold("undone"), FOLDED, lease=None)
-    await journal.record(fold("elsewhere", boundary=hashed("elsewhere")), FOLDED, lease=None)
+    journal = store.compactions
+    for outcome in CompactionOutcome:
+        await journal.record(
+            replace(COMPACTION, id=outcome.value, outcome=outcome), COMPACTED_MESSAGES, lease=None
+        )
+    await journal.record(make_compaction("undone"), COMPACTED_MESSAGES, lease=None)
+    await journal.record(
+        make_compaction("elsewhere", boundary=hash_word("elsewhere")), COMPACTED_MESSAGES, lease=None
+    )
     assert await journal.undo("undone", now=300.0)
 
     there = ["ok", "tool_result_truncated", "undone"]
-    assert ids(await journal.folds(AGENT, [FOLD.boundary])) == there
-    assert sorted(ids(await journal.folds(AGENT, [FOLD.boundary, hashed("elsewhere")]))) == [
+    assert compaction_ids(await journal.find_compactions(AGENT, [COMPACTION.boundary])) == there
+    assert sorted(
+        compaction_ids(await journal.find_compactions(AGENT, [COMPACTION.boundary, hash_word("elsewhere")]))
+    ) == [
         "elsewhere",
         *there,
     ]
-    assert await journal.folds("another agent", [FOLD.boundary]) == []
-    assert await journal.folds(AGENT, []) == []
+    assert await journal.find_compactions("another agent", [COMPACTION.boundary]) == []
+    assert await journal.find_compactions(AGENT, []) == []
 
 
 async def test_of_folds_the_longest_comes_first_and_then_the_newest(store: Store) -> None:
-    boundaries = [FOLD.boundary, hashed("later")]
-    await store.journal.record(fold("old", at=1.0), (), lease=None)
-    await store.journal.record(fold("new", at=2.0), (), lease=None)
-    await store.journal.record(
-        replace(fold("long", at=1.5), messages=9, boundary=boundaries[1]), (), lease=None
+    boundaries = [COMPACTION.boundary, hash_word("later")]
+    await store.compactions.record(make_compaction("old", at=1.0), (), lease=None)
+    await store.compactions.record(make_compaction("new", at=2.0), (), lease=None)
+    await store.compactions.record(
+        replace(make_compaction("long", at=1.5), messages=9, boundary=boundaries[1]), (), lease=None
     )
 
-    assert ids(await store.journal.folds(AGENT, boundaries)) == ["long", "new", "old"]
+    assert compaction_ids(await store.compactions.find_compactions(AGENT, boundaries)) == ["long", "new", "old"]
 
 
 async def test_a_fold_is_undone_once_and_its_turns_stay(store: Store) -> None:
-    await store.journal.record(FOLD, FOLDED, lease=None)
+    await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=None)
 
-    undone = await asyncio.gather(*(store.journal.undo(FOLD.id, now=300.0 + n) for n in range(5)))
+    undone = await asyncio.gather(*(store.compactions.undo(COMPACTION.id, now=300.0 + n) for n in range(5)))
 
     assert sorted(undone) == [False] * 4 + [True]
-    kept = await store.journal.fold(FOLD.id)
+    kept = await store.compactions.get_compaction(COMPACTION.id)
     assert kept
-    assert kept == replace(FOLD, undone_at=300.0 + undone.index(True))
-    assert await store.journal.folded(FOLD.id) == list(FOLDED)
-    assert not await store.journal.undo("another", now=300.0)
+    assert kept == replace(COMPACTION, undone_at=300.0 + undone.index(True))
+    assert await store.compactions.load_messages(COMPACTION.id) == list(COMPACTED_MESSAGES)
+    assert not await store.compactions.undo("another", now=300.0)
 
 
 async def test_a_fold_that_failed_cannot_be_undone(store: Store) -> None:
-    await store.journal.record(replace(FOLD, outcome=Outcome.FAILED), (), lease=None)
+    await store.compactions.record(replace(COMPACTION, outcome=CompactionOutcome.FAILED), (), lease=None)
 
-    assert not await store.journal.undo(FOLD.id, now=300.0)
+    assert not await store.compactions.undo(COMPACTION.id, now=300.0)
 
 
 async def test_folds_are_listed_newest_first_by_agent_session_and_time(store: Store) -> None:
     for number in range(5):
-        await store.journal.record(
-            fold(f"f{number}", at=float(number), session_id="s" if number % 2 else "t"), (), lease=None
+        await store.compactions.record(
+            make_compaction(f"f{number}", at=float(number), session_id="s" if number % 2 else "t"),
+            (),
+            lease=None,
         )
-    await store.journal.record(replace(fold("other", at=9.0), agent="bo"), (), lease=None)
+    await store.compactions.record(replace(make_compaction("other", at=9.0), agent="bo"), (), lease=None)
 
-    assert ids(await store.journal.listed()) == ["other", "f4", "f3", "f2", "f1", "f0"]
-    assert ids(await store.journal.listed(agent=AGENT, limit=2)) == ["f4", "f3"]
-    assert ids(await store.journal.listed(agent=AGENT, session_id="s")) == ["f3", "f1"]
-    assert ids(await store.journal.listed(agent=AGENT, before=2.0)) == ["f1", "f0"]
-    assert await store.journal.listed(agent="nobody") == []
+    assert compaction_ids(await store.compactions.list_compactions()) == ["other", "f4", "f3", "f2", "f1", "f0"]
+    assert compaction_ids(await store.compactions.list_compactions(agent=AGENT, limit=2)) == ["f4", "f3"]
+    assert compaction_ids(await store.compactions.list_compactions(agent=AGENT, session_id="s")) == ["f3", "f1"]
+    assert compaction_ids(await store.compactions.list_compactions(agent=AGENT, before=2.0)) == ["f1", "f0"]
+    assert await store.compactions.list_compactions(agent="nobody") == []
 
 
 @pytest.mark.slow
 async def test_a_model_of_an_impossible_name_is_refused_and_nothing_is_kept(store: Store) -> None:
     with pytest.raises(BadOption, match="model"):
-        await store.journal.record(replace(FOLD, model="gpt\0"), FOLDED, lease=None)
+        await store.compactions.record(replace(COMPACTION, model="gpt\0"), COMPACTED_MESSAGES, lease=None)
 
-    assert await store.journal.listed() == []
+    assert await store.compactions.list_compactions() == []
 
 
 async def test_money_is_not_rounded(store: Store) -> None:
-    await store.journal.record(replace(FOLD, cost=Decimal("0.1") + Decimal("0.2")), (), lease=None)
+    await store.compactions.record(replace(COMPACTION, cost=Decimal("0.1") + Decimal("0.2")), (), lease=None)
 
-    kept = await store.journal.fold(FOLD.id)
+    kept = await store.compactions.get_compaction(COMPACTION.id)
 
     assert kept
     assert kept.cost == Decimal("0.3")
 
 
 async def test_of_many_who_ask_at_once_one_may_fold(store: Store) -> None:
-    asked = [store.journal.lease("s", f"h{n}", ttl_seconds=300, now=1000.0) for n in range(20)]
+    asked = [store.compactions.acquire_lease("s", f"h{n}", ttl_seconds=300, now=1000.0) for n in range(20)]
 
     leases = [lease for lease in await asyncio.gather(*asked) if lease]
 
@@ -195,12 +219,12 @@ async def test_of_many_who_ask_at_once_one_may_fold(store: Store) -> None:
 
 
 async def test_the_right_to_fold_one_session_is_none_to_fold_another(store: Store) -> None:
-    lease = await store.journal.lease("t", "me", ttl_seconds=300, now=1000.0)
-    await store.journal.lease("s", "me", ttl_seconds=300, now=1000.0)
+    lease = await store.compactions.acquire_lease("t", "me", ttl_seconds=300, now=1000.0)
+    await store.compactions.acquire_lease("s", "me", ttl_seconds=300, now=1000.0)
 
     assert lease
-    assert not await store.journal.record(FOLD, FOLDED, lease=lease)
-    assert await store.journal.fold(FOLD.id) is None
+    assert not await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=lease)
+    assert await store.compactions.get_compaction(COMPACTION.id) is None
 
 
 @dataclass
@@ -210,9 +234,9 @@ class Right:
     holder: str = ""
     fence: int = 0
     expires_at: float = 0.0
-    given: list[Lease] = field(default_factory=list)
+    given: list[CompactionLease] = field(default_factory=list)
 
-    def is_of(self, lease: Lease) -> bool:
+    def is_of(self, lease: CompactionLease) -> bool:
         return (self.holder, self.fence) == (lease.holder, lease.fence)
 
 
@@ -248,10 +272,10 @@ def test_a_late_one_can_neither_release_nor_renew_nor_record(
                     now += what
                 elif isinstance(what, str):
                     free = not right.holder or right.expires_at <= now
-                    lease = await store.journal.lease(name, what, ttl_seconds=10.0, now=now)
+                    lease = await store.compactions.acquire_lease(name, what, ttl_seconds=10.0, now=now)
                     assert (lease is not None) == free
                     if lease:
-                        assert lease == Lease(
+                        assert lease == CompactionLease(
                             session_id=name, holder=what, fence=right.fence + 1, expires_at=now + 10.0
                         )
                         right = Right(what, lease.fence, lease.expires_at, [*right.given, lease])
@@ -259,23 +283,27 @@ def test_a_late_one_can_neither_release_nor_renew_nor_record(
                     lease = right.given[what % len(right.given)]
                     await do_by_lease(store, step, lease, right, now, f"{name} {number}")
 
-    async def do_by_lease(store: Store, step: str, lease: Lease, right: Right, now: float, new: str) -> None:
+    async def do_by_lease(
+        store: Store, step: str, lease: CompactionLease, right: Right, now: float, new: str
+    ) -> None:
         own = right.is_of(lease)
         match step:
             case "renew":
-                longer = await store.journal.renew(lease, ttl_seconds=10.0, now=now)
+                longer = await store.compactions.renew_lease(lease, ttl_seconds=10.0, now=now)
                 assert longer == (replace(lease, expires_at=now + 10.0) if own else None)
                 if own:
                     right.expires_at = now + 10.0
             case "release":
-                await store.journal.release(lease)
+                await store.compactions.release_lease(lease)
                 if own:
                     right.holder = ""
             case _:
-                kept = await store.journal.record(fold(new, session_id=lease.session_id), FOLDED, lease=lease)
+                kept = await store.compactions.record(
+                    make_compaction(new, session_id=lease.session_id), COMPACTED_MESSAGES, lease=lease
+                )
                 assert kept == own
-                assert bool(await store.journal.fold(new)) == own
-                assert bool(await store.journal.folded(new)) == own
+                assert bool(await store.compactions.get_compaction(new)) == own
+                assert bool(await store.compactions.load_messages(new)) == own
 
     asyncio.run(check())
 
@@ -284,23 +312,23 @@ async def test_when_a_fold_came_into_use_is_kept_once_for_each_message_and_the_l
     store: Store,
 ) -> None:
     uses = [
-        Use(fold_id=fold_id, tip=hashed(at), messages=at, is_used=is_used)
+        ApplicationChange(compaction_id=fold_id, last_hash=hash_word(at), messages=at, is_applied=is_used)
         for fold_id, at, is_used in (("a", 9, True), ("a", 12, False), ("b", 9, None))
     ]
-    await store.journal.used(uses)
-    await store.journal.used(uses[:1])
+    await store.compactions.record_application_changes(uses)
+    await store.compactions.record_application_changes(uses[:1])
 
-    assert await store.journal.uses([]) == []
-    assert await store.journal.uses(["never"]) == []
-    assert sorted(await store.journal.uses(["a", "b", "b"]), key=uses.index) == uses
-    await store.journal.used([replace(uses[0], is_used=None)])
-    assert replace(uses[0], is_used=None) in await store.journal.uses(["a"])
+    assert await store.compactions.list_application_changes([]) == []
+    assert await store.compactions.list_application_changes(["never"]) == []
+    assert sorted(await store.compactions.list_application_changes(["a", "b", "b"]), key=uses.index) == uses
+    await store.compactions.record_application_changes([replace(uses[0], is_applied=None)])
+    assert replace(uses[0], is_applied=None) in await store.compactions.list_application_changes(["a"])
 
 
 async def test_why_a_fold_failed_is_kept_however_it_is_said(store: Store) -> None:
-    assert await store.journal.record(FAILED, (), lease=None)
-    long = replace(FAILED, id="long", reason="x" * 9_999)
-    assert await store.journal.record(long, (), lease=None)
+    assert await store.compactions.record(FAILED_COMPACTION, (), lease=None)
+    long = replace(FAILED_COMPACTION, id="long", reason="x" * 9_999)
+    assert await store.compactions.record(long, (), lease=None)
 
-    assert await store.journal.fold(FAILED.id) == FAILED
-    assert await store.journal.fold("long") == replace(long, reason="x" * 2_000)
+    assert await store.compactions.get_compaction(FAILED_COMPACTION.id) == FAILED_COMPACTION
+    assert await store.compactions.get_compaction("long") == replace(long, reason="x" * 2_000)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from foveate.session.turns import Move
+from foveate.session.turns import SessionUpdate
 from foveate.store import Store, open_store
-from foveate.store.database import Database, T, Work
+from foveate.store.database import Database, T, TransactionCallback
 from foveate.store.postgres import PostgresDatabase
 from foveate.store.sqlite import SQLiteDatabase
-from tests.kept import session, turns
+from tests.kept import make_session, make_turns
 
 DAY = 86_400.0
 YEAR = 365 * DAY
@@ -32,14 +32,14 @@ class Slow:
     answers: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
-    def where(self) -> str:
-        return self.database.where
+    def location(self) -> str:
+        return self.database.location
 
-    async def read(self, work: Work[T]) -> T:
-        return await self.database.read(work)
+    async def read(self, callback: TransactionCallback[T]) -> T:
+        return await self.database.read(callback)
 
-    async def write(self, work: Work[T], *, again: bool) -> T:
-        result = await self.database.write(work, again=again)
+    async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:
+        result = await self.database.write(callback, is_idempotent=is_idempotent)
         self.done.set()
         await self.answers.wait()
         return result
@@ -56,7 +56,7 @@ class Slow:
 
 async def broken_off(store: Store, slow: Slow) -> None:
     """Ask for the right to fold, and break off when it is taken and not told yet."""
-    asking = asyncio.ensure_future(store.journal.lease("s", "gone", ttl_seconds=300, now=1000.0))
+    asking = asyncio.ensure_future(store.compactions.acquire_lease("s", "gone", ttl_seconds=300, now=1000.0))
     await slow.done.wait()
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -72,7 +72,7 @@ async def test_whoever_breaks_off_while_asking_for_the_right_to_fold_does_not_ho
     await broken_off(store, slow)
 
     for _ in range(500):
-        new = await store.journal.lease("s", "next", ttl_seconds=300, now=1001.0)
+        new = await store.compactions.acquire_lease("s", "next", ttl_seconds=300, now=1001.0)
         if new:
             break
         await asyncio.sleep(0.01)
@@ -90,39 +90,39 @@ async def test_a_store_that_is_closed_at_once_gives_back_first_what_nobody_waits
     await store.close()
 
     async with await open_store(database_url) as later:
-        assert await later.journal.lease("s", "next", ttl_seconds=300, now=1001.0)
+        assert await later.compactions.acquire_lease("s", "next", ttl_seconds=300, now=1001.0)
 
 
 async def test_whoever_breaks_off_takes_nothing_from_who_holds_the_right(database_url: str) -> None:
     slow = Slow(opened(database_url))
     async with await open_store(database_url) as other:
-        lease = await other.journal.lease("s", "holder", ttl_seconds=300, now=1000.0)
+        lease = await other.compactions.acquire_lease("s", "holder", ttl_seconds=300, now=1000.0)
         store = Store(slow)
         await broken_off(store, slow)
         await store.close()
 
         assert lease
-        assert await other.journal.renew(lease, ttl_seconds=300, now=1100.0)
+        assert await other.compactions.renew_lease(lease, ttl_seconds=300, now=1100.0)
 
 
 @pytest.mark.parametrize("ahead", [601.0, DAY, 10 * YEAR])
 async def test_a_lease_of_somebody_whose_clock_was_ahead_is_taken_over(database_url: str, ahead: float) -> None:
     """FOLD 6: a crashed folder does not block the session."""
     async with await open_store(database_url) as store:
-        lost = await store.journal.lease("s", "ahead", ttl_seconds=300, now=1000.0 + ahead)
+        lost = await store.compactions.acquire_lease("s", "ahead", ttl_seconds=300, now=1000.0 + ahead)
         assert lost
 
-        new = await store.journal.lease("s", "right", ttl_seconds=300, now=1000.0)
+        new = await store.compactions.acquire_lease("s", "right", ttl_seconds=300, now=1000.0)
 
         assert new
-        assert await store.journal.renew(lost, ttl_seconds=300, now=1000.0 + ahead) is None
+        assert await store.compactions.renew_lease(lost, ttl_seconds=300, now=1000.0 + ahead) is None
 
 
 async def test_clocks_that_disagree_a_little_part_nobody_from_a_lease(database_url: str) -> None:
     async with await open_store(database_url) as store:
-        assert await store.journal.lease("s", "ahead", ttl_seconds=300, now=1200.0)
+        assert await store.compactions.acquire_lease("s", "ahead", ttl_seconds=300, now=1200.0)
 
-        assert await store.journal.lease("s", "right", ttl_seconds=300, now=1000.0) is None
+        assert await store.compactions.acquire_lease("s", "right", ttl_seconds=300, now=1000.0) is None
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
@@ -131,12 +131,14 @@ async def test_a_lease_of_somebody_whose_clock_was_ahead_keeps_no_session(
 ) -> None:
     async with await open_store(database_url) as store:
         if is_kept:
-            await store.turns.keep([Move(session=session("s", 2, seen_at=1 * DAY), turns=turns("s", 0, 2))])
-        await store.journal.lease("s", "ahead", ttl_seconds=300, now=10 * YEAR)
+            await store.sessions.save(
+                [SessionUpdate(session=make_session("s", 2, seen_at=1 * DAY), turns=make_turns("s", 0, 2))]
+            )
+        await store.compactions.acquire_lease("s", "ahead", ttl_seconds=300, now=10 * YEAR)
 
-        forgotten = await store.forget(keep_days=5, now=10 * DAY)
+        forgotten = await store.prune(keep_days=5, now=10 * DAY)
 
         assert forgotten.sessions == is_kept
-        new = await store.journal.lease("s", "right", ttl_seconds=300, now=10 * DAY)
+        new = await store.compactions.acquire_lease("s", "right", ttl_seconds=300, now=10 * DAY)
         assert new
         assert new.fence == 1, "of the old lease nothing is left"

@@ -8,12 +8,22 @@ from decimal import Decimal
 import pytest
 from msgspec import structs
 
-from foveate.cost.caps import accounts_of
-from foveate.cost.ledger import Ledger, Over, Standing
+from foveate.cost.caps import list_accounts
+from foveate.cost.ledger import AccountBalance, AccountOverLimit, Ledger
 from foveate.errors import BadOption
 from foveate.store import Store, open_store
 from foveate.values import Savings
-from tests.billed import CALL, ENTRY, NOON, call, entry, reservation, reserve, settle_one, standing
+from tests.billed import (
+    CALL,
+    CHARGE,
+    NOON,
+    make_call,
+    make_charge,
+    make_reservation,
+    make_standing,
+    reserve,
+    settle_one,
+)
 
 
 @pytest.fixture
@@ -29,81 +39,81 @@ def ledger(store: Store) -> Ledger:
 
 
 async def settle(ledger: Ledger, id_: str, dollars: str | None, *, at: float = NOON) -> bool:
-    billed = entry(call(id_, at=at), dollars)
-    return await settle_one(ledger, billed, accounts=accounts_of(billed.call))
+    billed = make_charge(make_call(id_, at=at), dollars)
+    return await settle_one(ledger, billed, accounts=list_accounts(billed.call))
 
 
-async def total(ledger: Ledger, *, now: float = NOON) -> Standing:
+async def total(ledger: Ledger, *, now: float = NOON) -> AccountBalance:
     """What is spent and what is reserved in all."""
-    return (await ledger.standing(["total"], now=now))["total"]
+    return (await ledger.get_balances(["total"], now=now))["total"]
 
 
 async def booked(ledger: Ledger) -> list[tuple[str, Decimal | None]]:
-    return [(one.call.id, one.dollars) async for one in ledger.entries()]
+    return [(one.call.id, one.dollars) async for one in ledger.list_charges()]
 
 
 async def test_what_is_reserved_is_told_of_every_account_with_a_limit_and_gone_once_it_is_settled(
     ledger: Ledger,
 ) -> None:
-    found = await ledger.reserve(reservation(CALL, "0.5", {"total": Decimal(1)}), now=NOON)
+    found = await ledger.reserve(make_reservation(CALL, "0.5", {"total": Decimal(1)}), now=NOON)
 
-    assert found == {"total": standing(0, "0.5")}
-    assert await ledger.standing(accounts_of(CALL), now=NOON) == dict.fromkeys(
-        accounts_of(CALL), standing(0, "0.5")
+    assert found == {"total": make_standing(0, "0.5")}
+    assert await ledger.get_balances(list_accounts(CALL), now=NOON) == dict.fromkeys(
+        list_accounts(CALL), make_standing(0, "0.5")
     )
-    assert await settle_one(ledger, entry(CALL, "0.2"), accounts=accounts_of(CALL))
-    assert await ledger.standing(accounts_of(CALL), now=NOON) == dict.fromkeys(
-        accounts_of(CALL), standing("0.2", 0)
+    assert await settle_one(ledger, make_charge(CALL, "0.2"), accounts=list_accounts(CALL))
+    assert await ledger.get_balances(list_accounts(CALL), now=NOON) == dict.fromkeys(
+        list_accounts(CALL), make_standing("0.2", 0)
     )
 
 
 async def test_an_account_that_nothing_was_booked_on_is_at_zero(ledger: Ledger) -> None:
-    assert await ledger.standing(["session new", "agent new"], now=NOON) == {
-        "session new": standing(0),
-        "agent new": standing(0),
+    assert await ledger.get_balances(["session new", "agent new"], now=NOON) == {
+        "session new": make_standing(0),
+        "agent new": make_standing(0),
     }
-    assert await ledger.standing([], now=NOON) == {}
+    assert await ledger.get_balances([], now=NOON) == {}
 
 
 async def test_a_cap_is_filled_to_the_last_picodollar_and_not_beyond(ledger: Ledger) -> None:
-    assert await reserve(ledger, call("a"), "0.999999999999", total=1)
-    assert not await reserve(ledger, call("b"), "0.000000000002", total=1)
-    assert await reserve(ledger, call("c"), "0.000000000001", total=1)
-    assert not await reserve(ledger, call("d"), "0.000000000001", total=1)
+    assert await reserve(ledger, make_call("a"), "0.999999999999", total=1)
+    assert not await reserve(ledger, make_call("b"), "0.000000000002", total=1)
+    assert await reserve(ledger, make_call("c"), "0.000000000001", total=1)
+    assert not await reserve(ledger, make_call("d"), "0.000000000001", total=1)
 
 
 async def test_less_than_a_picodollar_is_reserved_as_one(ledger: Ledger) -> None:
-    assert await reserve(ledger, call("a"), "0.0000000000001", total=1)
-    assert await total(ledger) == standing(0, "0.000000000001")
+    assert await reserve(ledger, make_call("a"), "0.0000000000001", total=1)
+    assert await total(ledger) == make_standing(0, "0.000000000001")
 
 
 async def test_where_one_account_has_no_room_nothing_is_reserved_of_any(ledger: Ledger) -> None:
-    assert await reserve(ledger, call("a"), "0.7", session=1, agent=5)
+    assert await reserve(ledger, make_call("a"), "0.7", session=1, agent=5)
 
     over = await ledger.reserve(
-        reservation(call("b"), "0.4", {"session s": Decimal(1), "agent ana": Decimal(5)}), now=NOON
+        make_reservation(make_call("b"), "0.4", {"session s": Decimal(1), "agent ana": Decimal(5)}), now=NOON
     )
 
-    assert over == Over(account="session s", limit=Decimal(1), standing=standing(0, "0.7"))
-    assert await total(ledger) == standing(0, "0.7")
+    assert over == AccountOverLimit(account="session s", limit=Decimal(1), balance=make_standing(0, "0.7"))
+    assert await total(ledger) == make_standing(0, "0.7")
     assert not await ledger.release("b")
-    assert await reserve(ledger, call("c", session_id="another"), "0.4", session=1, agent=5)
+    assert await reserve(ledger, make_call("c", session_id="another"), "0.4", session=1, agent=5)
 
 
 async def test_an_account_without_a_limit_is_only_added_to(ledger: Ledger) -> None:
     for number in range(3):
-        assert await reserve(ledger, call(f"{number}"), "400")
+        assert await reserve(ledger, make_call(f"{number}"), "400")
 
-    assert await total(ledger) == standing(0, 1200)
+    assert await total(ledger) == make_standing(0, 1200)
 
 
 async def test_reserving_twice_for_a_call_reserves_once(ledger: Ledger) -> None:
-    wanted = reservation(CALL, "0.6", {"total": Decimal(1)})
+    wanted = make_reservation(CALL, "0.6", {"total": Decimal(1)})
     first = await ledger.reserve(wanted, now=NOON)
 
     assert await ledger.reserve(wanted, now=NOON) == first
     assert await ledger.reserve(replace(wanted, dollars=Decimal(100)), now=NOON) == first
-    assert await total(ledger) == standing(0, "0.6")
+    assert await total(ledger) == make_standing(0, "0.6")
 
 
 async def test_settling_twice_books_once_as_it_was_first(ledger: Ledger) -> None:
@@ -111,62 +121,62 @@ async def test_settling_twice_books_once_as_it_was_first(ledger: Ledger) -> None
 
     assert not await settle(ledger, "a", "0.3")
     assert await booked(ledger) == [("a", Decimal("0.2"))]
-    assert await total(ledger) == standing("0.2", 0)
+    assert await total(ledger) == make_standing("0.2", 0)
 
 
 async def test_a_call_that_was_never_reserved_is_booked_all_the_same(ledger: Ledger) -> None:
     assert await settle(ledger, "a", "0.2")
-    assert await total(ledger) == standing("0.2", 0)
+    assert await total(ledger) == make_standing("0.2", 0)
 
 
 async def test_what_is_released_is_free_and_nothing_is_booked(ledger: Ledger) -> None:
-    assert await reserve(ledger, call("a"), "0.6", total=1)
+    assert await reserve(ledger, make_call("a"), "0.6", total=1)
 
     assert await ledger.release("a")
 
-    assert await total(ledger) == standing(0, 0)
+    assert await total(ledger) == make_standing(0, 0)
     assert await booked(ledger) == []
     assert not await ledger.release("a")
     assert not await ledger.release("never")
-    assert await total(ledger) == standing(0, 0)
+    assert await total(ledger) == make_standing(0, 0)
 
 
 async def test_releasing_after_settling_does_nothing_and_settling_after_releasing_books(ledger: Ledger) -> None:
-    assert await reserve(ledger, call("a"), "0.6", total=1)
+    assert await reserve(ledger, make_call("a"), "0.6", total=1)
     assert await settle(ledger, "a", "0.2")
     assert not await ledger.release("a")
-    assert await total(ledger) == standing("0.2", 0)
+    assert await total(ledger) == make_standing("0.2", 0)
 
-    assert await reserve(ledger, call("b"), "0.6", total=1)
+    assert await reserve(ledger, make_call("b"), "0.6", total=1)
     assert await ledger.release("b")
     assert await settle(ledger, "b", "0.3")
-    assert await total(ledger) == standing("0.5", 0)
+    assert await total(ledger) == make_standing("0.5", 0)
 
 
 async def test_what_was_reserved_is_free_again_when_its_time_is_up_and_is_booked_when_it_comes(
     ledger: Ledger,
 ) -> None:
-    assert await reserve(ledger, call("late"), "0.6", total=1)
+    assert await reserve(ledger, make_call("late"), "0.6", total=1)
 
-    assert not await reserve(ledger, call("early"), "0.6", now=NOON + 1199.9, total=1)
-    assert await total(ledger, now=NOON + 1199.9) == standing(0, "0.6")
-    assert await reserve(ledger, call("next"), "0.6", now=NOON + 1200, total=1)
-    assert await total(ledger, now=NOON + 1200) == standing(0, "0.6")
+    assert not await reserve(ledger, make_call("early"), "0.6", now=NOON + 1199.9, total=1)
+    assert await total(ledger, now=NOON + 1199.9) == make_standing(0, "0.6")
+    assert await reserve(ledger, make_call("next"), "0.6", now=NOON + 1200, total=1)
+    assert await total(ledger, now=NOON + 1200) == make_standing(0, "0.6")
 
     assert await settle(ledger, "late", "0.5")
-    assert await total(ledger, now=NOON + 1200) == standing("0.5", "0.6")
+    assert await total(ledger, now=NOON + 1200) == make_standing("0.5", "0.6")
     assert await settle(ledger, "next", "0.6")
-    assert await total(ledger, now=NOON + 1200) == standing("1.1", 0)
+    assert await total(ledger, now=NOON + 1200) == make_standing("1.1", 0)
 
 
 async def test_however_many_have_run_out_all_of_it_is_free(ledger: Ledger) -> None:
     """More than are freed in one transaction: a gateway with many calls under way was killed."""
-    dead = [reserve(ledger, call(f"dead {number}"), "0.01", total=3) for number in range(300)]
+    dead = [reserve(ledger, make_call(f"dead {number}"), "0.01", total=3) for number in range(300)]
     assert all(await asyncio.gather(*dead))
-    assert not await reserve(ledger, call("too early"), "1", total=3)
+    assert not await reserve(ledger, make_call("too early"), "1", total=3)
 
-    assert await reserve(ledger, call("next"), "3", now=NOON + 1200, total=3)
-    assert await total(ledger, now=NOON + 1200) == standing(0, 3)
+    assert await reserve(ledger, make_call("next"), "3", now=NOON + 1200, total=3)
+    assert await total(ledger, now=NOON + 1200) == make_standing(0, 3)
     assert await ledger.release("next")
     for number in range(300):
         assert not await ledger.release(f"dead {number}")
@@ -174,122 +184,122 @@ async def test_however_many_have_run_out_all_of_it_is_free(ledger: Ledger) -> No
 
 async def test_looking_at_accounts_counts_nothing_that_has_run_out(ledger: Ledger) -> None:
     for number in range(70):
-        assert await reserve(ledger, call(f"dead {number}"), "0.01")
+        assert await reserve(ledger, make_call(f"dead {number}"), "0.01")
 
-    assert await total(ledger, now=NOON + 1200) == standing(0, 0)
+    assert await total(ledger, now=NOON + 1200) == make_standing(0, 0)
 
 
 async def test_looking_at_accounts_frees_nothing_whatever_clock_one_has(ledger: Ledger) -> None:
     """Was: `foveate cost caps` on a machine whose clock is ahead let calls of all others overshoot."""
-    assert await reserve(ledger, call("a"), "0.6", session=1, total=1)
-    assert await reserve(ledger, call("later", session_id="another"), "0.3", now=NOON + 60, total=1)
+    assert await reserve(ledger, make_call("a"), "0.6", session=1, total=1)
+    assert await reserve(ledger, make_call("later", session_id="another"), "0.3", now=NOON + 60, total=1)
 
-    looked = await ledger.standing(["session another", "session s", "total"], now=NOON + 1200)
+    looked = await ledger.get_balances(["session another", "session s", "total"], now=NOON + 1200)
 
     assert looked == {
-        "session another": standing(0, "0.3"),
-        "session s": standing(0),
-        "total": standing(0, "0.3"),
+        "session another": make_standing(0, "0.3"),
+        "session s": make_standing(0),
+        "total": make_standing(0, "0.3"),
     }
-    assert await total(ledger) == standing(0, "0.9")
-    assert not await reserve(ledger, call("b"), "0.6", total=1)
+    assert await total(ledger) == make_standing(0, "0.9")
+    assert not await reserve(ledger, make_call("b"), "0.6", total=1)
     assert await ledger.release("a")
 
 
 async def test_a_bill_of_unknown_price_is_charged_as_what_was_reserved_for_it(ledger: Ledger) -> None:
     """Was $0: a client that cut its streams before the bill came was held to no cap."""
-    assert await reserve(ledger, call("a"), "0.6", total=1)
+    assert await reserve(ledger, make_call("a"), "0.6", total=1)
 
     assert await settle(ledger, "a", None)
 
     assert await booked(ledger) == [("a", None)]
-    assert await ledger.standing(accounts_of(CALL), now=NOON) == dict.fromkeys(
-        accounts_of(CALL), standing("0.6", 0)
+    assert await ledger.get_balances(list_accounts(CALL), now=NOON) == dict.fromkeys(
+        list_accounts(CALL), make_standing("0.6", 0)
     )
-    assert not await reserve(ledger, call("b"), "0.6", total=1)
-    (added,) = await ledger.sums([])
+    assert not await reserve(ledger, make_call("b"), "0.6", total=1)
+    (added,) = await ledger.sum_charges([])
     assert (added.calls, added.unknown_calls, added.dollars) == (1, 1, Decimal(0))
 
 
 async def test_a_bill_of_unknown_price_is_charged_as_it_says_itself(ledger: Ledger) -> None:
     for number, (charge, reserved) in enumerate([("0", "0.6"), ("0.2", "0.6"), ("0.1", None)]):
-        billed = structs.replace(entry(call(f"{number}"), None), charge=Decimal(charge))
+        billed = structs.replace(make_charge(make_call(f"{number}"), None), charge=Decimal(charge))
         if reserved:
             assert await reserve(ledger, billed.call, reserved, total=1)
-        assert await settle_one(ledger, billed, accounts=accounts_of(billed.call))
+        assert await settle_one(ledger, billed, accounts=list_accounts(billed.call))
 
-    assert await total(ledger) == standing("0.3", 0)
+    assert await total(ledger) == make_standing("0.3", 0)
     assert await booked(ledger) == [("0", None), ("1", None), ("2", None)]
 
 
 async def test_a_bill_of_unknown_price_that_nothing_was_reserved_for_is_charged_nothing(ledger: Ledger) -> None:
-    assert await reserve(ledger, call("gone"), "0.6", total=1)
+    assert await reserve(ledger, make_call("gone"), "0.6", total=1)
     assert await ledger.release("gone")
     assert await settle(ledger, "gone", None)
     assert await settle(ledger, "never", None)
     # What a cap allows without knowing its price is reserved as the least that there is.
-    assert await reserve(ledger, call("allowed"), "0.000000000001", total=1)
+    assert await reserve(ledger, make_call("allowed"), "0.000000000001", total=1)
     assert await settle(ledger, "allowed", None)
 
-    assert await total(ledger) == standing(0, 0)
+    assert await total(ledger) == make_standing(0, 0)
 
 
 async def test_a_charge_says_nothing_where_the_price_is_known(ledger: Ledger) -> None:
-    billed = structs.replace(entry(CALL, "0.2"), charge=Decimal("0.5"))
+    billed = structs.replace(make_charge(CALL, "0.2"), charge=Decimal("0.5"))
 
-    assert await settle_one(ledger, billed, accounts=accounts_of(CALL))
+    assert await settle_one(ledger, billed, accounts=list_accounts(CALL))
 
-    assert await total(ledger) == standing("0.2", 0)
+    assert await total(ledger) == make_standing("0.2", 0)
 
 
 async def test_a_call_that_is_settled_again_leaves_nothing_reserved(ledger: Ledger) -> None:
     """Was a leak: what is reserved under the id of a call that is booked stood until its time was up."""
     assert await settle(ledger, "a", "0.2")
-    assert await reserve(ledger, call("a"), "0.6", total=1)
+    assert await reserve(ledger, make_call("a"), "0.6", total=1)
 
     assert not await settle(ledger, "a", None)
 
-    assert await total(ledger) == standing("0.2", 0)
+    assert await total(ledger) == make_standing("0.2", 0)
 
 
 async def test_a_limit_is_no_higher_than_it_says(ledger: Ledger) -> None:
     """What of a cap is less than a picodollar cannot be spent."""
-    wanted = reservation(CALL, "0.000000000001", {"total": Decimal("0.0000000000009")})
+    wanted = make_reservation(CALL, "0.000000000001", {"total": Decimal("0.0000000000009")})
 
     found = await ledger.reserve(wanted, now=NOON)
 
-    assert found == Over(account="total", limit=Decimal(0), standing=standing(0))
+    assert found == AccountOverLimit(account="total", limit=Decimal(0), balance=make_standing(0))
 
 
 async def test_days_have_accounts_of_their_own(ledger: Ledger) -> None:
     assert await settle(ledger, "today", "0.2")
     assert await settle(ledger, "tomorrow", "0.3", at=NOON + 86_400)
 
-    assert await ledger.standing(["day 2026-11-15", "day 2026-11-16 of ana", "agent ana"], now=NOON) == {
-        "day 2026-11-15": standing("0.2"),
-        "day 2026-11-16 of ana": standing("0.3"),
-        "agent ana": standing("0.5"),
+    assert await ledger.get_balances(["day 2026-11-15", "day 2026-11-16 of ana", "agent ana"], now=NOON) == {
+        "day 2026-11-15": make_standing("0.2"),
+        "day 2026-11-16 of ana": make_standing("0.3"),
+        "agent ana": make_standing("0.5"),
     }
 
 
 @pytest.mark.parametrize("wrong", ["-0.01", "NaN", "Infinity", "5e6"])
 async def test_dollars_that_cannot_be_are_refused_and_nothing_is_kept(ledger: Ledger, wrong: str) -> None:
     with pytest.raises(BadOption, match="dollars"):
-        await reserve(ledger, call("a"), wrong, total=1)
+        await reserve(ledger, make_call("a"), wrong, total=1)
     with pytest.raises(BadOption, match="dollars"):
         await settle(ledger, "a", wrong)
 
     assert await booked(ledger) == []
-    assert await total(ledger) == standing(0, 0)
+    assert await total(ledger) == make_standing(0, 0)
 
 
 async def test_a_bill_is_kept_where_what_was_expected_or_saved_cannot_be(ledger: Ledger) -> None:
     """Defect: a request for 1e30 answers made the price of the one that came unknown."""
-    bill = structs.replace(ENTRY, estimated_dollars=Decimal("1e30"), savings=Savings(context=Decimal("-1e30")))
+    bill = structs.replace(CHARGE, estimated_dollars=Decimal("1e30"), savings=Savings(context=Decimal("-1e30")))
 
     assert await settle_one(ledger, bill, accounts=["total"])
 
-    (kept,) = [one async for one in ledger.entries()]
+    (kept,) = [one async for one in ledger.list_charges()]
     assert kept == structs.replace(bill, estimated_dollars=None, savings=Savings())
 
 
@@ -303,60 +313,62 @@ async def test_more_than_an_account_can_hold_is_spent_no_further_and_the_ledger_
     stands = await total(ledger)
     assert Decimal(4_611_686) < stands.spent < Decimal(4_611_687)
     assert not stands.reserved
-    (added,) = await ledger.sums([])
+    (added,) = await ledger.sum_charges([])
     assert added.dollars == 4 * 4_611_686
-    assert not await reserve(ledger, call("next"), "0.01", total=4_611_686)
+    assert not await reserve(ledger, make_call("next"), "0.01", total=4_611_686)
 
 
 async def test_more_reservations_than_can_be_added_up_are_refused(ledger: Ledger) -> None:
-    assert await reserve(ledger, call("a"), "4611686")
+    assert await reserve(ledger, make_call("a"), "4611686")
 
     with pytest.raises(BadOption, match=r"more dollars are reserved of .* than can be kept"):
-        await reserve(ledger, call("b"), "4611686")
+        await reserve(ledger, make_call("b"), "4611686")
 
-    assert await total(ledger) == standing(0, 4_611_686)
+    assert await total(ledger) == make_standing(0, 4_611_686)
 
 
 async def test_no_bill_is_refused_for_a_name_that_a_database_cannot_hold(ledger: Ledger) -> None:
-    odd = structs.replace(call("a\0"), agent="an\0a", session_id="\ud83d", model="m\0", provider="p\udc00")
-    wanted = reservation(odd, "0.5", {f"agent {odd.agent}": Decimal(1)})
+    odd = structs.replace(make_call("a\0"), agent="an\0a", session_id="\ud83d", model="m\0", provider="p\udc00")
+    wanted = make_reservation(odd, "0.5", {f"agent {odd.agent}": Decimal(1)})
 
     found = await ledger.reserve(wanted, now=NOON)
-    assert not isinstance(found, Over)
-    assert found == {"agent an\0a": standing(0, "0.5")}
-    assert isinstance(await ledger.reserve(replace(wanted, call_id="b", dollars=Decimal(1)), now=NOON), Over)
-    assert await settle_one(ledger, entry(odd, "0.2"), accounts=accounts_of(odd))
+    assert not isinstance(found, AccountOverLimit)
+    assert found == {"agent an\0a": make_standing(0, "0.5")}
+    assert isinstance(
+        await ledger.reserve(replace(wanted, call_id="b", dollars=Decimal(1)), now=NOON), AccountOverLimit
+    )
+    assert await settle_one(ledger, make_charge(odd, "0.2"), accounts=list_accounts(odd))
 
-    assert await ledger.standing(["agent an\0a"], now=NOON) == {"agent an\0a": standing("0.2", 0)}
-    assert [one.call.model async for one in ledger.entries(agent=odd.agent, session_id=odd.session_id)] == [
-        "m\ufffd"
-    ]
+    assert await ledger.get_balances(["agent an\0a"], now=NOON) == {"agent an\0a": make_standing("0.2", 0)}
+    assert [
+        one.call.model async for one in ledger.list_charges(agent=odd.agent, session_id=odd.session_id)
+    ] == ["m\ufffd"]
 
 
 async def test_what_is_renewed_runs_out_later_and_what_is_gone_is_told(ledger: Ledger) -> None:
     for id_ in "abcd":
-        assert await reserve(ledger, call(id_), "0.2", total=1)
+        assert await reserve(ledger, make_call(id_), "0.2", total=1)
     await settle(ledger, "b", "0.1")
     await ledger.release("c")
 
     found = await ledger.renew(["a", "b", "c", "never"], expires_at=NOON + 5000)
 
     assert found == {"a"}
-    assert await total(ledger, now=NOON + 1199) == standing("0.1", "0.4")
-    assert await total(ledger, now=NOON + 4999) == standing("0.1", "0.2")
-    assert await total(ledger, now=NOON + 5000) == standing("0.1")
+    assert await total(ledger, now=NOON + 1199) == make_standing("0.1", "0.4")
+    assert await total(ledger, now=NOON + 4999) == make_standing("0.1", "0.2")
+    assert await total(ledger, now=NOON + 5000) == make_standing("0.1")
     # Whoever reserves frees what has run out, and it cannot be renewed any longer.
-    assert await reserve(ledger, call("e"), "0.9", now=NOON + 5000, total=1)
+    assert await reserve(ledger, make_call("e"), "0.9", now=NOON + 5000, total=1)
     assert await ledger.renew(["a", "d"], expires_at=NOON + 9000) == set()
 
 
 async def test_hundreds_of_calls_are_renewed_at_once(ledger: Ledger) -> None:
     ids = [f"{number:04}" for number in range(700)]
-    await asyncio.gather(*(reserve(ledger, call(id_), "0.001", total=1) for id_ in ids))
+    await asyncio.gather(*(reserve(ledger, make_call(id_), "0.001", total=1) for id_ in ids))
 
     assert await ledger.renew(ids, expires_at=NOON + 5000) == set(ids)
     assert await ledger.renew([], expires_at=NOON + 5000) == set()
-    assert await total(ledger, now=NOON + 4999) == standing(0, "0.7")
+    assert await total(ledger, now=NOON + 4999) == make_standing(0, "0.7")
 
 
 @pytest.mark.slow
@@ -367,8 +379,8 @@ async def test_old_calls_are_forgotten_and_what_was_spent_is_not(store: Store) -
     await settle(store.ledger, "new", "0.1")
     before = NOON - 5 * day
 
-    assert await store.ledger.would_forget(before=before) == 1_205
-    assert await store.ledger.forget(before=before) == 1_205
-    assert await store.ledger.forget(before=before) == 0
+    assert await store.ledger.count_before(before=before) == 1_205
+    assert await store.ledger.delete_before(before=before) == 1_205
+    assert await store.ledger.delete_before(before=before) == 0
     assert await booked(store.ledger) == [("new", Decimal("0.1"))]
-    assert await total(store.ledger) == standing("1.305")
+    assert await total(store.ledger) == make_standing("1.305")

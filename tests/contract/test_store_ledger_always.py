@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from foveate.cost.caps import accounts_of
-from foveate.cost.ledger import Call, Ledger, Over, Reservation
-from foveate.cost.money import dollars, picodollars
+from foveate.cost.caps import list_accounts
+from foveate.cost.ledger import AccountOverLimit, Call, Ledger, Reservation
+from foveate.cost.money import to_dollars, to_picodollars
 from foveate.store import Store, open_store
-from tests.billed import NOON, call, entry, settle_one
-from tests.billing_processes import Crew, End, Load, Made, Step, hammer
+from tests.billed import NOON, make_call, make_charge, settle_one
+from tests.billing_processes import CallEnd, CallLoad, CallResult, LedgerWorkerPool, PlannedCall, make_calls
 from tests.support.examples import limit_examples
 
 LIFETIME_SECONDS = 100.0
@@ -141,8 +141,8 @@ class Interleavings(RuleBasedStateMachine):
         if self.known:
             one = self.known[which % len(self.known)]
             self.runner.run(self._settle(one))
-            other = entry(one.call, dollars(one.bill + 1))
-            assert not self.runner.run(settle_one(self.ledger, other, accounts=accounts_of(one.call)))
+            other = make_charge(one.call, to_dollars(one.bill + 1))
+            assert not self.runner.run(settle_one(self.ledger, other, accounts=list_accounts(one.call)))
 
     @rule(which=WHICH)
     def a_bill_comes_without_a_price(self, which: int) -> None:
@@ -158,23 +158,23 @@ class Interleavings(RuleBasedStateMachine):
     def accounts_stand_as_calls_do(self) -> None:
         self._expire()
         names = {f"agent {self.agent}": None, f"session {self._id('a')}": "a", f"session {self._id('b')}": "b"}
-        found = self.runner.run(self.ledger.standing(list(names), now=self.now))
+        found = self.runner.run(self.ledger.get_balances(list(names), now=self.now))
         for name, session in names.items():
             own = [one for one in self.known if session in (None, one.call.session_id[-1])]
             spent = sum(one.billed for one in own)
             held = sum(one.ceiling for one in own if one.is_held)
-            assert (picodollars(found[name].spent), picodollars(found[name].reserved)) == (spent, held)
+            assert (to_picodollars(found[name].spent), to_picodollars(found[name].reserved)) == (spent, held)
             limit = self.agent_limit if session is None else self.session_limit
             assert spent + held <= limit + sum(one.error for one in own)
         assert all(one.booked_times == one.is_booked for one in self.known)
 
     @invariant()
     def the_ledger_adds_up_to_the_bills(self) -> None:
-        (added,) = self.runner.run(self.ledger.sums([], agent=self.agent))
+        (added,) = self.runner.run(self.ledger.sum_charges([], agent=self.agent))
         booked = [one for one in self.known if one.is_booked]
         bills = [one.bill for one in booked if not one.is_unknown]
         assert (added.calls, added.unknown_calls) == (len(booked), len(booked) - len(bills))
-        assert picodollars(added.dollars) == sum(bills)
+        assert to_picodollars(added.dollars) == sum(bills)
 
     def _begun(self, what: str, *asked: Any) -> Awaitable[None]:
         if what == "reserve":
@@ -187,28 +187,28 @@ class Interleavings(RuleBasedStateMachine):
         return self._settle(one) if what == "settle" else self._release(one)
 
     async def _reserve(self, session: str, ceiling: int, bill: int) -> None:
-        of = call(uuid.uuid4().hex, agent=self.agent, session_id=self._id(session))
+        of = make_call(uuid.uuid4().hex, agent=self.agent, session_id=self._id(session))
         limits = {f"agent {self.agent}": self.agent_limit, f"session {of.session_id}": self.session_limit}
         wanted = Reservation(
             call_id=of.id,
-            dollars=dollars(ceiling),
-            accounts=accounts_of(of),
-            limits={name: dollars(limit) for name, limit in limits.items()},
+            dollars=to_dollars(ceiling),
+            accounts=list_accounts(of),
+            limits={name: to_dollars(limit) for name, limit in limits.items()},
             expires_at=self.now + LIFETIME_SECONDS,
         )
         found = await self.ledger.reserve(wanted, now=self.now)
-        if isinstance(found, Over):
+        if isinstance(found, AccountOverLimit):
             return
         self.known.append(Known(of, ceiling, bill, wanted.expires_at))
         for name, limit in limits.items():
             errors = sum(one.error for one in self.known)
-            assert picodollars(found[name].spent + found[name].reserved) <= limit + errors
+            assert to_picodollars(found[name].spent + found[name].reserved) <= limit + errors
 
     async def _settle(self, one: Known) -> None:
         one.was_free = one.was_free or (not one.is_booked and not self._is_held(one))
         one.is_booked, one.is_held = True, False
-        billed = entry(one.call, None if one.is_unknown else dollars(one.bill))
-        is_new = await settle_one(self.ledger, billed, accounts=accounts_of(one.call))
+        billed = make_charge(one.call, None if one.is_unknown else to_dollars(one.bill))
+        is_new = await settle_one(self.ledger, billed, accounts=list_accounts(one.call))
         one.booked_times += is_new
 
     async def _release(self, one: Known) -> None:
@@ -243,49 +243,52 @@ def test_caps_hold_and_no_bill_is_lost_whatever_is_done_at_once(database_url: st
 
 STEPS = st.lists(
     st.builds(
-        lambda session, ceiling, share, end: Step(
-            session_id=session, ceiling=ceiling, bill=int(ceiling * share), end=end
+        lambda session, ceiling, share, end: PlannedCall(
+            session_id=session, ceiling=ceiling, cost=int(ceiling * share), end=end
         ),
         session=st.sampled_from("ab"),
         ceiling=st.integers(1, 50),
         share=st.floats(0, 1),
-        end=st.sampled_from([End.SETTLED] * 4 + [End.RELEASED, End.ABANDONED]),
+        end=st.sampled_from([CallEnd.SETTLED] * 4 + [CallEnd.RELEASED, CallEnd.ABANDONED]),
     ),
     max_size=12,
 )
 CREWS = st.lists(STEPS, min_size=WORKERS, max_size=WORKERS)
 
 
-def own_sessions(steps: Sequence[Sequence[Step]], agent: str) -> list[list[Step]]:
+def own_sessions(steps: Sequence[Sequence[PlannedCall]], agent: str) -> list[list[PlannedCall]]:
     """The same in sessions that no other example has."""
     return [
-        [Step(session_id=f"{agent} {s.session_id}", ceiling=s.ceiling, bill=s.bill, end=s.end) for s in of_one]
+        [
+            PlannedCall(session_id=f"{agent} {s.session_id}", ceiling=s.ceiling, cost=s.cost, end=s.end)
+            for s in of_one
+        ]
         for of_one in steps
     ]
 
 
-async def check(url: str, load: Load, made: Sequence[Made]) -> None:
+async def check(url: str, load: CallLoad, made: Sequence[CallResult]) -> None:
     """Whether caps held to the end, and every bill is in the ledger and in its accounts."""
-    assert all(one.within for one in made)
-    passed = [one.step for one in made if one.passed]
+    assert all(one.is_within_caps for one in made)
+    passed = [one.planned for one in made if one.is_admitted]
     async with await open_store(url) as store:
         sessions = {step.session_id for step in passed}
         names = {f"agent {load.agent}": None, **{f"session {name}": name for name in sessions}}
-        found = await store.ledger.standing(list(names), now=0.0)
+        found = await store.ledger.get_balances(list(names), now=0.0)
         for name, session in names.items():
             own = [step for step in passed if session in (None, step.session_id)]
-            spent = sum(step.bill for step in own if step.end is End.SETTLED)
-            held = sum(step.ceiling for step in own if step.end is End.ABANDONED)
-            assert (picodollars(found[name].spent), picodollars(found[name].reserved)) == (spent, held)
+            spent = sum(step.cost for step in own if step.end is CallEnd.SETTLED)
+            held = sum(step.ceiling for step in own if step.end is CallEnd.ABANDONED)
+            assert (to_picodollars(found[name].spent), to_picodollars(found[name].reserved)) == (spent, held)
             assert spent + held <= (load.agent_limit if session is None else load.session_limit)
-        (added,) = await store.ledger.sums([], agent=load.agent)
-        bills = [step.bill for step in passed if step.end is End.SETTLED]
-        assert (added.calls, picodollars(added.dollars)) == (len(bills), sum(bills))
+        (added,) = await store.ledger.sum_charges([], agent=load.agent)
+        bills = [step.cost for step in passed if step.end is CallEnd.SETTLED]
+        assert (added.calls, to_picodollars(added.dollars)) == (len(bills), sum(bills))
 
 
 @pytest.fixture(scope="module")
-def crew() -> Iterator[Crew]:
-    processes = Crew(WORKERS)
+def crew() -> Iterator[LedgerWorkerPool]:
+    processes = LedgerWorkerPool(WORKERS)
     yield processes
     processes.close()
 
@@ -295,11 +298,11 @@ def crew() -> Iterator[Crew]:
 @settings(max_examples=limit_examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=CREWS)
 def test_caps_hold_and_no_bill_is_lost_by_processes(
-    database_url: str, crew: Crew, steps: list[list[Step]]
+    database_url: str, crew: LedgerWorkerPool, steps: list[list[PlannedCall]]
 ) -> None:
-    load = Load(agent=uuid.uuid4().hex, agent_limit=100, session_limit=80)
+    load = CallLoad(agent=uuid.uuid4().hex, agent_limit=100, session_limit=80)
 
-    made = crew.hammer(database_url, load, own_sessions(steps, load.agent))
+    made = crew.make_calls(database_url, load, own_sessions(steps, load.agent))
 
     assert len(made) == sum(map(len, steps))
     asyncio.run(check(database_url, load, made))
@@ -308,8 +311,8 @@ def test_caps_hold_and_no_bill_is_lost_by_processes(
 @pytest.mark.slow
 @settings(max_examples=limit_examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=CREWS)
-def test_caps_hold_and_no_bill_is_lost_by_threads(database_url: str, steps: list[list[Step]]) -> None:
-    load = Load(agent=uuid.uuid4().hex, agent_limit=100, session_limit=80)
+def test_caps_hold_and_no_bill_is_lost_by_threads(database_url: str, steps: list[list[PlannedCall]]) -> None:
+    load = CallLoad(agent=uuid.uuid4().hex, agent_limit=100, session_limit=80)
     store = asyncio.run(open_store(database_url))
 
     made = by_threads(store, load, own_sessions(steps, load.agent))
@@ -319,14 +322,14 @@ def test_caps_hold_and_no_bill_is_lost_by_threads(database_url: str, steps: list
     asyncio.run(check(database_url, load, made))
 
 
-def by_threads(store: Store, load: Load, steps: Sequence[Sequence[Step]]) -> list[Made]:
+def by_threads(store: Store, load: CallLoad, steps: Sequence[Sequence[PlannedCall]]) -> list[CallResult]:
     """What became of the steps, each list of them in a thread with an event loop of its own."""
     gate = threading.Barrier(len(steps))
-    made: list[Made] = []
+    made: list[CallResult] = []
 
-    def work(worker: str, own: Sequence[Step]) -> None:
+    def work(worker: str, own: Sequence[PlannedCall]) -> None:
         gate.wait()
-        made.extend(asyncio.run(hammer(store, load, worker, own)))
+        made.extend(asyncio.run(make_calls(store, load, worker, own)))
 
     threads = [threading.Thread(target=work, args=(f"t{n}", own)) for n, own in enumerate(steps)]
     for thread in threads:
@@ -336,24 +339,24 @@ def by_threads(store: Store, load: Load, steps: Sequence[Sequence[Step]]) -> lis
     return made
 
 
-FULL = Step(session_id="all of it", ceiling=1, bill=1, end=End.SETTLED)
+FULL = PlannedCall(session_id="all of it", ceiling=1, cost=1, end=CallEnd.SETTLED)
 
 
 def test_of_400_calls_by_four_processes_as_many_are_let_through_as_the_cap_has_room_for(
-    database_url: str, crew: Crew
+    database_url: str, crew: LedgerWorkerPool
 ) -> None:
-    load = Load(agent=uuid.uuid4().hex, agent_limit=250, session_limit=1000, at_once=16)
+    load = CallLoad(agent=uuid.uuid4().hex, agent_limit=250, session_limit=1000, concurrency=16)
 
-    made = crew.hammer(database_url, load, own_sessions([[FULL] * 100] * WORKERS, load.agent))
+    made = crew.make_calls(database_url, load, own_sessions([[FULL] * 100] * WORKERS, load.agent))
 
-    assert sum(one.passed for one in made) == 250
+    assert sum(one.is_admitted for one in made) == 250
     asyncio.run(check(database_url, load, made))
 
 
 async def test_of_400_calls_at_once_as_many_are_let_through_as_the_cap_has_room_for(database_url: str) -> None:
-    load = Load(agent=uuid.uuid4().hex, agent_limit=250, session_limit=1000, at_once=400)
+    load = CallLoad(agent=uuid.uuid4().hex, agent_limit=250, session_limit=1000, concurrency=400)
     async with await open_store(database_url) as store:
-        made = await hammer(store, load, "one", own_sessions([[FULL] * 400], load.agent)[0])
+        made = await make_calls(store, load, "one", own_sessions([[FULL] * 400], load.agent)[0])
 
-    assert sum(one.passed for one in made) == 250
+    assert sum(one.is_admitted for one in made) == 250
     await check(database_url, load, made)

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from foveate.cost.caps import accounts_of, day_of
-from foveate.cost.ledger import By, Call, Category, Entry, Ledger, Sum
+from foveate.cost.caps import list_accounts, utc_day
+from foveate.cost.ledger import Call, Category, Charge, ChargeTotal, GroupBy, Ledger
 from foveate.cost.savings import add_savings
 from foveate.store import Store, open_store
 from foveate.values import CacheUsage, Comparison, Savings, Usage
-from tests.billed import ENTRY, NOON, call, entry, settle_one
+from tests.billed import CHARGE, NOON, make_call, make_charge, settle_one
 from tests.support.examples import limit_examples
 
 DAY = 86_400.0
@@ -28,26 +28,26 @@ async def store(database_url: str) -> AsyncIterator[Store]:
         yield opened
 
 
-async def keep(ledger: Ledger, *entries: Entry) -> None:
+async def keep(ledger: Ledger, *entries: Charge) -> None:
     for one in entries:
-        assert await settle_one(ledger, one, accounts=accounts_of(one.call))
+        assert await settle_one(ledger, one, accounts=list_accounts(one.call))
 
 
 async def listed(ledger: Ledger, **asked: float | None) -> list[str]:
-    return [one.call.id async for one in ledger.entries(**asked)]  # type: ignore[arg-type]
+    return [one.call.id async for one in ledger.list_charges(**asked)]  # type: ignore[arg-type]
 
 
 async def test_an_entry_comes_back_as_it_was_settled(store: Store) -> None:
-    await keep(store.ledger, ENTRY)
+    await keep(store.ledger, CHARGE)
 
-    assert [one async for one in store.ledger.entries()] == [ENTRY]
+    assert [one async for one in store.ledger.list_charges()] == [CHARGE]
 
 
 async def test_a_sum_adds_up_every_kind_of_token_and_dollar(store: Store) -> None:
-    await keep(store.ledger, ENTRY, replace(ENTRY, call=call("call-2"), is_partial=False))
+    await keep(store.ledger, CHARGE, replace(CHARGE, call=make_call("call-2"), is_partial=False))
 
-    assert await store.ledger.sums([By.AGENT, By.MODEL]) == [
-        Sum(
+    assert await store.ledger.sum_charges([GroupBy.AGENT, GroupBy.MODEL]) == [
+        ChargeTotal(
             group=("ana", "claude-opus-5-5"),
             calls=2,
             unknown_calls=0,
@@ -59,7 +59,7 @@ async def test_a_sum_adds_up_every_kind_of_token_and_dollar(store: Store) -> Non
             reasoning_tokens=200,
             dollars=Decimal("0.122469135782"),
             estimated_dollars=Decimal("0.4"),
-            savings=add_savings([ENTRY.savings, ENTRY.savings]),
+            savings=add_savings([CHARGE.savings, CHARGE.savings]),
             partial_calls=1,
             compared_calls=2,
         )
@@ -67,44 +67,54 @@ async def test_a_sum_adds_up_every_kind_of_token_and_dollar(store: Store) -> Non
 
 
 async def test_of_no_calls_the_sum_is_nothing_and_of_no_group_there_is_none(store: Store) -> None:
-    (nothing,) = await store.ledger.sums([])
+    (nothing,) = await store.ledger.sum_charges([])
 
     assert nothing == by_hand((), [])
     assert nothing.savings.without is None
-    assert await store.ledger.sums([By.AGENT]) == []
+    assert await store.ledger.sum_charges([GroupBy.AGENT]) == []
 
 
 async def test_unknown_prices_are_counted_apart_and_never_as_zero(store: Store) -> None:
-    bills = [entry(call("a"), "0.2"), entry(call("b"), None), entry(call("c"), None), entry(call("d"), 0)]
+    bills = [
+        make_charge(make_call("a"), "0.2"),
+        make_charge(make_call("b"), None),
+        make_charge(make_call("c"), None),
+        make_charge(make_call("d"), 0),
+    ]
     await keep(store.ledger, *bills)
 
-    (added,) = await store.ledger.sums([By.AGENT])
+    (added,) = await store.ledger.sum_charges([GroupBy.AGENT])
 
     assert (added.calls, added.unknown_calls, added.dollars) == (4, 2, Decimal("0.2"))
 
 
 async def test_the_dearest_come_first(store: Store) -> None:
     for number, dollars in enumerate(("0.1", "0.3", "0.2", "0.2")):
-        await keep(store.ledger, entry(call(f"{number}", session_id=f"s{number}"), dollars))
+        await keep(store.ledger, make_charge(make_call(f"{number}", session_id=f"s{number}"), dollars))
 
-    assert [one.group[0] for one in await store.ledger.sums([By.SESSION])] == ["s1", "s2", "s3", "s0"]
+    assert [one.group[0] for one in await store.ledger.sum_charges([GroupBy.SESSION])] == [
+        "s1",
+        "s2",
+        "s3",
+        "s0",
+    ]
 
 
 async def test_from_since_up_to_and_not_with_until(store: Store) -> None:
     for number in range(4):
-        await keep(store.ledger, entry(call(f"{number}", at=NOON + number), number))
+        await keep(store.ledger, make_charge(make_call(f"{number}", at=NOON + number), number))
 
     assert await listed(store.ledger, since=NOON + 1, until=NOON + 3) == ["1", "2"]
-    (added,) = await store.ledger.sums([], since=NOON + 1, until=NOON + 3)
+    (added,) = await store.ledger.sum_charges([], since=NOON + 1, until=NOON + 3)
     assert added.dollars == 3
 
 
 async def test_days_begin_at_midnight_of_utc(store: Store) -> None:
     midnight = NOON + DAY / 2
     for number, at in enumerate((midnight - 1e-3, midnight, midnight + DAY)):
-        await keep(store.ledger, entry(call(f"{number}", at=at), 10 - number))
+        await keep(store.ledger, make_charge(make_call(f"{number}", at=at), 10 - number))
 
-    assert [one.group for one in await store.ledger.sums([By.DAY])] == [
+    assert [one.group for one in await store.ledger.sum_charges([GroupBy.DAY])] == [
         ("2026-11-15",),
         ("2026-11-16",),
         ("2026-11-17",),
@@ -112,20 +122,26 @@ async def test_days_begin_at_midnight_of_utc(store: Store) -> None:
 
 
 async def test_entries_are_listed_by_time_over_many_pages_with_many_at_the_same_time(store: Store) -> None:
-    calls = [call(f"{number:05}", at=NOON + number // 300) for number in range(1100)]
-    await asyncio.gather(*(keep(store.ledger, entry(one, 1)) for one in reversed(calls)))
+    calls = [make_call(f"{number:05}", at=NOON + number // 300) for number in range(1100)]
+    await asyncio.gather(*(keep(store.ledger, make_charge(one, 1)) for one in reversed(calls)))
 
     assert await listed(store.ledger) == [one.id for one in calls]
 
 
 async def test_a_list_that_is_read_while_others_write_gives_each_that_was_there_once(store: Store) -> None:
-    await asyncio.gather(*(keep(store.ledger, entry(call(f"{n:05}", at=NOON + n), 1)) for n in range(1050)))
+    await asyncio.gather(
+        *(keep(store.ledger, make_charge(make_call(f"{n:05}", at=NOON + n), 1)) for n in range(1050))
+    )
     found: list[str] = []
 
-    async for one in store.ledger.entries():
+    async for one in store.ledger.list_charges():
         if len(found) % 400 == 0:
             early, late = uuid.uuid4().hex, uuid.uuid4().hex
-            await keep(store.ledger, entry(call(early, at=NOON - 1), 1), entry(call(late, at=NOON + 9e6), 1))
+            await keep(
+                store.ledger,
+                make_charge(make_call(early, at=NOON - 1), 1),
+                make_charge(make_call(late, at=NOON + 9e6), 1),
+            )
         found.append(one.call.id)
 
     assert len(set(found)) == len(found)
@@ -147,7 +163,7 @@ CALLS = st.builds(
     is_subscription=st.booleans(),
 )
 ENTRIES = st.builds(
-    Entry,
+    Charge,
     call=CALLS,
     usage=st.builds(
         Usage,
@@ -175,35 +191,35 @@ ENTRIES = st.builds(
 ).map(lambda one: one if one.dollars is None else replace(one, charge=None))
 
 
-def value_of(by: By, of: Call) -> str:
+def value_of(by: GroupBy, of: Call) -> str:
     match by:
-        case By.AGENT:
+        case GroupBy.AGENT:
             return of.agent
-        case By.SESSION:
+        case GroupBy.SESSION:
             return of.session_id
-        case By.MODEL:
+        case GroupBy.MODEL:
             return of.model
-        case By.CATEGORY:
+        case GroupBy.CATEGORY:
             return of.category.value
-        case By.DAY:
-            return day_of(of.at)
+        case GroupBy.DAY:
+            return utc_day(of.at)
 
 
 def added(known: Sequence[Decimal | None]) -> Decimal | None:
     return sum((one for one in known if one is not None), Decimal(0)) if any(known) or 0 in known else None
 
 
-def charged(entry: Entry) -> Decimal | None:
+def charged(entry: Charge) -> Decimal | None:
     """What the accounts of a call are charged."""
     return entry.charge if entry.dollars is None else entry.dollars
 
 
-def by_hand(group: tuple[str, ...], entries: Sequence[Entry]) -> Sum:
+def by_hand(group: tuple[str, ...], entries: Sequence[Charge]) -> ChargeTotal:
     """The same added up in Python."""
     usages = [one.usage for one in entries]
     caches = [usage.cache for usage in usages]
     not_fitting = [one for one in entries if one.savings.comparison is Comparison.WOULD_NOT_FIT]
-    return Sum(
+    return ChargeTotal(
         group=group,
         calls=len(entries),
         unknown_calls=sum(one.dollars is None for one in entries),
@@ -231,14 +247,14 @@ def by_hand(group: tuple[str, ...], entries: Sequence[Entry]) -> Sum:
 @settings(max_examples=limit_examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     entries=st.lists(ENTRIES, max_size=8),
-    by=st.lists(st.sampled_from(By), unique=True, max_size=5),
+    by=st.lists(st.sampled_from(GroupBy), unique=True, max_size=5),
     span=st.tuples(*[st.none() | st.floats(0, 4 * DAY)] * 2),
     agent=st.none() | st.sampled_from(["ana", "nobody"]),
 )
 def test_any_sum_is_what_the_entries_add_up_to_and_every_entry_comes_back(
     database_url: str,
-    entries: list[Entry],
-    by: list[By],
+    entries: list[Charge],
+    by: list[GroupBy],
     span: tuple[float | None, float | None],
     agent: str | None,
 ) -> None:
@@ -259,19 +275,19 @@ def test_any_sum_is_what_the_entries_add_up_to_and_every_entry_comes_back(
                 asked = {"since": since, "until": until, "agent": agent, "session_id": f"{mark} {session}"}
                 own = [one for one in wanted if one.call.session_id == f"{mark} {session}"]
                 own.sort(key=lambda one: (one.call.at, one.call.id))
-                found = [one async for one in store.ledger.entries(**asked)]  # type: ignore[arg-type]
+                found = [one async for one in store.ledger.list_charges(**asked)]  # type: ignore[arg-type]
                 assert found == own
                 assert [str(one.usage.said_dollars) for one in found] == [
                     str(one.usage.said_dollars) for one in own
                 ]
 
-                def group(one: Entry) -> tuple[str, ...]:
+                def group(one: Charge) -> tuple[str, ...]:
                     return tuple(value_of(name, one.call) for name in by)
 
                 own.sort(key=group)
                 sums = [by_hand(key, list(some)) for key, some in groupby(own, group)] or [by_hand((), [])]
                 sums = sums if own or not by else []
-                assert await store.ledger.sums(by, **asked) == sorted(  # type: ignore[arg-type]
+                assert await store.ledger.sum_charges(by, **asked) == sorted(  # type: ignore[arg-type]
                     sums, key=lambda one: (-one.dollars, one.group)
                 )
 

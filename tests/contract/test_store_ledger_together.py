@@ -11,13 +11,23 @@ import psycopg
 import pytest
 from msgspec import structs
 
-from foveate.cost.caps import accounts_of
-from foveate.cost.ledger import Ledger, Over
+from foveate.cost.caps import list_accounts
+from foveate.cost.ledger import AccountOverLimit, Ledger
 from foveate.errors import BadOption, StoreUnavailable
 from foveate.store import Store, open_store
-from foveate.store.gathering import Gathering
-from tests.billed import CALL, ENTRY, NOON, call, entry, reservation, reserve, settle_one, standing
-from tests.billing_processes import Crew, End, Load, Step
+from foveate.store.gathering import BatchExecutor
+from tests.billed import (
+    CALL,
+    CHARGE,
+    NOON,
+    make_call,
+    make_charge,
+    make_reservation,
+    make_standing,
+    reserve,
+    settle_one,
+)
+from tests.billing_processes import CallEnd, CallLoad, LedgerWorkerPool, PlannedCall
 from tests.databases import PostgresServer
 
 
@@ -25,59 +35,59 @@ from tests.databases import PostgresServer
 async def store(database_url: str) -> AsyncIterator[Store]:
     async with await open_store(database_url) as opened:
         # The first who reserves looks for what has run out, and others would overtake it.
-        assert await reserve(opened.ledger, call("first"), 0)
+        assert await reserve(opened.ledger, make_call("first"), 0)
         yield opened
 
 
 async def settle(ledger: Ledger, id_: str, dollars: str) -> bool:
-    return await settle_one(ledger, entry(call(id_), dollars), accounts=accounts_of(CALL))
+    return await settle_one(ledger, make_charge(make_call(id_), dollars), accounts=list_accounts(CALL))
 
 
 async def test_room_that_is_made_at_the_same_time_can_be_taken(store: Store) -> None:
     ledger = store.ledger
-    assert await reserve(ledger, call("a"), "0.5", total=1)
-    assert await reserve(ledger, call("b"), "0.5", total=1)
+    assert await reserve(ledger, make_call("a"), "0.5", total=1)
+    assert await reserve(ledger, make_call("b"), "0.5", total=1)
 
     done = await asyncio.gather(
-        reserve(ledger, call("c"), "0.5", total=1),
-        reserve(ledger, call("d"), "0.4", total=1),
-        reserve(ledger, call("e"), "0.1", total=1),
+        reserve(ledger, make_call("c"), "0.5", total=1),
+        reserve(ledger, make_call("d"), "0.4", total=1),
+        reserve(ledger, make_call("e"), "0.1", total=1),
         ledger.release("a"),
         settle(ledger, "b", "0.1"),
         ledger.release("never"),
     )
 
     assert list(done) == [True, True, False, True, True, False]
-    assert await ledger.standing(["total"], now=NOON) == {"total": standing("0.1", "0.9")}
+    assert await ledger.get_balances(["total"], now=NOON) == {"total": make_standing("0.1", "0.9")}
 
 
 async def test_of_the_same_asked_twice_at_once_one_is_done(store: Store) -> None:
     ledger = store.ledger
-    wanted = reservation(CALL, "0.6", {"total": Decimal(1)})
+    wanted = make_reservation(CALL, "0.6", {"total": Decimal(1)})
 
     assert (
         await asyncio.gather(*(ledger.reserve(wanted, now=NOON) for _ in range(3)))
-        == [{"total": standing(0, "0.6")}] * 3
+        == [{"total": make_standing(0, "0.6")}] * 3
     )
     assert await asyncio.gather(*(settle(ledger, CALL.id, f"0.{number}") for number in (1, 2, 3))) == [
         True,
         False,
         False,
     ]
-    assert await ledger.standing(["total"], now=NOON) == {"total": standing("0.1")}
-    assert [one.dollars async for one in ledger.entries()] == [Decimal("0.1")]
+    assert await ledger.get_balances(["total"], now=NOON) == {"total": make_standing("0.1")}
+    assert [one.dollars async for one in ledger.list_charges()] == [Decimal("0.1")]
 
 
 async def test_who_asks_for_what_cannot_be_is_told_and_nobody_else(store: Store) -> None:
     ledger = store.ledger
     done = await asyncio.gather(
-        reserve(ledger, call("a"), "0.5", total=1),
-        reserve(ledger, call("b"), "4611686", agent=4_611_686),
-        reserve(ledger, call("c"), "4611686"),
-        reserve(ledger, call("d"), "NaN", total=1),
-        settle_one(ledger, structs.replace(ENTRY, estimated_input_tokens=-1), accounts=["total"]),
-        settle_one(ledger, structs.replace(ENTRY, estimated_input_tokens=2**63), accounts=["total"]),
-        ledger.reserve(replace(reservation(CALL, 1, {}), expires_at=float("nan")), now=NOON),
+        reserve(ledger, make_call("a"), "0.5", total=1),
+        reserve(ledger, make_call("b"), "4611686", agent=4_611_686),
+        reserve(ledger, make_call("c"), "4611686"),
+        reserve(ledger, make_call("d"), "NaN", total=1),
+        settle_one(ledger, structs.replace(CHARGE, estimated_input_tokens=-1), accounts=["total"]),
+        settle_one(ledger, structs.replace(CHARGE, estimated_input_tokens=2**63), accounts=["total"]),
+        ledger.reserve(replace(make_reservation(CALL, 1, {}), expires_at=float("nan")), now=NOON),
         settle(ledger, "e", "0.25"),
         return_exceptions=True,
     )
@@ -88,49 +98,49 @@ async def test_who_asks_for_what_cannot_be_is_told_and_nobody_else(store: Store)
         *[BadOption] * 5,
         True,
     ]
-    assert await ledger.standing(["total"], now=NOON) == {"total": standing("0.25", "0.5")}
+    assert await ledger.get_balances(["total"], now=NOON) == {"total": make_standing("0.25", "0.5")}
 
 
 async def test_of_many_bills_at_once_one_that_cannot_be_kept_is_told_and_all_others_are(store: Store) -> None:
     ledger = store.ledger
-    assert await reserve(ledger, call("a"), "0.5", total=1)
+    assert await reserve(ledger, make_call("a"), "0.5", total=1)
     bills = [
-        entry(call("a"), "0.1"),
-        structs.replace(ENTRY, estimated_input_tokens=-1),
-        entry(call("b"), "0.2"),
+        make_charge(make_call("a"), "0.1"),
+        structs.replace(CHARGE, estimated_input_tokens=-1),
+        make_charge(make_call("b"), "0.2"),
     ]
 
-    done = await ledger.settle_all([(bill, accounts_of(bill.call)) for bill in (*bills, bills[0])])
+    done = await ledger.settle_all([(bill, list_accounts(bill.call)) for bill in (*bills, bills[0])])
 
     assert [one if isinstance(one, bool) else type(one) for one in done] == [True, BadOption, True, False]
-    assert await ledger.standing(["total"], now=NOON) == {"total": standing("0.3")}
-    assert [one.call.id async for one in ledger.entries()] == ["a", "b"]
+    assert await ledger.get_balances(["total"], now=NOON) == {"total": make_standing("0.3")}
+    assert [one.call.id async for one in ledger.list_charges()] == ["a", "b"]
     assert await ledger.settle_all([]) == []
 
 
 async def test_what_there_is_no_room_for_leaves_nothing_behind(store: Store) -> None:
     ledger = store.ledger
     done = await asyncio.gather(
-        reserve(ledger, call("a"), "0.6", total=1),
-        reserve(ledger, call("b"), "0.6", total=1),
-        reserve(ledger, call("b"), "0.6", total=1),
-        reserve(ledger, call("c"), "0.4", total=1),
+        reserve(ledger, make_call("a"), "0.6", total=1),
+        reserve(ledger, make_call("b"), "0.6", total=1),
+        reserve(ledger, make_call("b"), "0.6", total=1),
+        reserve(ledger, make_call("c"), "0.4", total=1),
     )
 
     assert list(done) == [True, False, False, True]
-    assert await ledger.standing(["total", "agent ana"], now=NOON) == {
-        "total": standing(0, 1),
-        "agent ana": standing(0, 1),
+    assert await ledger.get_balances(["total", "agent ana"], now=NOON) == {
+        "total": make_standing(0, 1),
+        "agent ana": make_standing(0, 1),
     }
     assert [await ledger.release(id_) for id_ in "abc"] == [True, False, True]
-    assert await ledger.standing(["total"], now=NOON) == {"total": standing(0)}
+    assert await ledger.get_balances(["total"], now=NOON) == {"total": make_standing(0)}
 
 
 async def test_names_as_long_as_books_are_told_apart(store: Store) -> None:
     """An index of PostgreSQL takes 2,700 bytes, and what a client calls its session is up to it."""
     ledger = store.ledger
     long = "模" * 5000
-    first, second = (call(f"{long} {n}", agent=f"{long} {n}", session_id=f"{long} {n}") for n in (1, 2))
+    first, second = (make_call(f"{long} {n}", agent=f"{long} {n}", session_id=f"{long} {n}") for n in (1, 2))
 
     done = await asyncio.gather(
         reserve(ledger, first, "0.6", agent=1),
@@ -139,8 +149,8 @@ async def test_names_as_long_as_books_are_told_apart(store: Store) -> None:
     )
     assert list(done) == [True, True, False]
     for one in (first, second):
-        assert await settle_one(ledger, entry(one, "0.25"), accounts=accounts_of(one))
-        assert len([row async for row in ledger.entries(agent=one.agent, session_id=one.session_id)]) == 1
+        assert await settle_one(ledger, make_charge(one, "0.25"), accounts=list_accounts(one))
+        assert len([row async for row in ledger.list_charges(agent=one.agent, session_id=one.session_id)]) == 1
 
 
 async def test_the_same_call_reserved_for_by_several_at_once_is_reserved_for_once(database_url: str) -> None:
@@ -149,12 +159,12 @@ async def test_the_same_call_reserved_for_by_several_at_once_is_reserved_for_onc
 
     async def reserve_all(store: Store) -> Sequence[bool]:
         own = random.sample(ids, len(ids))
-        return await asyncio.gather(*(reserve(store.ledger, call(id_), "0.01", total=1) for id_ in own))
+        return await asyncio.gather(*(reserve(store.ledger, make_call(id_), "0.01", total=1) for id_ in own))
 
     done = await asyncio.gather(*map(reserve_all, stores))
 
     assert all(map(all, done))
-    assert await stores[0].ledger.standing(["total"], now=NOON) == {"total": standing(0, "0.4")}
+    assert await stores[0].ledger.get_balances(["total"], now=NOON) == {"total": make_standing(0, "0.4")}
     for one in stores:
         await one.close()
 
@@ -164,16 +174,19 @@ async def test_the_same_call_reserved_for_by_several_at_once_is_reserved_for_onc
 def test_nobody_waits_for_each_other_in_a_circle(postgres: PostgresServer) -> None:
     """Was a trap: accounts that are locked in any order, by four processes."""
     url = postgres.new_database()
-    load = Load(agent="ana", agent_limit=10_000, session_limit=10_000, at_once=16)
-    crew = Crew(4)
+    load = CallLoad(agent="ana", agent_limit=10_000, session_limit=10_000, concurrency=16)
+    crew = LedgerWorkerPool(4)
     sessions = [f"s{number}" for number in range(30)]
     steps = [
-        [Step(session_id=random.choice(sessions), ceiling=1, bill=1, end=End.SETTLED) for _ in range(150)]
+        [
+            PlannedCall(session_id=random.choice(sessions), ceiling=1, cost=1, end=CallEnd.SETTLED)
+            for _ in range(150)
+        ]
         for _ in range(4)
     ]
 
     asyncio.run(made(url))
-    crew.hammer(url, load, steps)
+    crew.make_calls(url, load, steps)
 
     crew.close()
     with psycopg.connect(url) as connection:
@@ -207,40 +220,40 @@ class Scribe:
 
 async def test_what_is_asked_for_meanwhile_is_done_next_and_each_gets_its_own_answer() -> None:
     scribe = Scribe()
-    gathering = Gathering(scribe.do, most=3)
+    gathering = BatchExecutor(scribe.do, max_items=3)
 
-    first = asyncio.ensure_future(gathering.done("a"))
+    first = asyncio.ensure_future(gathering.submit("a"))
     await asyncio.sleep(0.002)
-    rest = await asyncio.gather(*map(gathering.done, "bcdef"))
+    rest = await asyncio.gather(*map(gathering.submit, "bcdef"))
 
     assert [await first, *rest] == list("ABCDEF")
     assert scribe.together == [["a"], ["b", "c", "d"], ["e", "f"]]
-    assert await gathering.done("g") == "G"
+    assert await gathering.submit("g") == "G"
 
 
 async def test_an_error_is_raised_to_whom_it_is_for() -> None:
     scribe = Scribe()
-    gathering = Gathering(scribe.do, most=9)
+    gathering = BatchExecutor(scribe.do, max_items=9)
 
-    done = await asyncio.gather(*map(gathering.done, ("a", "wrong", "b")), return_exceptions=True)
+    done = await asyncio.gather(*map(gathering.submit, ("a", "wrong", "b")), return_exceptions=True)
     assert [str(one) for one in done] == ["A", "wrong", "B"]
     assert isinstance(done[1], BadOption)
 
-    done = await asyncio.gather(*map(gathering.done, ("a", "poison", "b")), return_exceptions=True)
+    done = await asyncio.gather(*map(gathering.submit, ("a", "poison", "b")), return_exceptions=True)
     assert [type(one) for one in done] == [str, ValueError, str]
 
     scribe.error = StoreUnavailable("there", "is gone")
     tries = len(scribe.together)
-    done = await asyncio.gather(*map(gathering.done, ("a", "b")), return_exceptions=True)
+    done = await asyncio.gather(*map(gathering.submit, ("a", "b")), return_exceptions=True)
     assert [type(one) for one in done] == [StoreUnavailable] * 2
     assert len(scribe.together) == tries + 1  # not each alone: that would take twice as long
 
 
 async def test_what_nobody_waits_for_any_longer_is_done_and_disturbs_nobody() -> None:
     scribe = Scribe()
-    gathering = Gathering(scribe.do, most=9)
+    gathering = BatchExecutor(scribe.do, max_items=9)
 
-    asked = [asyncio.ensure_future(gathering.done(one)) for one in "abc"]
+    asked = [asyncio.ensure_future(gathering.submit(one)) for one in "abc"]
     await asyncio.sleep(0.002)
     asked[1].cancel()
     done = await asyncio.gather(*asked, return_exceptions=True)
@@ -252,19 +265,19 @@ async def test_what_nobody_waits_for_any_longer_is_done_and_disturbs_nobody() ->
 
 def test_it_can_be_asked_from_one_event_loop_after_the_other() -> None:
     scribe = Scribe()
-    gathering = Gathering(scribe.do, most=9)
+    gathering = BatchExecutor(scribe.do, max_items=9)
 
     async def give_up() -> None:
-        asyncio.ensure_future(gathering.done("a"))  # noqa: RUF006 - the loop ends before it is done
+        asyncio.ensure_future(gathering.submit("a"))  # noqa: RUF006 - the loop ends before it is done
         await asyncio.sleep(0.001)
 
     asyncio.run(give_up())
-    assert asyncio.run(gathering.done("b")) == "B"
+    assert asyncio.run(gathering.submit("b")) == "B"
 
 
 async def test_a_refusal_names_the_first_account_without_room(store: Store) -> None:
     found = await store.ledger.reserve(
-        reservation(CALL, 2, {"total": Decimal(1), "agent ana": Decimal(1)}), now=NOON
+        make_reservation(CALL, 2, {"total": Decimal(1), "agent ana": Decimal(1)}), now=NOON
     )
 
-    assert found == Over(account="agent ana", limit=Decimal(1), standing=standing(0))
+    assert found == AccountOverLimit(account="agent ana", limit=Decimal(1), balance=make_standing(0))

@@ -15,7 +15,7 @@ ONE, OTHER = ("anthropic", "'claude-opus-9' a"), ("openai", "'gpt-9' b")
 def learnt(responses: int, rate: float = 1.3) -> Calibration:
     known = Calibration()
     for size in range(responses):
-        known = known.observed(1_000 + 97 * size, round((1_000 + 97 * size) * rate))
+        known = known.observe(1_000 + 97 * size, round((1_000 + 97 * size) * rate))
     return known
 
 
@@ -26,43 +26,46 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 
 async def test_lessons_are_kept_and_the_newest_come_last(store: Store) -> None:
-    await store.lessons.keep({OTHER: learnt(2, 0.7)}, now=2.0)
-    await store.lessons.keep({ONE: learnt(3)}, now=1.0)
+    await store.calibrations.save({OTHER: learnt(2, 0.7)}, now=2.0)
+    await store.calibrations.save({ONE: learnt(3)}, now=1.0)
 
-    assert list((await store.lessons.learnt(limit=9)).items()) == [(ONE, learnt(3)), (OTHER, learnt(2, 0.7))]
-    assert await store.lessons.learnt(limit=1) == {OTHER: learnt(2, 0.7)}
+    assert list((await store.calibrations.load_latest(limit=9)).items()) == [
+        (ONE, learnt(3)),
+        (OTHER, learnt(2, 0.7)),
+    ]
+    assert await store.calibrations.load_latest(limit=1) == {OTHER: learnt(2, 0.7)}
 
 
 async def test_of_two_that_learn_beside_each_other_the_one_stays_that_has_heard_more(store: Store) -> None:
-    await store.lessons.keep({ONE: learnt(5)}, now=1.0)
-    await store.lessons.keep({ONE: learnt(2, 0.7)}, now=2.0)
-    assert await store.lessons.learnt(limit=9) == {ONE: learnt(5)}
+    await store.calibrations.save({ONE: learnt(5)}, now=1.0)
+    await store.calibrations.save({ONE: learnt(2, 0.7)}, now=2.0)
+    assert await store.calibrations.load_latest(limit=9) == {ONE: learnt(5)}
 
-    await store.lessons.keep({ONE: learnt(6)}, now=3.0)
-    assert await store.lessons.learnt(limit=9) == {ONE: learnt(6)}
+    await store.calibrations.save({ONE: learnt(6)}, now=3.0)
+    assert await store.calibrations.load_latest(limit=9) == {ONE: learnt(6)}
 
 
 async def test_a_name_that_is_too_long_for_a_key_is_left_out_and_the_others_are_kept(store: Store) -> None:
-    await store.lessons.keep({("openai", "m" * 9_000): learnt(1), ONE: learnt(1)}, now=1.0)
+    await store.calibrations.save({("openai", "m" * 9_000): learnt(1), ONE: learnt(1)}, now=1.0)
 
-    assert await store.lessons.learnt(limit=9) == {ONE: learnt(1)}
+    assert await store.calibrations.load_latest(limit=9) == {ONE: learnt(1)}
     with pytest.raises(BadOption, match="NUL"):
-        await store.lessons.keep({("openai", "a\0b"): learnt(1)}, now=1.0)
+        await store.calibrations.save({("openai", "a\0b"): learnt(1)}, now=1.0)
 
 
 async def test_what_cannot_be_read_is_learnt_anew(store: Store, database_url: str) -> None:
-    await store.lessons.keep({ONE: learnt(1), OTHER: learnt(1)}, now=1.0)
+    await store.calibrations.save({ONE: learnt(1), OTHER: learnt(1)}, now=1.0)
     said = b'{"weight": "much"}'.hex()
     literal = f"X'{said}'" if database_url.startswith("sqlite") else f"'\\x{said}'::bytea"
     run(database_url, f"UPDATE lessons_v1 SET learnt = {literal}")
 
-    assert await store.lessons.learnt(limit=9) == {}
+    assert await store.calibrations.load_latest(limit=9) == {}
 
 
 async def test_what_was_not_heard_of_for_long_is_forgotten(store: Store) -> None:
     day = 86_400.0
-    await store.lessons.keep({ONE: learnt(1)}, now=1 * day)
-    await store.lessons.keep({OTHER: learnt(1)}, now=9 * day)
-    await store.forget(keep_days=5, now=10 * day)
+    await store.calibrations.save({ONE: learnt(1)}, now=1 * day)
+    await store.calibrations.save({OTHER: learnt(1)}, now=9 * day)
+    await store.prune(keep_days=5, now=10 * day)
 
-    assert await store.lessons.learnt(limit=9) == {OTHER: learnt(1)}
+    assert await store.calibrations.load_latest(limit=9) == {OTHER: learnt(1)}

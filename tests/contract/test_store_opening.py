@@ -16,21 +16,34 @@ import pytest
 from msgspec import structs
 
 import foveate.store.migrating
-from foveate.cost.caps import accounts_of
+from foveate.cost.caps import list_accounts
 from foveate.cost.corrections import Correction
-from foveate.cost.ledger import Over
+from foveate.cost.ledger import AccountOverLimit
 from foveate.errors import BadOption, StoreTooNew, StoreUnavailable
-from foveate.session.rate_limits import SeenLimit
-from foveate.session.totals import Per, SessionTotals, Totals
-from foveate.session.turns import Answer, Answers, Move
-from foveate.store import Forgotten, Store, default_url, open_store, store_name
+from foveate.session.rate_limits import ObservedLimit
+from foveate.session.totals import SessionTotals, Totals, TotalsGroup
+from foveate.session.turns import AnswerRecord, AnswerUpdate, SessionUpdate
+from foveate.store import PruneResult, Store, default_url, open_store, store_name
 from foveate.store.migrating import VERSION_TABLE, VERSIONS
 from foveate.store.schema import tables
 from foveate.values import Comparison, Savings
 from foveate.wire.rate_limits import RateLimit
-from tests.billed import CALL, ENTRY, RESERVATION, settle_one, standing
+from tests.billed import CALL, CHARGE, RESERVATION, make_standing, settle_one
 from tests.databases import PostgresServer
-from tests.kept import AGENT, FAILED, FOLD, FOLDED, LESSONS, REQUEST, REUSE, TRACE, USE, hashes, session, turns
+from tests.kept import (
+    AGENT,
+    CALIBRATIONS,
+    COMPACTED_MESSAGES,
+    COMPACTION,
+    COMPACTION_USE,
+    FAILED_COMPACTION,
+    REUSE,
+    STORED_REQUEST,
+    TRACE,
+    make_session,
+    make_turns,
+    message_hashes,
+)
 
 DUMPS = Path(__file__).parent / "stores"
 
@@ -73,14 +86,14 @@ EARLIER = Savings(comparison=Comparison.EARLIER)
 
 
 BEGUN = structs.replace(
-    session("begun", 1),
+    make_session("begun", 1),
     caller="caller",
     setting=b"\x00 setting",
     first_messages=1,
     folder="/home/ana/garden",
     opening="Plant the beans",
 )
-LIMIT = SeenLimit(
+LIMIT = ObservedLimit(
     agent=AGENT,
     provider="anthropic",
     limit=RateLimit(name="5h", used=0.42, resets_at=9_000.5, status="allowed"),
@@ -90,32 +103,36 @@ CORRECTION = Correction(
     id="",
     at=440.0,
     account="agent ana",
-    before=ENTRY.dollars,
-    after=ENTRY.dollars or Decimal(0),
+    before=CHARGE.dollars,
+    after=CHARGE.dollars or Decimal(0),
     reason="\x00 why",
 )
-ANSWER = Answer(mark=b"\x00 mark", session_id="begun", tip=BEGUN.tip, at=420.0)
+ANSWER = AnswerRecord(digest=b"\x00 mark", session_id="begun", tip=BEGUN.tip, at=420.0)
 
 
 async def fill(store: Store) -> None:
     """Something of each kind, as the dumps of released versions hold it."""
-    await store.turns.keep([Move(session=session("s", 4), turns=turns("s", 0, 4))])
-    await store.turns.keep(
-        [Move(session=session("fork", 6, parent=session("s", 4)), turns=turns("fork", 4, 6))]
+    await store.sessions.save([SessionUpdate(session=make_session("s", 4), turns=make_turns("s", 0, 4))])
+    await store.sessions.save(
+        [
+            SessionUpdate(
+                session=make_session("fork", 6, parent=make_session("s", 4)), turns=make_turns("fork", 4, 6)
+            )
+        ]
     )
-    await store.turns.keep_counts(AGENT, {hashes("s", 0, 1)[0]: b"\x00 7"}, "o200k")
-    lease = await store.journal.lease("s", "me", ttl_seconds=300, now=1000.0)
-    assert await store.journal.record(FOLD, FOLDED, lease=lease)
-    assert await settle_one(store.ledger, ENTRY, accounts=accounts_of(CALL))
-    assert not isinstance(await store.ledger.reserve(RESERVATION, now=CALL.at), Over)
-    assert await store.journal.record(FAILED, (), lease=None)
-    await store.journal.used([USE])
-    assert await store.requests.keep(REQUEST)
-    await store.traces.keep([TRACE])
-    await store.lessons.keep(LESSONS, now=400.0)
-    await store.reuse.save(REUSE, now=410.0)
-    await store.turns.keep([Move(session=BEGUN), Answers(rows=[ANSWER])])
-    await store.rate_limits.keep([LIMIT])
+    await store.sessions.save_counts(AGENT, {message_hashes("s", 0, 1)[0]: b"\x00 7"}, "o200k")
+    lease = await store.compactions.acquire_lease("s", "me", ttl_seconds=300, now=1000.0)
+    assert await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=lease)
+    assert await settle_one(store.ledger, CHARGE, accounts=list_accounts(CALL))
+    assert not isinstance(await store.ledger.reserve(RESERVATION, now=CALL.at), AccountOverLimit)
+    assert await store.compactions.record(FAILED_COMPACTION, (), lease=None)
+    await store.compactions.record_application_changes([COMPACTION_USE])
+    assert await store.request_archive.save(STORED_REQUEST)
+    await store.traces.save([TRACE])
+    await store.calibrations.save(CALIBRATIONS, now=400.0)
+    await store.prefix_reuse.save(REUSE, now=410.0)
+    await store.sessions.save([SessionUpdate(session=BEGUN), AnswerUpdate(rows=[ANSWER])])
+    await store.rate_limits.save([LIMIT])
     await store.corrections.correct_account(
         CORRECTION.account, CORRECTION.after, reason=CORRECTION.reason, at=CORRECTION.at
     )
@@ -123,39 +140,46 @@ async def fill(store: Store) -> None:
 
 async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
     """All that tables of such a version hold of it is there."""
-    assert await store.turns.session("s") == session("s", 4)
-    assert await store.turns.session("fork") == session("fork", 6, parent=session("s", 4))
-    assert len(await store.turns.known(AGENT, [*hashes("s", 0, 4), *hashes("fork", 4, 6)])) == 6
-    assert await store.turns.counts(AGENT, hashes("s", 0, 4), "o200k") == {hashes("s", 0, 1)[0]: b"\x00 7"}
-    assert await store.journal.folds(AGENT, [FOLD.boundary]) == [FOLD]
-    assert await store.journal.folded(FOLD.id) == list(FOLDED)
-    assert await store.journal.lease("s", "other", ttl_seconds=300, now=1000.0) is None
+    assert await store.sessions.get_session("s") == make_session("s", 4)
+    assert await store.sessions.get_session("fork") == make_session("fork", 6, parent=make_session("s", 4))
+    assert (
+        len(await store.sessions.find_turns(AGENT, [*message_hashes("s", 0, 4), *message_hashes("fork", 4, 6)]))
+        == 6
+    )
+    assert await store.sessions.get_counts(AGENT, message_hashes("s", 0, 4), "o200k") == {
+        message_hashes("s", 0, 1)[0]: b"\x00 7"
+    }
+    assert await store.compactions.find_compactions(AGENT, [COMPACTION.boundary]) == [COMPACTION]
+    assert await store.compactions.load_messages(COMPACTION.id) == list(COMPACTED_MESSAGES)
+    assert await store.compactions.acquire_lease("s", "other", ttl_seconds=300, now=1000.0) is None
     if version >= "0003":
-        expected = ENTRY if version >= "0011" else structs.replace(ENTRY, savings=EARLIER)
-        assert [entry async for entry in store.ledger.entries()] == [expected]
-        assert ENTRY.dollars
-        stands = standing(ENTRY.dollars, RESERVATION.dollars)
-        assert await store.ledger.standing(["total", "agent ana"], now=CALL.at) == {
+        expected = CHARGE if version >= "0011" else structs.replace(CHARGE, savings=EARLIER)
+        assert [entry async for entry in store.ledger.list_charges()] == [expected]
+        assert CHARGE.dollars
+        stands = make_standing(CHARGE.dollars, RESERVATION.dollars)
+        assert await store.ledger.get_balances(["total", "agent ana"], now=CALL.at) == {
             "total": stands,
             "agent ana": stands,
         }
         await check_added_up(store, is_traced=version >= "0006", is_compared=version >= "0011")
     if version >= "0005":
-        assert await store.journal.fold(FAILED.id) == FAILED
-        assert await store.journal.uses([FOLD.id]) == [USE]
-        assert await store.requests.request(REQUEST.id) == REQUEST
+        assert await store.compactions.get_compaction(FAILED_COMPACTION.id) == FAILED_COMPACTION
+        assert await store.compactions.list_application_changes([COMPACTION.id]) == [COMPACTION_USE]
+        assert await store.request_archive.get(STORED_REQUEST.id) == STORED_REQUEST
     if version >= "0006":
-        found = await store.traces.trace(TRACE.id)
+        found = await store.traces.get(TRACE.id)
         assert found is not None
         assert found.trace == TRACE
-        assert found.bill is not None
-        assert found.bill.dollars == ENTRY.dollars
-    assert await store.lessons.learnt(limit=9) == (LESSONS if version >= "0009" else {})
-    assert await store.reuse.load(since=0.0, limit=9) == (REUSE if version >= "0010" else {})
-    assert await store.turns.session("begun") == (BEGUN if version >= "0012" else None)
-    assert await store.turns.answered([ANSWER.mark]) == ([(ANSWER, BEGUN)] if version >= "0012" else [])
-    assert await store.rate_limits.recent(since=0.0) == ([LIMIT] if version >= "0013" else [])
-    corrections = await store.corrections.listed()
+        assert found.charge is not None
+        assert found.charge.dollars == CHARGE.dollars
+    assert await store.calibrations.load_latest(limit=9) == (CALIBRATIONS if version >= "0009" else {})
+    assert await store.prefix_reuse.load(since=0.0, limit=9) == (REUSE if version >= "0010" else {})
+    assert await store.sessions.get_session("begun") == (BEGUN if version >= "0012" else None)
+    assert await store.sessions.find_answers([ANSWER.digest]) == (
+        [(ANSWER, BEGUN)] if version >= "0012" else []
+    )
+    assert await store.rate_limits.find_recent(since=0.0) == ([LIMIT] if version >= "0013" else [])
+    corrections = await store.corrections.find()
     assert [replace(one, id="") for one in corrections] == ([CORRECTION] if version >= "0014" else [])
 
 
@@ -168,9 +192,9 @@ async def check_added_up(store: Store, *, is_traced: bool, is_compared: bool) ->
         lost_tokens=3_000 if is_traced else 0,
         lost_dollars=Decimal("0.0123") if is_traced else Decimal(0),
         calls=1,
-        cache=ENTRY.usage.cache,
-        output_tokens=ENTRY.usage.output_tokens,
-        dollars=ENTRY.dollars or Decimal(0),
+        cache=CHARGE.usage.cache,
+        output_tokens=CHARGE.usage.output_tokens,
+        dollars=CHARGE.dollars or Decimal(0),
     )
     if is_compared:
         totals = replace(
@@ -181,11 +205,13 @@ async def check_added_up(store: Store, *, is_traced: bool, is_compared: bool) ->
             saved_by_compaction=Decimal("-0.000000000001"),
             simulation_error=Decimal("0.00023456789"),
         )
-    assert await store.totals.totals() == [((), totals)]
-    hours = [hour for (hour,), _ in await store.totals.totals([Per.HOUR])]
+    assert await store.totals.sum_totals() == [((), totals)]
+    hours = [hour for (hour,), _ in await store.totals.sum_totals([TotalsGroup.HOUR])]
     assert hours == ["1970-01-01T00"] * is_traced + ["2026-11-15T12"]
-    assert [day for (day,), _ in await store.totals.totals([Per.DAY])] == [hour[:10] for hour in hours]
-    assert await store.totals.sessions(limit=9) == [
+    assert [day for (day,), _ in await store.totals.sum_totals([TotalsGroup.DAY])] == [
+        hour[:10] for hour in hours
+    ]
+    assert await store.totals.list_sessions(limit=9) == [
         SessionTotals(
             session_id="s",
             agent=AGENT,
@@ -213,9 +239,11 @@ async def test_a_database_of_any_released_version_is_brought_up_to_date_with_all
 
     async with await open_store(bare_database_url) as store:
         await check_filled(store, version=version)
-        fork = session("fork", 6, parent=session("s", 4), seen_at=1e9)
-        await store.turns.keep([Move(session=fork), Move(session=structs.replace(BEGUN, seen_at=1e9))])
-        assert await store.forget(keep_days=1, now=1e9) == Forgotten(), "the fork stands on the other one"
+        fork = make_session("fork", 6, parent=make_session("s", 4), seen_at=1e9)
+        await store.sessions.save(
+            [SessionUpdate(session=fork), SessionUpdate(session=structs.replace(BEGUN, seen_at=1e9))]
+        )
+        assert await store.prune(keep_days=1, now=1e9) == PruneResult(), "the fork stands on the other one"
 
 
 @pytest.mark.parametrize("version", [None, *VERSIONS])
@@ -314,9 +342,9 @@ async def test_a_store_that_is_closed_says_so(bare_database_url: str) -> None:
     await store.close()
 
     with pytest.raises(StoreUnavailable, match="is closed"):
-        await store.turns.session("s")
+        await store.sessions.get_session("s")
     with pytest.raises(StoreUnavailable, match="is closed"):
-        await store.journal.lease("s", "me", ttl_seconds=1, now=1)
+        await store.compactions.acquire_lease("s", "me", ttl_seconds=1, now=1)
 
 
 @pytest.mark.parametrize(

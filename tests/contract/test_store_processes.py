@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from foveate.fold.journal import Lease
+from foveate.fold.journal import CompactionLease
 from foveate.store import open_store
-from tests.kept import AGENT, FOLD, FOLDED, hashes
+from tests.kept import AGENT, COMPACTED_MESSAGES, COMPACTION, message_hashes
 from tests.store_processes import (
     SPAWN,
     WAIT_SECONDS,
-    at_once,
-    hold,
-    keep_and_lengthen,
-    keep_on_writing,
-    missing,
-    open_and_lease,
+    acquire_lease,
+    extend_session,
+    hold_lease,
+    missing_positions,
+    run_together,
+    write_until_killed,
 )
 
 pytestmark = pytest.mark.process
@@ -32,7 +32,7 @@ async def make(database_url: str) -> None:
 
 @pytest.mark.slow
 def test_eight_processes_open_a_new_database_at_once_and_exactly_one_may_fold(bare_database_url: str) -> None:
-    leases = at_once(open_and_lease, [(bare_database_url, f"process {number}") for number in range(8)])
+    leases = run_together(acquire_lease, [(bare_database_url, f"process {number}") for number in range(8)])
 
     (lease,) = [lease for lease in leases if lease]
     assert lease.fence == 1
@@ -43,38 +43,40 @@ def test_four_processes_keep_the_same_turns_and_lengthen_a_session_with_nothing_
     database_url: str,
 ) -> None:
     asyncio.run(make(database_url))
-    lengthened = at_once(keep_and_lengthen, [(database_url, "s", 80)] * 4)
+    lengthened = run_together(extend_session, [(database_url, "s", 80)] * 4)
 
     assert sum(lengthened) >= 40
-    assert asyncio.run(missing(database_url, "s", 80)) == []
+    assert asyncio.run(missing_positions(database_url, "s", 80)) == []
 
 
 def test_after_kill_9_of_the_holder_the_next_takes_over_when_its_time_is_up(database_url: str) -> None:
     asyncio.run(make(database_url))
     hears, says = SPAWN.Pipe(duplex=False)
-    process = SPAWN.Process(target=hold, args=(database_url, says))
+    process = SPAWN.Process(target=hold_lease, args=(database_url, says))
     process.start()
     assert hears.poll(WAIT_SECONDS)
-    late: Lease = hears.recv()
+    late: CompactionLease = hears.recv()
     assert process.pid
     os.kill(process.pid, signal.SIGKILL)
     process.join(WAIT_SECONDS)
 
     async def take_over() -> None:
         async with await open_store(database_url) as store:
-            journal = store.journal
-            assert await journal.lease("s", "next", ttl_seconds=300.0, now=late.expires_at - 0.1) is None
-            new = await journal.lease("s", "next", ttl_seconds=300.0, now=late.expires_at)
+            journal = store.compactions
+            assert (
+                await journal.acquire_lease("s", "next", ttl_seconds=300.0, now=late.expires_at - 0.1) is None
+            )
+            new = await journal.acquire_lease("s", "next", ttl_seconds=300.0, now=late.expires_at)
             assert new
             assert new.fence > late.fence
 
-            assert not await journal.record(FOLD, FOLDED, lease=late)
-            assert await journal.fold(FOLD.id) is None
-            assert await journal.folded(FOLD.id) == []
-            assert await journal.renew(late, ttl_seconds=300.0, now=late.expires_at) is None
-            await journal.release(late)
-            assert await journal.lease("s", "third", ttl_seconds=300.0, now=late.expires_at + 1) is None
-            assert await journal.record(FOLD, FOLDED, lease=new)
+            assert not await journal.record(COMPACTION, COMPACTED_MESSAGES, lease=late)
+            assert await journal.get_compaction(COMPACTION.id) is None
+            assert await journal.load_messages(COMPACTION.id) == []
+            assert await journal.renew_lease(late, ttl_seconds=300.0, now=late.expires_at) is None
+            await journal.release_lease(late)
+            assert await journal.acquire_lease("s", "third", ttl_seconds=300.0, now=late.expires_at + 1) is None
+            assert await journal.record(COMPACTION, COMPACTED_MESSAGES, lease=new)
 
     asyncio.run(take_over())
 
@@ -136,7 +138,7 @@ def test_kill_9_of_a_writer_leaves_whole_sessions_and_all_that_it_was_told_are_k
 ) -> None:
     asyncio.run(make(database_url))
     hears, says = SPAWN.Pipe(duplex=False)
-    process = SPAWN.Process(target=keep_on_writing, args=(database_url, says))
+    process = SPAWN.Process(target=write_until_killed, args=(database_url, says))
     process.start()
     says.close()
     told = -1
@@ -155,8 +157,8 @@ def test_kill_9_of_a_writer_leaves_whole_sessions_and_all_that_it_was_told_are_k
     async def look() -> None:
         async with await open_store(database_url) as store:
             for number in range(told + 3):
-                found = await store.turns.session(f"s{number}")
-                known = await store.turns.known(AGENT, hashes(f"s{number}", 0, 20))
+                found = await store.sessions.get_session(f"s{number}")
+                known = await store.sessions.find_turns(AGENT, message_hashes(f"s{number}", 0, 20))
                 assert len(known) == (20 if found else 0)
                 assert found or number > told
 

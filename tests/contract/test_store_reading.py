@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from foveate.cost.ledger import Call, Category, Entry
+from foveate.cost.ledger import Call, Category, Charge
 from foveate.errors import NothingKept, StoreUnavailable
-from foveate.replay.reading import found, peek, read
-from foveate.replay.recordings import Lacking, Source
+from foveate.replay.reading import find_files, peek_file, read_recordings
+from foveate.replay.recordings import MissingPart, RecordingSource
 from foveate.replay.stored import read_store
 from foveate.store import open_store
 from foveate.values import CacheUsage, Usage
 from tests.billed import settle_one
-from tests.kept import REQUEST
+from tests.kept import STORED_REQUEST
 
 USER = {"role": "user", "content": "look"}
 MORE = {"role": "user", "content": "more"}
@@ -27,7 +27,7 @@ def body(*messages: object) -> bytes:
     return json.dumps(told).encode()
 
 
-def entry(name: str, at: float, session: str = "s", category: Category = Category.MAIN) -> Entry:
+def entry(name: str, at: float, session: str = "s", category: Category = Category.MAIN) -> Charge:
     call = Call(
         id=name,
         agent="ana",
@@ -38,7 +38,7 @@ def entry(name: str, at: float, session: str = "s", category: Category = Categor
         at=at,
     )
     usage = Usage(cache=CacheUsage(uncached=5, read=9_000, written_5m=40), output_tokens=77)
-    return Entry(call=call, usage=usage, dollars=Decimal("0.25"))
+    return Charge(call=call, usage=usage, dollars=Decimal("0.25"))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -47,12 +47,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 async def filled(url: str) -> None:
     async with await open_store(url) as store:
-        await store.requests.keep(replace(REQUEST, id="one", sent=body(USER), at=400.0))
-        await store.requests.keep(
-            replace(REQUEST, id="two", sent=body(USER, ANSWER, MORE), usage=None, at=500.0)
+        await store.request_archive.save(replace(STORED_REQUEST, id="one", request_body=body(USER), at=400.0))
+        await store.request_archive.save(
+            replace(STORED_REQUEST, id="two", request_body=body(USER, ANSWER, MORE), usage=None, at=500.0)
         )
-        await store.requests.keep(replace(REQUEST, id="refused", sent=body(USER), status=529, at=450.0))
-        await store.requests.keep(replace(REQUEST, id="odd", sent=b"\xff\0", at=460.0))
+        await store.request_archive.save(
+            replace(STORED_REQUEST, id="refused", request_body=body(USER), status=529, at=450.0)
+        )
+        await store.request_archive.save(replace(STORED_REQUEST, id="odd", request_body=b"\xff\0", at=460.0))
         for one in (
             entry("one", 400.0),
             entry("two", 500.0),
@@ -69,13 +71,13 @@ async def test_kept_requests_are_calls_with_their_bills(database_url: str) -> No
     first, second = requested.calls
 
     assert [call.id for call in requested.calls] == ["one", "two"]
-    assert second.last.history()[0] is first.last
-    assert first.billed is not None
-    assert second.billed is not None
-    assert first.billed.output_tokens == second.billed.output_tokens == 77
-    assert json.loads(first.around)["system"] == "s"
-    assert (requested.source, requested.name, requested.lacks) == (Source.STORE, "s", frozenset())
-    assert requested.said_dollars == Decimal("0.50")
+    assert second.last_message.history()[0] is first.last_message
+    assert first.usage is not None
+    assert second.usage is not None
+    assert first.usage.output_tokens == second.usage.output_tokens == 77
+    assert json.loads(first.envelope)["system"] == "s"
+    assert (requested.source, requested.name, requested.missing) == (RecordingSource.STORE, "s", frozenset())
+    assert requested.reported_dollars == Decimal("0.50")
     assert billed.name == "t"
 
 
@@ -84,23 +86,23 @@ async def test_where_no_request_is_kept_the_ledger_still_knows_the_bills(databas
     billed, _ = read_store(database_url)
 
     assert [call.id for call in billed.calls] == ["three", "four"]
-    assert [call.last.depth for call in billed.calls] == [0, 2]
-    assert billed.lacks == {Lacking.SYSTEM, Lacking.TOOLS, Lacking.MESSAGES}
+    assert [call.last_message.depth for call in billed.calls] == [0, 2]
+    assert billed.missing == {MissingPart.SYSTEM, MissingPart.TOOLS, MissingPart.MESSAGES}
 
 
 async def test_a_store_is_found_by_its_url(database_url: str) -> None:
     await filled(database_url)
-    (path,) = found([database_url]).files
+    (path,) = find_files([database_url]).files
 
-    assert peek(path).source is Source.STORE
-    assert [one.name for one in read(path)] == ["t", "s"]
+    assert peek_file(path).source is RecordingSource.STORE
+    assert [one.name for one in read_recordings(path)] == ["t", "s"]
 
 
 async def test_reading_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "foveate.sqlite"
     await filled(f"sqlite:///{path}")
     before = contents(tmp_path)
-    list(read(path))
+    list(read_recordings(path))
 
     assert contents(tmp_path) == before
 
@@ -120,5 +122,5 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
         list(read_store(str(path)))
     path.write_bytes(b"SQLite format 3\0" + bytes(100))
     with pytest.raises(StoreUnavailable, match=r"other\.sqlite"):
-        list(read(path, source=Source.STORE))
-    assert peek(path).source is None
+        list(read_recordings(path, source=RecordingSource.STORE))
+    assert peek_file(path).source is None

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from foveate.session.requests import Requests
+from foveate.session.requests import RequestArchive
 from foveate.store import Store, open_store
-from tests.kept import REQUEST
+from tests.kept import STORED_REQUEST
 
 DAY = 86_400.0
 
@@ -20,78 +20,84 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-def requests(store: Store) -> Requests:
+def requests(store: Store) -> RequestArchive:
     """The store is what the room asks for; mypy sees to it."""
-    return store.requests
+    return store.request_archive
 
 
-async def test_a_request_comes_back_as_it_was_kept_and_is_kept_once(requests: Requests) -> None:
-    odd = replace(REQUEST, id="req-2", came=None, usage=None, sent=b"\xff\0" * 1000, status=529)
-    for one in (REQUEST, odd):
-        assert await requests.keep(one)
-        assert await requests.keep(replace(one, sent=b"other")) == 0
+async def test_a_request_comes_back_as_it_was_kept_and_is_kept_once(requests: RequestArchive) -> None:
+    odd = replace(
+        STORED_REQUEST, id="req-2", original_body=None, usage=None, request_body=b"\xff\0" * 1000, status=529
+    )
+    for one in (STORED_REQUEST, odd):
+        assert await requests.save(one)
+        assert await requests.save(replace(one, request_body=b"other")) == 0
 
-    assert await requests.request(REQUEST.id) == REQUEST
-    assert await requests.request(odd.id) == odd
-    assert await requests.request("req") is None
+    assert await requests.get(STORED_REQUEST.id) == STORED_REQUEST
+    assert await requests.get(odd.id) == odd
+    assert await requests.get("req") is None
 
 
-async def test_names_that_no_database_can_hold_lose_no_request(requests: Requests) -> None:
-    assert await requests.keep(replace(REQUEST, session_id="a\0\ud83d", agent="\0", model="x" * 5000))
+async def test_names_that_no_database_can_hold_lose_no_request(requests: RequestArchive) -> None:
+    assert await requests.save(replace(STORED_REQUEST, session_id="a\0\ud83d", agent="\0", model="x" * 5000))
 
-    found = await requests.request(REQUEST.id)
+    found = await requests.get(STORED_REQUEST.id)
     assert found is not None
-    assert found.sent == REQUEST.sent
+    assert found.request_body == STORED_REQUEST.request_body
 
 
-async def test_the_last_ones_of_a_session_are_found_the_newest_first(requests: Requests) -> None:
+async def test_the_last_ones_of_a_session_are_found_the_newest_first(requests: RequestArchive) -> None:
     for at in (3.0, 1.0, 2.0):
-        await requests.keep(replace(REQUEST, id=f"req at {at}", at=at))
-    await requests.keep(replace(REQUEST, id="of another", session_id="t", at=2.5))
+        await requests.save(replace(STORED_REQUEST, id=f"req at {at}", at=at))
+    await requests.save(replace(STORED_REQUEST, id="of another", session_id="t", at=2.5))
 
-    assert [one.at for one in await requests.of_session("s", limit=9)] == [3.0, 2.0, 1.0]
-    assert [one.at for one in await requests.of_session("s", limit=1)] == [3.0]
-    assert [one.at for one in await requests.of_session("s", before=3.0)] == [2.0, 1.0]
-    assert await requests.of_session("never") == []
+    assert [one.at for one in await requests.find_by_session("s", limit=9)] == [3.0, 2.0, 1.0]
+    assert [one.at for one in await requests.find_by_session("s", limit=1)] == [3.0]
+    assert [one.at for one in await requests.find_by_session("s", before=3.0)] == [2.0, 1.0]
+    assert await requests.find_by_session("never") == []
 
 
-async def test_the_oldest_go_beyond_either_limit_and_no_others(requests: Requests) -> None:
+async def test_the_oldest_go_beyond_either_limit_and_no_others(requests: RequestArchive) -> None:
     sizes = [
-        await requests.keep(replace(REQUEST, id=f"{day}", at=day * DAY, sent=os.urandom(1000), came=None))
+        await requests.save(
+            replace(
+                STORED_REQUEST, id=f"{day}", at=day * DAY, request_body=os.urandom(1000), original_body=None
+            )
+        )
         for day in range(1, 8)
     ]
     assert all(1000 <= size < 1100 for size in sizes)
 
-    assert await requests.trim(before=0.0, most_bytes=sum(sizes)) == 0
-    assert await requests.trim(before=2 * DAY, most_bytes=10**9) == 1
-    assert [one.id for one in await requests.of_session("s", limit=9)] == ["7", "6", "5", "4", "3", "2"]
-    assert await requests.trim(before=0.0, most_bytes=sum(sizes[-3:]) + 1) == 3
-    assert [one.id for one in await requests.of_session("s", limit=9)] == ["7", "6", "5"]
-    assert await requests.trim(before=0.0, most_bytes=1) == 3
+    assert await requests.trim(before=0.0, max_bytes=sum(sizes)) == 0
+    assert await requests.trim(before=2 * DAY, max_bytes=10**9) == 1
+    assert [one.id for one in await requests.find_by_session("s", limit=9)] == ["7", "6", "5", "4", "3", "2"]
+    assert await requests.trim(before=0.0, max_bytes=sum(sizes[-3:]) + 1) == 3
+    assert [one.id for one in await requests.find_by_session("s", limit=9)] == ["7", "6", "5"]
+    assert await requests.trim(before=0.0, max_bytes=1) == 3
 
 
 async def test_what_is_old_goes_with_what_is_forgotten(store: Store) -> None:
     for day in (1, 9):
-        await store.requests.keep(replace(REQUEST, id=f"{day}", at=day * DAY))
+        await store.request_archive.save(replace(STORED_REQUEST, id=f"{day}", at=day * DAY))
 
-    await store.forget(keep_days=5, now=10 * DAY)
+    await store.prune(keep_days=5, now=10 * DAY)
 
-    assert [one.id for one in await store.requests.of_session("s")] == ["9"]
+    assert [one.id for one in await store.request_archive.find_by_session("s")] == ["9"]
 
 
 async def test_ids_are_found_by_how_they_begin(store: Store) -> None:
     for id_, session_id in (("ab1", "s1"), ("ab2", "s1"), ("b%", "ab3")):
-        await store.requests.keep(replace(REQUEST, id=id_, session_id=session_id))
+        await store.request_archive.save(replace(STORED_REQUEST, id=id_, session_id=session_id))
 
-    assert await store.kept_ids("ab", limit=9) == (["ab3"], ["ab1", "ab2"])
-    assert await store.kept_ids("s", limit=9) == (["s1"], [])
-    assert await store.kept_ids("%", limit=9) == ([], [])
-    assert await store.kept_ids("b", limit=9) == ([], ["b%"])
+    assert await store.find_archived_ids("ab", limit=9) == (["ab3"], ["ab1", "ab2"])
+    assert await store.find_archived_ids("s", limit=9) == (["s1"], [])
+    assert await store.find_archived_ids("%", limit=9) == ([], [])
+    assert await store.find_archived_ids("b", limit=9) == ([], ["b%"])
 
 
 async def test_how_many_there_are_and_what_they_take_is_told(store: Store) -> None:
     assert ((await store.sizes()).requests, (await store.sizes()).request_bytes) == (0, 0)
-    sizes = [await store.requests.keep(replace(REQUEST, id=id_)) for id_ in "ab"]
+    sizes = [await store.request_archive.save(replace(STORED_REQUEST, id=id_)) for id_ in "ab"]
 
     told = await store.sizes()
     assert (told.requests, told.request_bytes) == (2, sum(sizes))

@@ -10,12 +10,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace as with_changes
 
-from foveate.fold.journal import Use
-from foveate.session.totals import Per
-from foveate.session.turns import Move, Session
-from foveate.store import Forgotten, Store, open_store
-from tests.billed import call, entry, settle_one
-from tests.kept import AGENT, FOLD, FOLDED, TRACE, fold, hashed, hashes, ids, session, turns
+from foveate.fold.journal import ApplicationChange
+from foveate.session.totals import TotalsGroup
+from foveate.session.turns import Session, SessionUpdate
+from foveate.store import PruneResult, Store, open_store
+from tests.billed import make_call, make_charge, settle_one
+from tests.kept import (
+    AGENT,
+    COMPACTED_MESSAGES,
+    COMPACTION,
+    TRACE,
+    compaction_ids,
+    hash_word,
+    make_compaction,
+    make_session,
+    make_turns,
+    message_hashes,
+)
 from tests.support.examples import limit_examples
 
 DAY = 86_400.0
@@ -29,29 +40,39 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 async def keep(store: Store, kept: Session) -> None:
     """A session of two turns of its own, counted, with a fold at its tip."""
-    own = [with_changes(turn, session_id=kept.id) for turn in turns(kept.id, kept.messages - 2, kept.messages)]
-    await store.turns.keep([Move(session=kept, turns=own)])
-    await store.turns.keep_counts(AGENT, {turn.hash: b"1" for turn in own}, "o200k")
-    await store.journal.record(
-        fold(f"fold of {kept.id}", session_id=kept.id, boundary=kept.tip, at=kept.seen_at), FOLDED, lease=None
+    own = [
+        with_changes(turn, session_id=kept.id) for turn in make_turns(kept.id, kept.messages - 2, kept.messages)
+    ]
+    await store.sessions.save([SessionUpdate(session=kept, turns=own)])
+    await store.sessions.save_counts(AGENT, {turn.hash: b"1" for turn in own}, "o200k")
+    await store.compactions.record(
+        make_compaction(f"fold of {kept.id}", session_id=kept.id, boundary=kept.tip, at=kept.seen_at),
+        COMPACTED_MESSAGES,
+        lease=None,
     )
-    await store.journal.used(
-        [Use(fold_id=f"fold of {kept.id}", tip=kept.tip, messages=kept.messages, is_used=True)]
+    await store.compactions.record_application_changes(
+        [
+            ApplicationChange(
+                compaction_id=f"fold of {kept.id}", last_hash=kept.tip, messages=kept.messages, is_applied=True
+            )
+        ]
     )
 
 
 async def is_whole(store: Store, kept: Session) -> bool:
     """Whether all of a session is there; anything between all and nothing fails."""
-    own = hashes(kept.id, kept.messages - 2, kept.messages)
+    own = message_hashes(kept.id, kept.messages - 2, kept.messages)
     there = {
-        await store.turns.session(kept.id) is not None,
-        len(await store.turns.known(AGENT, own)) == 2,
-        len(await store.turns.counts(AGENT, own, "o200k")) == 2,
-        ids(await store.journal.folds(AGENT, [kept.tip])) == [f"fold of {kept.id}"],
-        await store.journal.folded(f"fold of {kept.id}") == list(FOLDED),
-        len(await store.journal.uses([f"fold of {kept.id}"])) == 1,
+        await store.sessions.get_session(kept.id) is not None,
+        len(await store.sessions.find_turns(AGENT, own)) == 2,
+        len(await store.sessions.get_counts(AGENT, own, "o200k")) == 2,
+        compaction_ids(await store.compactions.find_compactions(AGENT, [kept.tip])) == [f"fold of {kept.id}"],
+        await store.compactions.load_messages(f"fold of {kept.id}") == list(COMPACTED_MESSAGES),
+        len(await store.compactions.list_application_changes([f"fold of {kept.id}"])) == 1,
     }
-    gone = not await store.turns.known(AGENT, own) and not await store.turns.counts(AGENT, own, "o200k")
+    gone = not await store.sessions.find_turns(AGENT, own) and not await store.sessions.get_counts(
+        AGENT, own, "o200k"
+    )
     assert there == {True} or (there == {False} and gone), "half a session is kept"
     return there == {True}
 
@@ -59,31 +80,31 @@ async def is_whole(store: Store, kept: Session) -> bool:
 async def test_a_session_that_was_not_seen_for_so_long_is_forgotten_with_all_that_is_its_own(
     store: Store,
 ) -> None:
-    old, new = session("old", 2, seen_at=1 * DAY), session("new", 2, seen_at=9 * DAY)
+    old, new = make_session("old", 2, seen_at=1 * DAY), make_session("new", 2, seen_at=9 * DAY)
     await keep(store, old)
     await keep(store, new)
 
-    assert await store.forget(keep_days=5, now=10 * DAY) == Forgotten(sessions=1, turns=2, folds=1)
+    assert await store.prune(keep_days=5, now=10 * DAY) == PruneResult(sessions=1, turns=2, folds=1)
 
     assert not await is_whole(store, old)
     assert await is_whole(store, new)
-    assert await store.forget(keep_days=5, now=10 * DAY) == Forgotten()
+    assert await store.prune(keep_days=5, now=10 * DAY) == PruneResult()
 
 
 async def test_a_parent_is_kept_as_long_as_its_child_since_the_child_stands_on_its_folds(
     store: Store,
 ) -> None:
-    parent = session("parent", 2, seen_at=1 * DAY)
-    child = session("child", 4, seen_at=2 * DAY, parent=parent)
+    parent = make_session("parent", 2, seen_at=1 * DAY)
+    child = make_session("child", 4, seen_at=2 * DAY, parent=parent)
     await keep(store, parent)
     await keep(store, child)
-    await store.turns.keep([Move(session=with_changes(child, seen_at=9 * DAY), turns=[])])
+    await store.sessions.save([SessionUpdate(session=with_changes(child, seen_at=9 * DAY), turns=[])])
 
-    assert await store.forget(keep_days=5, now=10 * DAY) == Forgotten()
-    assert ids(await store.journal.folds(AGENT, [parent.tip])) == ["fold of parent"]
+    assert await store.prune(keep_days=5, now=10 * DAY) == PruneResult()
+    assert compaction_ids(await store.compactions.find_compactions(AGENT, [parent.tip])) == ["fold of parent"]
 
-    assert (await store.forget(keep_days=5, now=15 * DAY)).sessions == 2
-    assert await store.journal.folds(AGENT, [parent.tip]) == []
+    assert (await store.prune(keep_days=5, now=15 * DAY)).sessions == 2
+    assert await store.compactions.find_compactions(AGENT, [parent.tip]) == []
 
 
 @pytest.mark.slow
@@ -99,13 +120,15 @@ def test_whatever_is_forgotten_a_session_in_use_stands_on_whole_ones(
             made: list[Session] = []
             for number, (parent, _) in enumerate(family):
                 above = made[parent % len(made)] if parent is not None and made else None
-                made.append(session(f"s{number}", 2, seen_at=0.0, parent=above))
+                made.append(make_session(f"s{number}", 2, seen_at=0.0, parent=above))
                 await keep(store, made[-1])
             days = [day for _, day in family]
             for one, day in zip(made, days, strict=True):
-                await store.turns.keep([Move(session=with_changes(one, seen_at=day * DAY), turns=[])])
+                await store.sessions.save(
+                    [SessionUpdate(session=with_changes(one, seen_at=day * DAY), turns=[])]
+                )
 
-            forgotten = await store.forget(keep_days=5, now=10 * DAY)
+            forgotten = await store.prune(keep_days=5, now=10 * DAY)
 
             in_use = {one.id for one, day in zip(made, days, strict=True) if day >= 5}
             for one in reversed(made):
@@ -113,115 +136,136 @@ def test_whatever_is_forgotten_a_session_in_use_stands_on_whole_ones(
                     in_use.add(one.parent_id)
             assert {one.id for one in made if await is_whole(store, one)} == in_use
             assert forgotten.sessions == len(made) - len(in_use)
-            await store.forget(keep_days=-1, now=10 * DAY)  # for the next example
+            await store.prune(keep_days=-1, now=10 * DAY)  # for the next example
 
     asyncio.run(check())
 
 
 async def test_more_sessions_than_go_in_one_transaction_are_all_forgotten(store: Store) -> None:
-    many = [session(f"s{number}", 2, seen_at=1.0) for number in range(150)]
-    await asyncio.gather(*(store.turns.keep([Move(session=one, turns=turns(one.id, 0, 2))]) for one in many))
+    many = [make_session(f"s{number}", 2, seen_at=1.0) for number in range(150)]
+    await asyncio.gather(
+        *(store.sessions.save([SessionUpdate(session=one, turns=make_turns(one.id, 0, 2))]) for one in many)
+    )
 
-    assert await store.forget(keep_days=1, now=9 * DAY) == Forgotten(sessions=150, turns=300)
+    assert await store.prune(keep_days=1, now=9 * DAY) == PruneResult(sessions=150, turns=300)
 
 
 async def test_the_words_of_a_fold_that_was_undone_so_long_ago_are_forgotten(store: Store) -> None:
     for name in ("in force", "undone long ago", "undone now"):
-        await store.journal.record(fold(name, at=9 * DAY), FOLDED, lease=None)
-    await store.turns.keep([Move(session=session("s", 2, seen_at=9 * DAY), turns=turns("s", 0, 2))])
-    await store.journal.undo("undone long ago", now=1 * DAY)
-    await store.journal.undo("undone now", now=9 * DAY)
+        await store.compactions.record(make_compaction(name, at=9 * DAY), COMPACTED_MESSAGES, lease=None)
+    await store.sessions.save(
+        [SessionUpdate(session=make_session("s", 2, seen_at=9 * DAY), turns=make_turns("s", 0, 2))]
+    )
+    await store.compactions.undo("undone long ago", now=1 * DAY)
+    await store.compactions.undo("undone now", now=9 * DAY)
 
-    await store.forget(keep_days=5, now=10 * DAY)
+    await store.prune(keep_days=5, now=10 * DAY)
 
-    assert await store.journal.folded("in force") == list(FOLDED)
-    assert await store.journal.folded("undone now") == list(FOLDED)
-    assert await store.journal.folded("undone long ago") == []
-    told = {name: await store.journal.fold(name) for name in ("in force", "undone now", "undone long ago")}
+    assert await store.compactions.load_messages("in force") == list(COMPACTED_MESSAGES)
+    assert await store.compactions.load_messages("undone now") == list(COMPACTED_MESSAGES)
+    assert await store.compactions.load_messages("undone long ago") == []
+    told = {
+        name: await store.compactions.get_compaction(name)
+        for name in ("in force", "undone now", "undone long ago")
+    }
     assert {name: one and (one.summary, one.carried) for name, one in told.items()} == {
-        "in force": (FOLD.summary, FOLD.carried),
-        "undone now": (FOLD.summary, FOLD.carried),
+        "in force": (COMPACTION.summary, COMPACTION.carried),
+        "undone now": (COMPACTION.summary, COMPACTION.carried),
         "undone long ago": ("", ()),
     }
 
 
 async def test_the_messages_of_an_undone_fold_stay_as_long_as_a_later_one_needs_them(store: Store) -> None:
-    await store.turns.keep([Move(session=session("s", 2, seen_at=9 * DAY), turns=turns("s", 0, 2))])
-    await store.journal.record(FOLD, FOLDED, lease=None)
-    await store.journal.record(replace(fold("second"), messages=5, earlier_id=FOLD.id), (b"5",), lease=None)
-    await store.journal.record(replace(fold("third"), messages=6, earlier_id="second"), (b"6",), lease=None)
-    for undone in (FOLD.id, "second"):
-        await store.journal.undo(undone, now=1 * DAY)
+    await store.sessions.save(
+        [SessionUpdate(session=make_session("s", 2, seen_at=9 * DAY), turns=make_turns("s", 0, 2))]
+    )
+    await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=None)
+    await store.compactions.record(
+        replace(make_compaction("second"), messages=5, earlier_id=COMPACTION.id), (b"5",), lease=None
+    )
+    await store.compactions.record(
+        replace(make_compaction("third"), messages=6, earlier_id="second"), (b"6",), lease=None
+    )
+    for undone in (COMPACTION.id, "second"):
+        await store.compactions.undo(undone, now=1 * DAY)
 
-    await store.forget(keep_days=5, now=10 * DAY)
-    assert await store.journal.folded("third") == [*FOLDED, b"5", b"6"]
-    assert {one.summary for one in await store.journal.listed()} == {FOLD.summary}
+    await store.prune(keep_days=5, now=10 * DAY)
+    assert await store.compactions.load_messages("third") == [*COMPACTED_MESSAGES, b"5", b"6"]
+    assert {one.summary for one in await store.compactions.list_compactions()} == {COMPACTION.summary}
 
-    await store.journal.undo("third", now=2 * DAY)
-    await store.forget(keep_days=5, now=10 * DAY)
-    assert await store.journal.folded("third") == []
+    await store.compactions.undo("third", now=2 * DAY)
+    await store.prune(keep_days=5, now=10 * DAY)
+    assert await store.compactions.load_messages("third") == []
 
 
 async def test_a_session_that_somebody_is_folding_is_kept(store: Store) -> None:
-    await keep(store, session("s", 2, seen_at=1 * DAY))
-    lease = await store.journal.lease("s", "me", ttl_seconds=300, now=10 * DAY)
+    await keep(store, make_session("s", 2, seen_at=1 * DAY))
+    lease = await store.compactions.acquire_lease("s", "me", ttl_seconds=300, now=10 * DAY)
 
-    assert await store.forget(keep_days=5, now=10 * DAY + 299) == Forgotten()
+    assert await store.prune(keep_days=5, now=10 * DAY + 299) == PruneResult()
     assert lease
-    assert await store.journal.record(FOLD, FOLDED, lease=lease)
-    await store.journal.release(lease)
-    assert (await store.forget(keep_days=5, now=10 * DAY + 299)).sessions == 1
+    assert await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=lease)
+    await store.compactions.release_lease(lease)
+    assert (await store.prune(keep_days=5, now=10 * DAY + 299)).sessions == 1
 
 
 async def test_a_lease_that_has_run_out_keeps_folds_of_no_session_as_long_as_other_things(
     store: Store,
 ) -> None:
     """So that whoever was late with it finds no other lease of the same number."""
-    await store.journal.record(fold("f", session_id="x", at=1 * DAY), FOLDED, lease=None)
-    assert await store.journal.lease("x", "me", ttl_seconds=300, now=8 * DAY)
+    await store.compactions.record(
+        make_compaction("f", session_id="x", at=1 * DAY), COMPACTED_MESSAGES, lease=None
+    )
+    assert await store.compactions.acquire_lease("x", "me", ttl_seconds=300, now=8 * DAY)
 
-    assert await store.forget(keep_days=5, now=10 * DAY) == Forgotten()
-    assert await store.forget(keep_days=5, now=14 * DAY) == Forgotten(folds=1)
+    assert await store.prune(keep_days=5, now=10 * DAY) == PruneResult()
+    assert await store.prune(keep_days=5, now=14 * DAY) == PruneResult(folds=1)
 
 
 async def test_a_late_one_is_still_late_when_its_session_was_forgotten_meanwhile(store: Store) -> None:
-    await keep(store, session("s", 2, seen_at=1 * DAY))
-    late = await store.journal.lease("s", "late", ttl_seconds=300, now=1 * DAY)
+    await keep(store, make_session("s", 2, seen_at=1 * DAY))
+    late = await store.compactions.acquire_lease("s", "late", ttl_seconds=300, now=1 * DAY)
     assert late
-    await store.forget(keep_days=5, now=10 * DAY)
-    new = await store.journal.lease("s", "new", ttl_seconds=300, now=10 * DAY)
+    await store.prune(keep_days=5, now=10 * DAY)
+    new = await store.compactions.acquire_lease("s", "new", ttl_seconds=300, now=10 * DAY)
 
     assert new
-    assert not await store.journal.record(FOLD, FOLDED, lease=late)
-    await store.journal.release(late)
-    assert await store.journal.lease("s", "third", ttl_seconds=300, now=10 * DAY) is None
+    assert not await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=late)
+    await store.compactions.release_lease(late)
+    assert await store.compactions.acquire_lease("s", "third", ttl_seconds=300, now=10 * DAY) is None
 
 
 @pytest.mark.parametrize("agents", [1, 3])
 async def test_counts_of_turns_that_are_not_kept_are_forgotten(store: Store, agents: int) -> None:
-    kept = session("kept", 2, seen_at=9 * DAY)
+    kept = make_session("kept", 2, seen_at=9 * DAY)
     await keep(store, kept)
-    strays = hashes("never kept", 0, 1_500)
+    strays = message_hashes("never kept", 0, 1_500)
     for number in range(agents):
-        await store.turns.keep_counts(f"{AGENT}{number}" if number else AGENT, dict.fromkeys(strays, b"1"), "a")
-    await store.turns.keep_counts(AGENT, dict.fromkeys(strays[:20], b"1"), "b")
+        await store.sessions.save_counts(
+            f"{AGENT}{number}" if number else AGENT, dict.fromkeys(strays, b"1"), "a"
+        )
+    await store.sessions.save_counts(AGENT, dict.fromkeys(strays[:20], b"1"), "b")
 
-    await store.forget(keep_days=5, now=10 * DAY)
+    await store.prune(keep_days=5, now=10 * DAY)
 
     for number in range(agents):
-        assert await store.turns.counts(f"{AGENT}{number}" if number else AGENT, strays, "a") == {}
-    assert await store.turns.counts(AGENT, strays, "b") == {}
+        assert await store.sessions.get_counts(f"{AGENT}{number}" if number else AGENT, strays, "a") == {}
+    assert await store.sessions.get_counts(AGENT, strays, "b") == {}
     assert await is_whole(store, kept)
 
 
 async def test_folds_of_sessions_that_were_never_kept_are_forgotten_by_their_own_time(store: Store) -> None:
-    await store.journal.record(fold("old", session_id="x", at=1 * DAY), FOLDED, lease=None)
-    await store.journal.record(fold("new", session_id="y", at=9 * DAY), FOLDED, lease=None)
+    await store.compactions.record(
+        make_compaction("old", session_id="x", at=1 * DAY), COMPACTED_MESSAGES, lease=None
+    )
+    await store.compactions.record(
+        make_compaction("new", session_id="y", at=9 * DAY), COMPACTED_MESSAGES, lease=None
+    )
 
-    assert await store.forget(keep_days=5, now=10 * DAY) == Forgotten(folds=1)
+    assert await store.prune(keep_days=5, now=10 * DAY) == PruneResult(folds=1)
 
-    assert ids(await store.journal.listed()) == ["new"]
-    assert await store.journal.folded("old") == []
+    assert compaction_ids(await store.compactions.list_compactions()) == ["new"]
+    assert await store.compactions.load_messages("old") == []
 
 
 def file_bytes(database_url: str) -> int:
@@ -229,13 +273,15 @@ def file_bytes(database_url: str) -> int:
 
 
 async def test_a_vacuum_gives_room_back_and_loses_nothing(store: Store, database_url: str) -> None:
-    kept = session("kept", 2, seen_at=9 * DAY)
+    kept = make_session("kept", 2, seen_at=9 * DAY)
     await keep(store, kept)
-    await store.turns.keep([Move(session=session("old", 2, seen_at=1 * DAY), turns=turns("old", 0, 2))])
-    await store.journal.record(
-        fold("large", session_id="old", boundary=hashed("old")), [bytes(100_000)] * 20, lease=None
+    await store.sessions.save(
+        [SessionUpdate(session=make_session("old", 2, seen_at=1 * DAY), turns=make_turns("old", 0, 2))]
     )
-    await store.forget(keep_days=5, now=10 * DAY)
+    await store.compactions.record(
+        make_compaction("large", session_id="old", boundary=hash_word("old")), [bytes(100_000)] * 20, lease=None
+    )
+    await store.prune(keep_days=5, now=10 * DAY)
 
     await store.vacuum()
 
@@ -245,32 +291,34 @@ async def test_a_vacuum_gives_room_back_and_loses_nothing(store: Store, database
 
 
 async def test_what_a_session_adds_up_to_goes_with_it_and_its_hours_stay(store: Store) -> None:
-    old, new, parent = (session(name, 2, seen_at=day * DAY) for name, day in (("o", 1), ("n", 9), ("p", 1)))
-    for kept in (old, new, parent, session("child", 4, seen_at=9 * DAY, parent=parent)):
+    old, new, parent = (
+        make_session(name, 2, seen_at=day * DAY) for name, day in (("o", 1), ("n", 9), ("p", 1))
+    )
+    for kept in (old, new, parent, make_session("child", 4, seen_at=9 * DAY, parent=parent)):
         await keep(store, kept)
     at = {"o": 1, "n": 1, "p": 1, "billed long ago": 1, "billed now": 9}
     for name, day in at.items():
-        of = call(f"call of {name}", session_id=name, at=day * DAY)
-        await settle_one(store.ledger, entry(of, 1), accounts=())
-    await store.traces.keep([with_changes(TRACE, id="r", session_id="traced long ago", at=1 * DAY)])
+        of = make_call(f"call of {name}", session_id=name, at=day * DAY)
+        await settle_one(store.ledger, make_charge(of, 1), accounts=())
+    await store.traces.save([with_changes(TRACE, id="r", session_id="traced long ago", at=1 * DAY)])
     # Pinged since it was seen.
-    await settle_one(store.ledger, entry(call("late", session_id="o", at=6 * DAY), 1), accounts=())
-    before = await store.totals.totals([Per.HOUR])
+    await settle_one(store.ledger, make_charge(make_call("late", session_id="o", at=6 * DAY), 1), accounts=())
+    before = await store.totals.sum_totals([TotalsGroup.HOUR])
 
     async def left() -> set[str]:
-        return {one.session_id for one in await store.totals.sessions(limit=99)}
+        return {one.session_id for one in await store.totals.list_sessions(limit=99)}
 
-    await store.forget(keep_days=5, now=10 * DAY)
+    await store.prune(keep_days=5, now=10 * DAY)
     assert await left() == {"o", "n", "p", "billed now"}
-    await store.forget(keep_days=5, now=12 * DAY)
+    await store.prune(keep_days=5, now=12 * DAY)
     assert await left() == {"n", "p", "billed now"}
-    assert await store.totals.totals([Per.HOUR]) == before
+    assert await store.totals.sum_totals([TotalsGroup.HOUR]) == before
     assert sum(totals.calls for _, totals in before) == 6
 
 
 async def test_what_very_many_sessions_add_up_to_is_all_forgotten(store: Store) -> None:
-    await store.traces.keep([with_changes(TRACE, id=f"{n}", session_id=f"s{n}", at=1.0) for n in range(600)])
+    await store.traces.save([with_changes(TRACE, id=f"{n}", session_id=f"s{n}", at=1.0) for n in range(600)])
 
-    await store.forget(keep_days=1, now=9 * DAY)
+    await store.prune(keep_days=1, now=9 * DAY)
 
-    assert await store.totals.count() == 0
+    assert await store.totals.count_sessions() == 0

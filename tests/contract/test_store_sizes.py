@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as with_changes
 
 from foveate.errors import BadOption, NothingKept, StoreUnavailable
-from foveate.session.turns import Move, Session
-from foveate.store import Forgettable, Sizes, Store, default_url, open_store
+from foveate.session.turns import Session, SessionUpdate
+from foveate.store import PrunePreview, Store, StoreSizes, default_url, open_store
 from foveate.store.database import TABLES
 from foveate.store.migrating import VERSIONS
 from foveate.store.schema import tables
-from tests.kept import FOLDED, fold, hashes, session, turns
+from tests.kept import COMPACTED_MESSAGES, make_compaction, make_session, make_turns, message_hashes
 from tests.support.examples import limit_examples
 
 DAY = 86_400.0
@@ -51,7 +51,7 @@ def table_names(url: str) -> list[str]:
 
 async def test_who_only_looks_makes_nothing(bare_database_url: str) -> None:
     with pytest.raises(NothingKept, match="nothing has been kept here yet"):
-        await open_store(bare_database_url, make=False)
+        await open_store(bare_database_url, create=False)
 
     assert table_names(bare_database_url) == []
     if bare_database_url.startswith("sqlite"):
@@ -60,10 +60,10 @@ async def test_who_only_looks_makes_nothing(bare_database_url: str) -> None:
 
 async def test_who_only_looks_finds_what_is_there(database_url: str) -> None:
     async with await open_store(database_url) as store:
-        await store.journal.record(fold("f"), FOLDED, lease=None)
+        await store.compactions.record(make_compaction("f"), COMPACTED_MESSAGES, lease=None)
 
-    async with await open_store(database_url, make=False) as store:
-        assert await store.journal.folded("f") == list(FOLDED)
+    async with await open_store(database_url, create=False) as store:
+        assert await store.compactions.load_messages("f") == list(COMPACTED_MESSAGES)
 
 
 @pytest.mark.parametrize("statement", ["", "CREATE TABLE notes (text)"], ids=["empty", "somebody else's"])
@@ -76,7 +76,7 @@ async def test_a_file_without_our_tables_is_left_as_it_is(tmp_path: Path, statem
     before = path.read_bytes()
 
     with pytest.raises(NothingKept):
-        await open_store(f"sqlite:///{path}", make=False)
+        await open_store(f"sqlite:///{path}", create=False)
 
     assert path.read_bytes() == before
     assert sorted(os.listdir(tmp_path)) == ["notes.sqlite"]  # noqa: PTH208
@@ -86,10 +86,10 @@ async def test_who_only_looks_is_told_of_what_is_no_database(tmp_path: Path) -> 
     (tmp_path / "notes.txt").write_text("not a database, but a text that is long enough to be read as one")
 
     with pytest.raises(StoreUnavailable, match="no SQLite database") as told:
-        await open_store(f"sqlite:///{tmp_path / 'notes.txt'}", make=False)
+        await open_store(f"sqlite:///{tmp_path / 'notes.txt'}", create=False)
     assert not isinstance(told.value, NothingKept)
     with pytest.raises(StoreUnavailable, match="directory"):
-        await open_store(f"sqlite:///{tmp_path}", make=False)
+        await open_store(f"sqlite:///{tmp_path}", create=False)
 
 
 async def test_the_variable_says_where_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ async def test_the_variable_says_where_the_store_is(tmp_path: Path, monkeypatch:
 
     assert default_url() == f"sqlite:///{tmp_path}/mine.sqlite"
     async with await open_store() as store:
-        assert store.where == f"{tmp_path}/mine.sqlite"
+        assert store.location == f"{tmp_path}/mine.sqlite"
 
 
 def test_the_names_of_the_tables_are_those_of_the_schema() -> None:
@@ -106,21 +106,21 @@ def test_the_names_of_the_tables_are_those_of_the_schema() -> None:
 
 async def test_where_a_store_is_does_not_show_a_password(store: Store, database_url: str) -> None:
     if database_url.startswith("sqlite"):
-        assert store.where == str(path_of(database_url))
+        assert store.location == str(path_of(database_url))
     else:
-        assert store.where.startswith("postgresql://")
-        assert "@" not in store.where
+        assert store.location.startswith("postgresql://")
+        assert "@" not in store.location
 
 
 async def test_sizes_count_what_is_there(store: Store) -> None:
     empty = await store.sizes()
-    await store.turns.keep([Move(session=session("s", 4), turns=turns("s", 0, 4))])
-    await store.journal.record(fold("f"), [bytes(100_000)] * 5, lease=None)
+    await store.sessions.save([SessionUpdate(session=make_session("s", 4), turns=make_turns("s", 0, 4))])
+    await store.compactions.record(make_compaction("f"), [bytes(100_000)] * 5, lease=None)
 
     full = await store.sizes()
 
-    assert empty == Sizes(
-        where=store.where,
+    assert empty == StoreSizes(
+        where=store.location,
         version=VERSIONS[-1],
         sessions=0,
         turns=0,
@@ -129,7 +129,7 @@ async def test_sizes_count_what_is_there(store: Store) -> None:
         size_bytes=empty.size_bytes,
     )
     assert (full.sessions, full.turns, full.folds, full.folded) == (1, 4, 1, 5)
-    if store.where.startswith("postgresql"):  # which compresses what it keeps
+    if store.location.startswith("postgresql"):  # which compresses what it keeps
         assert full.size_bytes > empty.size_bytes > 0
     else:
         assert full.size_bytes > empty.size_bytes + 500_000
@@ -137,24 +137,24 @@ async def test_sizes_count_what_is_there(store: Store) -> None:
 
 async def test_ids_are_found_by_how_they_begin(store: Store) -> None:
     for number, id_ in enumerate(("abc1", "abc2", "abd", "a%", "a_", "Äb", "ab")):
-        await store.journal.record(fold(id_, session_id=f"s{number % 2}{id_}"), (), lease=None)
+        await store.compactions.record(make_compaction(id_, session_id=f"s{number % 2}{id_}"), (), lease=None)
 
-    assert await store.fold_ids("ab", limit=9) == ["ab", "abc1", "abc2", "abd"]
-    assert await store.fold_ids("abc", limit=1) == ["abc1"]
-    assert await store.fold_ids("a%", limit=9) == ["a%"]
-    assert await store.fold_ids("a_", limit=9) == ["a_"]
-    assert await store.fold_ids("Ä", limit=9) == ["Äb"]
-    assert await store.fold_ids("' OR 1=1 --", limit=9) == []
-    assert await store.folded_sessions("s1a", limit=9) == ["s1a%", "s1abc2"]
+    assert await store.find_compaction_ids("ab", limit=9) == ["ab", "abc1", "abc2", "abd"]
+    assert await store.find_compaction_ids("abc", limit=1) == ["abc1"]
+    assert await store.find_compaction_ids("a%", limit=9) == ["a%"]
+    assert await store.find_compaction_ids("a_", limit=9) == ["a_"]
+    assert await store.find_compaction_ids("Ä", limit=9) == ["Äb"]
+    assert await store.find_compaction_ids("' OR 1=1 --", limit=9) == []
+    assert await store.find_compacted_session_ids("s1a", limit=9) == ["s1a%", "s1abc2"]
     with pytest.raises(BadOption, match="NUL"):
-        await store.fold_ids("\0", limit=9)
+        await store.find_compaction_ids("\0", limit=9)
 
 
 async def test_a_session_with_several_folds_is_found_once(store: Store) -> None:
     for id_ in ("one", "two"):
-        await store.journal.record(fold(id_, session_id="same"), (), lease=None)
+        await store.compactions.record(make_compaction(id_, session_id="same"), (), lease=None)
 
-    assert await store.folded_sessions("", limit=9) == ["same"]
+    assert await store.find_compacted_session_ids("", limit=9) == ["same"]
 
 
 @pytest.mark.slow
@@ -178,46 +178,52 @@ def test_what_would_be_forgotten_is_always_what_is_then_forgotten(
     Each of them has a fold, which ends with a turn of any session, or of none. And there are folds that take in
     the one before, each undone on a day.
     """
-    ends = [hashes(f"s{number}", 1, 2)[0] for number in boundaries]
+    ends = [message_hashes(f"s{number}", 1, 2)[0] for number in boundaries]
 
     async def check() -> None:
         async with await open_store(database_url) as store:
             made: list[Session] = []
             for number, (parent, _, held) in enumerate(family):
                 above = made[parent % len(made)] if parent is not None and made else None
-                made.append(session(f"s{number}", 2, seen_at=0.0, parent=above))
-                await store.turns.keep([Move(session=made[-1], turns=turns(f"s{number}", 0, 2))])
-                made_of = fold(f"f{number}", session_id=f"s{number}", boundary=ends[number])
-                await store.journal.record(made_of, FOLDED, lease=None)
+                made.append(make_session(f"s{number}", 2, seen_at=0.0, parent=above))
+                await store.sessions.save(
+                    [SessionUpdate(session=made[-1], turns=make_turns(f"s{number}", 0, 2))]
+                )
+                made_of = make_compaction(f"f{number}", session_id=f"s{number}", boundary=ends[number])
+                await store.compactions.record(made_of, COMPACTED_MESSAGES, lease=None)
                 if held:
-                    await store.journal.lease(f"s{number}", "me", ttl_seconds=300, now=10 * DAY)
+                    await store.compactions.acquire_lease(f"s{number}", "me", ttl_seconds=300, now=10 * DAY)
             for one, (_, day, _) in zip(made, family, strict=True):
-                await store.turns.keep([Move(session=with_changes(one, seen_at=day * DAY), turns=[])])
+                await store.sessions.save(
+                    [SessionUpdate(session=with_changes(one, seen_at=day * DAY), turns=[])]
+                )
             for number, (day, held) in enumerate(strays):
-                stray = fold(
+                stray = make_compaction(
                     f"stray{number}", session_id=f"x{number}", boundary=ends[-1 - number], at=day * DAY
                 )
-                await store.journal.record(stray, FOLDED, lease=None)
+                await store.compactions.record(stray, COMPACTED_MESSAGES, lease=None)
                 if held:
-                    await store.journal.lease(f"x{number}", "me", ttl_seconds=300, now=10 * DAY)
+                    await store.compactions.acquire_lease(f"x{number}", "me", ttl_seconds=300, now=10 * DAY)
             for number, day in enumerate(undone):
                 earlier = f"u{number - 1}" if number else None
-                row = replace(fold(f"u{number}", session_id="s0"), messages=number + 1, earlier_id=earlier)
-                await store.journal.record(row, (b"m",), lease=None)
+                row = replace(
+                    make_compaction(f"u{number}", session_id="s0"), messages=number + 1, earlier_id=earlier
+                )
+                await store.compactions.record(row, (b"m",), lease=None)
                 if day:
-                    await store.journal.undo(row.id, now=day * DAY)
+                    await store.compactions.undo(row.id, now=day * DAY)
             before = await store.sizes()
 
-            would = await store.would_forget(keep_days=5, now=10 * DAY)
+            would = await store.preview_prune(keep_days=5, now=10 * DAY)
 
             # PostgreSQL grows by itself: its own vacuum adds to a table's files.
             now = replace(await store.sizes(), size_bytes=before.size_bytes)
             assert now == before, "it only looks"
-            forgotten = await store.forget(keep_days=5, now=10 * DAY)
+            forgotten = await store.prune(keep_days=5, now=10 * DAY)
             folded = before.folded - (await store.sizes()).folded
-            assert Forgettable(folded=folded, **asdict(forgotten)) == would
-            assert await store.would_forget(keep_days=5, now=10 * DAY) == Forgettable()
-            await store.forget(keep_days=1, now=20 * DAY)  # for the next example
+            assert PrunePreview(folded=folded, **asdict(forgotten)) == would
+            assert await store.preview_prune(keep_days=5, now=10 * DAY) == PrunePreview()
+            await store.prune(keep_days=1, now=20 * DAY)  # for the next example
             assert (await store.sizes()).folds == 0
 
     asyncio.run(check())

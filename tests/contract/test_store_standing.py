@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from foveate.session.conversation import Conversation
-from foveate.session.ids import named_id
-from foveate.session.sessions import Found, Sessions
-from foveate.session.turns import Move
-from foveate.store import Forgotten, Store, open_store
+from foveate.session.conversation import ObservedConversation
+from foveate.session.ids import derive_named_session_id
+from foveate.session.sessions import SessionMatch, SessionMatcher
+from foveate.session.turns import SessionUpdate
+from foveate.store import PruneResult, Store, open_store
 from foveate.values import Format
-from tests.kept import AGENT, FOLD, FOLDED, fold, ids
+from tests.kept import AGENT, COMPACTED_MESSAGES, COMPACTION, compaction_ids, make_compaction
 from tests.support.examples import limit_examples
 from tests.unit.session.in_memory import words
 
@@ -28,29 +28,31 @@ async def store(database_url: str) -> AsyncIterator[Store]:
         yield opened
 
 
-async def said(store: Store, what: str, *, day: float, name: str | None) -> Found:
-    conversation = Conversation(
+async def said(store: Store, what: str, *, day: float, name: str | None) -> SessionMatch:
+    conversation = ObservedConversation(
         agent=AGENT,
         caller="caller",
         format=Format.ANTHROPIC,
         chain=words(*what),
-        messages=[spoken(at) for at in range(len(what))],
-        setting=lambda: b"",
-        named=named_id(AGENT, name) if name is not None else None,
+        messages=[api_format(at) for at in range(len(what))],
+        compute_setting=lambda: b"",
+        named_session_id=derive_named_session_id(AGENT, name) if name is not None else None,
     )
-    found = await Sessions(store.turns).find(conversation, now=day * DAY)
-    await store.turns.keep([Move(session=found.session, turns=found.turns)])
+    found = await SessionMatcher(store.sessions).find(conversation, now=day * DAY)
+    await store.sessions.save([SessionUpdate(session=found.session, turns=found.turns)])
     return found
 
 
-def spoken(at: int) -> bytes:
+def api_format(at: int) -> bytes:
     return json.dumps({"role": ("user", "assistant")[at % 2], "content": "word"}).encode()
 
 
-async def folded(store: Store, found: Found, what: str, *, day: float, earlier: str | None = None) -> str:
+async def folded(
+    store: Store, found: SessionMatch, what: str, *, day: float, earlier: str | None = None
+) -> str:
     """The id of a fold, made by that session, of all that was said."""
     row = replace(
-        FOLD,
+        COMPACTION,
         id=f"{found.session.id} {what}",
         session_id=found.session.id,
         boundary=words(*what).hashes[-1],
@@ -58,12 +60,12 @@ async def folded(store: Store, found: Found, what: str, *, day: float, earlier: 
         compacted_at=day * DAY,
         earlier_id=earlier,
     )
-    assert await store.journal.record(row, [b"message"] * (len(what) - (4 if earlier else 0)), lease=None)
+    assert await store.compactions.record(row, [b"message"] * (len(what) - (4 if earlier else 0)), lease=None)
     return row.id
 
 
 async def known(store: Store, what: str) -> int:
-    return len(await store.turns.known(AGENT, words(*what).hashes))
+    return len(await store.sessions.find_turns(AGENT, words(*what).hashes))
 
 
 async def test_a_conversation_that_goes_on_under_another_name_keeps_its_beginning_and_its_folds(
@@ -74,11 +76,11 @@ async def test_a_conversation_that_goes_on_under_another_name_keeps_its_beginnin
     await said(store, "abcdef", day=2, name="second")
     await said(store, "abcdefgh", day=30, name="second")
 
-    assert await store.forget(keep_days=10, now=31 * DAY) == Forgotten()
+    assert await store.prune(keep_days=10, now=31 * DAY) == PruneResult()
 
-    assert ids(await store.journal.folds(AGENT, words(*"abcd").hashes)) == [row]
+    assert compaction_ids(await store.compactions.find_compactions(AGENT, words(*"abcd").hashes)) == [row]
     assert await known(store, "abcdefgh") == 8
-    assert await store.forget(keep_days=10, now=41 * DAY) == Forgotten(sessions=2, turns=8, folds=1)
+    assert await store.prune(keep_days=10, now=41 * DAY) == PruneResult(sessions=2, turns=8, folds=1)
 
 
 async def test_a_name_that_says_what_several_others_have_said_keeps_them_all(store: Store) -> None:
@@ -89,11 +91,11 @@ async def test_a_name_that_says_what_several_others_have_said_keeps_them_all(sto
         await said(store, what, day=2, name="mine")
     await said(store, "mn", day=30, name="mine")
 
-    assert await store.forget(keep_days=10, now=31 * DAY) == Forgotten()
+    assert await store.prune(keep_days=10, now=31 * DAY) == PruneResult()
 
     for what in ("abc", "xyz", "pq", "mn"):
         assert await known(store, what) == len(what)
-    assert (await store.forget(keep_days=10, now=41 * DAY)).sessions == 4
+    assert (await store.prune(keep_days=10, now=41 * DAY)).sessions == 4
 
 
 async def test_two_that_go_on_from_each_other_are_forgotten_together(store: Store) -> None:
@@ -101,8 +103,8 @@ async def test_two_that_go_on_from_each_other_are_forgotten_together(store: Stor
     await said(store, "abcd", day=1, name="two")
     await said(store, "abcdef", day=20, name="one")
 
-    assert await store.forget(keep_days=10, now=25 * DAY) == Forgotten()
-    assert await store.forget(keep_days=10, now=31 * DAY) == Forgotten(sessions=2, turns=6)
+    assert await store.prune(keep_days=10, now=25 * DAY) == PruneResult()
+    assert await store.prune(keep_days=10, now=31 * DAY) == PruneResult(sessions=2, turns=6)
 
 
 async def test_a_fold_stays_as_long_as_others_go_on_from_where_it_ends(store: Store) -> None:
@@ -112,23 +114,25 @@ async def test_a_fold_stays_as_long_as_others_go_on_from_where_it_ends(store: St
     own = await folded(store, fork, "abcx", day=1)
     await said(store, "abcde", day=30, name=None)
 
-    assert await store.forget(keep_days=10, now=31 * DAY) == Forgotten(sessions=1, turns=1, folds=1)
+    assert await store.prune(keep_days=10, now=31 * DAY) == PruneResult(sessions=1, turns=1, folds=1)
 
-    assert ids(await store.journal.folds(AGENT, words(*"abc").hashes)) == [row]
-    assert len(await store.journal.folded(row)) == 3
-    assert await store.journal.fold(own) is None
-    assert await store.forget(keep_days=10, now=41 * DAY) == Forgotten(sessions=1, turns=5, folds=1)
+    assert compaction_ids(await store.compactions.find_compactions(AGENT, words(*"abc").hashes)) == [row]
+    assert len(await store.compactions.load_messages(row)) == 3
+    assert await store.compactions.get_compaction(own) is None
+    assert await store.prune(keep_days=10, now=41 * DAY) == PruneResult(sessions=1, turns=5, folds=1)
 
 
 async def test_a_fold_keeps_those_that_it_took_in_whichever_session_made_them(store: Store) -> None:
     """Also where no turns of them are kept."""
-    await store.journal.record(fold("first", session_id="x", at=1 * DAY), FOLDED, lease=None)
-    later = replace(fold("later", session_id="y", at=20 * DAY), messages=6, earlier_id="first")
-    await store.journal.record(later, (b"5", b"6"), lease=None)
+    await store.compactions.record(
+        make_compaction("first", session_id="x", at=1 * DAY), COMPACTED_MESSAGES, lease=None
+    )
+    later = replace(make_compaction("later", session_id="y", at=20 * DAY), messages=6, earlier_id="first")
+    await store.compactions.record(later, (b"5", b"6"), lease=None)
 
-    assert await store.forget(keep_days=10, now=25 * DAY) == Forgotten()
-    assert await store.journal.folded("later") == [*FOLDED, b"5", b"6"]
-    assert await store.forget(keep_days=10, now=31 * DAY) == Forgotten(folds=2)
+    assert await store.prune(keep_days=10, now=25 * DAY) == PruneResult()
+    assert await store.compactions.load_messages("later") == [*COMPACTED_MESSAGES, b"5", b"6"]
+    assert await store.prune(keep_days=10, now=31 * DAY) == PruneResult(folds=2)
 
 
 NAMES = st.none() | st.sampled_from(["one", "two", "three"])
@@ -155,14 +159,14 @@ def test_whatever_was_said_by_whom_a_session_in_use_has_all_it_ever_said(
                 fold_id = await folded(store, found, what, day=day) if folds else None
                 made.append((found.session.id, what, fold_id))
 
-            await store.forget(keep_days=3, now=len(requests) * DAY)
+            await store.prune(keep_days=3, now=len(requests) * DAY)
 
             for session_id, what, fold_id in made:
                 if seen[session_id] >= len(requests) - 3:
                     assert await known(store, what) == len(what)
-                    assert await store.turns.session(session_id)
-                    assert fold_id is None or await store.journal.fold(fold_id)
-            await store.forget(keep_days=1, now=100 * DAY)
+                    assert await store.sessions.get_session(session_id)
+                    assert fold_id is None or await store.compactions.get_compaction(fold_id)
+            await store.prune(keep_days=1, now=100 * DAY)
             left = await store.sizes()
             assert (left.sessions, left.turns, left.folds, left.folded) == (0, 0, 0, 0)
 

@@ -7,19 +7,19 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace as with_changes
 
-from foveate.cost.caps import accounts_of
-from foveate.cost.ledger import Category, Entry
-from foveate.cost.money import MOST_DOLLARS
-from foveate.session.totals import Added, Order, Per, SessionTotals, Totals
-from foveate.session.traces import CacheBreak, Trace
+from foveate.cost.caps import list_accounts
+from foveate.cost.ledger import Category, Charge
+from foveate.cost.money import MAX_DOLLARS
+from foveate.session.totals import RollupStore, SessionOrder, SessionTotals, Totals, TotalsGroup
+from foveate.session.traces import CacheMiss, Trace
 from foveate.store import Store, open_store
 from foveate.values import CacheUsage, Comparison, Savings, Usage
-from tests.billed import CALL, ENTRY, NOON, call, entry, settle_one
-from tests.kept import FOLD, FOLDED, TRACE
+from tests.billed import CALL, CHARGE, NOON, make_call, make_charge, settle_one
+from tests.kept import COMPACTED_MESSAGES, COMPACTION, TRACE
 
 HOUR, DAY = 3_600.0, 86_400.0
 LONG = "".join(map(chr, range(0x1F300, 0x1F300 + 2_000)))
-BROKE = CacheBreak(cause="a tool changed", where="tools[2]", lost_tokens=9, lost_dollars=Decimal("0.5"))
+BROKE = CacheMiss(cause="a tool changed", where="tools[2]", lost_tokens=9, lost_dollars=Decimal("0.5"))
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-def added(store: Store) -> Added:
+def added(store: Store) -> RollupStore:
     """The store is what the room asks for; mypy sees to it."""
     return store.totals
 
@@ -38,33 +38,35 @@ def trace(id_: str, at: float = NOON, *, session_id: str = "s", **changes: objec
     return with_changes(TRACE, id=id_, at=at, session_id=session_id, **{"broke": None, **changes})
 
 
-async def settle(store: Store, *entries: Entry) -> None:
+async def settle(store: Store, *entries: Charge) -> None:
     for one in entries:
-        await settle_one(store.ledger, one, accounts=accounts_of(one.call))
+        await settle_one(store.ledger, one, accounts=list_accounts(one.call))
 
 
 async def all_of(store: Store, agent: str | None = None) -> Totals:
-    ((group, totals),) = await store.totals.totals(agent=agent)
+    ((group, totals),) = await store.totals.sum_totals(agent=agent)
     assert group == ()
     return totals
 
 
-async def groups(added: Added, *per: Per, **asked: float | str | None) -> list[tuple[tuple[str, ...], int]]:
+async def groups(
+    added: RollupStore, *per: TotalsGroup, **asked: float | str | None
+) -> list[tuple[tuple[str, ...], int]]:
     """How many requests there are by the groups."""
-    return [(group, totals.requests) for group, totals in await added.totals(per, **asked)]  # type: ignore[arg-type]
+    return [(group, totals.requests) for group, totals in await added.sum_totals(per, **asked)]  # type: ignore[arg-type]
 
 
-async def test_nothing_adds_up_to_nothing(added: Added) -> None:
-    assert await added.totals() == await added.totals(since=NOON, until=NOON) == [((), Totals())]
-    assert await added.totals([Per.DAY]) == []
-    assert [await added.sessions(limit=9), await added.agents()] == [[], []]
-    assert await added.count() == 0
-    assert await added.session("s") is None
+async def test_nothing_adds_up_to_nothing(added: RollupStore) -> None:
+    assert await added.sum_totals() == await added.sum_totals(since=NOON, until=NOON) == [((), Totals())]
+    assert await added.sum_totals([TotalsGroup.DAY]) == []
+    assert [await added.list_sessions(limit=9), await added.list_agents()] == [[], []]
+    assert await added.count_sessions() == 0
+    assert await added.get_session("s") is None
 
 
 async def test_a_request_and_its_bill_add_up_to_all_that_they_say(store: Store) -> None:
-    await settle(store, ENTRY)
-    await store.traces.keep([with_changes(TRACE, at=NOON + 1)])
+    await settle(store, CHARGE)
+    await store.traces.save([with_changes(TRACE, at=NOON + 1)])
 
     totals = Totals(
         requests=1,
@@ -73,7 +75,7 @@ async def test_a_request_and_its_bill_add_up_to_all_that_they_say(store: Store) 
         lost_tokens=3_000,
         lost_dollars=Decimal("0.0123"),
         calls=1,
-        cache=ENTRY.usage.cache,
+        cache=CHARGE.usage.cache,
         output_tokens=900,
         dollars=Decimal("0.061234567891"),
         compared=1,
@@ -84,7 +86,7 @@ async def test_a_request_and_its_bill_add_up_to_all_that_they_say(store: Store) 
     )
     assert await all_of(store) == totals
     assert totals.hit_ratio == pytest.approx(34_000 / 34_650)
-    assert await store.totals.session("s") == SessionTotals(
+    assert await store.totals.get_session("s") == SessionTotals(
         session_id="s",
         agent="ana",
         model="claude-opus-5-5",
@@ -98,21 +100,21 @@ async def test_a_request_and_its_bill_add_up_to_all_that_they_say(store: Store) 
 
 async def test_what_is_told_twice_is_added_once(store: Store) -> None:
     for _ in range(2):
-        await settle(store, ENTRY, with_changes(ENTRY, dollars=Decimal(9)))
-        await store.traces.keep([trace("r"), trace("r", status=529)], [("r", BROKE), ("r", BROKE)])
-        await store.traces.keep([trace("r")], [("r", replace(BROKE, lost_tokens=1)), ("never", BROKE)])
+        await settle(store, CHARGE, with_changes(CHARGE, dollars=Decimal(9)))
+        await store.traces.save([trace("r"), trace("r", status=529)], [("r", BROKE), ("r", BROKE)])
+        await store.traces.save([trace("r")], [("r", replace(BROKE, lost_tokens=1)), ("never", BROKE)])
 
     totals = await all_of(store)
-    assert (totals.calls, totals.dollars) == (1, ENTRY.dollars)
+    assert (totals.calls, totals.dollars) == (1, CHARGE.dollars)
     assert (totals.requests, totals.failed) == (1, 0)
     assert (totals.breaks, totals.lost_tokens, totals.lost_dollars) == (1, 9, Decimal("0.5"))
-    (session,) = await store.totals.sessions(limit=9)
+    (session,) = await store.totals.list_sessions(limit=9)
     assert session.totals == totals
 
 
 async def test_a_bill_without_a_price_is_counted_and_adds_no_money(store: Store) -> None:
-    charged = with_changes(entry(call("a"), None), charge=Decimal(7))
-    await settle(store, charged, entry(call("b"), 2))
+    charged = with_changes(make_charge(make_call("a"), None), charge=Decimal(7))
+    await settle(store, charged, make_charge(make_call("b"), 2))
 
     totals = await all_of(store)
     assert (totals.calls, totals.unpriced, totals.dollars) == (2, 1, Decimal(2))
@@ -121,14 +123,14 @@ async def test_a_bill_without_a_price_is_counted_and_adds_no_money(store: Store)
 
 async def test_a_request_fails_by_the_providers_error_and_not_by_a_client_who_went_away(store: Store) -> None:
     statuses = (200, 0, 400, 529, 301)
-    await store.traces.keep([trace(f"{status}", status=status) for status in statuses])
+    await store.traces.save([trace(f"{status}", status=status) for status in statuses])
 
     totals = await all_of(store)
     assert (totals.requests, totals.failed) == (5, 2)
 
 
 async def test_they_are_told_by_hour_day_agent_model_and_category(store: Store) -> None:
-    await store.traces.keep(
+    await store.traces.save(
         [
             trace("a", NOON),
             trace("b", NOON + HOUR - 0.001, agent="bo"),
@@ -136,28 +138,30 @@ async def test_they_are_told_by_hour_day_agent_model_and_category(store: Store) 
             trace("d", NOON + DAY),
         ]
     )
-    await settle(store, entry(with_changes(CALL, category=Category.PING, model="p"), 1))
+    await settle(store, make_charge(with_changes(CALL, category=Category.PING, model="p"), 1))
     added = store.totals
 
-    assert await groups(added, Per.HOUR) == [
+    assert await groups(added, TotalsGroup.HOUR) == [
         (("2026-11-15T12",), 2),
         (("2026-11-15T13",), 1),
         (("2026-11-16T12",), 1),
     ]
-    assert await groups(added, Per.DAY) == [(("2026-11-15",), 3), (("2026-11-16",), 1)]
-    assert await groups(added, Per.AGENT) == [(("ana",), 3), (("bo",), 1)]
-    assert await groups(added, Per.MODEL) == [(("claude-opus-5-5",), 3), (("m",), 1), (("p",), 0)]
-    assert await groups(added, Per.CATEGORY) == [(("main",), 4), (("ping",), 0)]
-    assert await groups(added, Per.DAY, Per.AGENT, agent="bo") == [(("2026-11-15", "bo"), 1)]
+    assert await groups(added, TotalsGroup.DAY) == [(("2026-11-15",), 3), (("2026-11-16",), 1)]
+    assert await groups(added, TotalsGroup.AGENT) == [(("ana",), 3), (("bo",), 1)]
+    assert await groups(added, TotalsGroup.MODEL) == [(("claude-opus-5-5",), 3), (("m",), 1), (("p",), 0)]
+    assert await groups(added, TotalsGroup.CATEGORY) == [(("main",), 4), (("ping",), 0)]
+    assert await groups(added, TotalsGroup.DAY, TotalsGroup.AGENT, agent="bo") == [(("2026-11-15", "bo"), 1)]
     assert await groups(added, agent="never") == [((), 0)]
-    assert await added.agents() == ["ana", "bo"]
+    assert await added.list_agents() == ["ana", "bo"]
 
 
-@pytest.mark.parametrize("per", [(), (Per.AGENT,), (Per.DAY,), (Per.HOUR,)])
-async def test_a_time_is_made_of_whole_hours_whatever_it_is_told_by(store: Store, per: tuple[Per, ...]) -> None:
+@pytest.mark.parametrize("per", [(), (TotalsGroup.AGENT,), (TotalsGroup.DAY,), (TotalsGroup.HOUR,)])
+async def test_a_time_is_made_of_whole_hours_whatever_it_is_told_by(
+    store: Store, per: tuple[TotalsGroup, ...]
+) -> None:
     midnight = NOON - DAY / 2
     hours = range(-30, 60, 5)
-    await store.traces.keep([trace(f"{hour}", midnight + hour * HOUR + 1) for hour in hours])
+    await store.traces.save([trace(f"{hour}", midnight + hour * HOUR + 1) for hour in hours])
 
     for first, end in [(-30, 60), (0, 24), (-7, 31), (1, 23), (10, 48), (0, 48), (-24, 0), (5, 6), (20, 20)]:
         wanted = sum(first <= hour < end for hour in hours)
@@ -172,39 +176,43 @@ async def test_a_time_is_made_of_whole_hours_whatever_it_is_told_by(store: Store
 
 
 async def test_a_late_bill_is_added_to_the_hour_of_its_call(store: Store) -> None:
-    await settle(store, entry(call("now"), 1), entry(call("late", at=NOON - DAY), 2))
+    await settle(store, make_charge(make_call("now"), 1), make_charge(make_call("late", at=NOON - DAY), 2))
 
-    found = await store.totals.totals([Per.DAY])
+    found = await store.totals.sum_totals([TotalsGroup.DAY])
     assert [(group, totals.dollars) for group, totals in found] == [
         (("2026-11-14",), Decimal(2)),
         (("2026-11-15",), Decimal(1)),
     ]
-    (session,) = await store.totals.sessions(limit=9)
+    (session,) = await store.totals.list_sessions(limit=9)
     assert (session.first_at, session.last_at) == (NOON - DAY, NOON)
 
 
 async def test_the_newest_request_tells_model_and_window_whichever_is_written_first(store: Store) -> None:
     new = trace("new", NOON + 9, tokens=900, window_tokens=None, model="new")
     old = trace("old", NOON, tokens=100, model="old")
-    await store.traces.keep([new])
-    await store.traces.keep([old])
-    await store.traces.keep([with_changes(old, session_id="t"), with_changes(new, id="n", session_id="t")])
-    await settle(store, entry(with_changes(CALL, model="older", at=NOON - 1), 1))
+    await store.traces.save([new])
+    await store.traces.save([old])
+    await store.traces.save([with_changes(old, session_id="t"), with_changes(new, id="n", session_id="t")])
+    await settle(store, make_charge(with_changes(CALL, model="older", at=NOON - 1), 1))
     await settle(
         store,
-        entry(with_changes(CALL, id="f", model="small", at=NOON + 99, category=Category.COMPACTION), 1),
+        make_charge(with_changes(CALL, id="f", model="small", at=NOON + 99, category=Category.COMPACTION), 1),
     )
 
-    first, second = await store.totals.sessions(limit=9)
+    first, second = await store.totals.list_sessions(limit=9)
     assert (first.model, first.tokens, first.window_tokens, first.last_at) == ("new", 900, None, NOON + 99)
     assert (second.session_id, second.model, second.tokens) == ("t", "new", 900)
 
 
 async def test_a_bill_alone_is_a_session_and_what_has_no_session_is_none(store: Store) -> None:
-    await settle(store, entry(call("a", session_id="billed"), 1), entry(call("b", session_id=""), 2))
-    await store.traces.keep([trace("r", session_id="")])
+    await settle(
+        store,
+        make_charge(make_call("a", session_id="billed"), 1),
+        make_charge(make_call("b", session_id=""), 2),
+    )
+    await store.traces.save([trace("r", session_id="")])
 
-    (session,) = await store.totals.sessions(limit=9)
+    (session,) = await store.totals.list_sessions(limit=9)
     assert (session.session_id, session.tokens, session.model) == ("billed", None, CALL.model)
     totals = await all_of(store)
     assert (totals.calls, totals.requests) == (2, 1)
@@ -212,60 +220,64 @@ async def test_a_bill_alone_is_a_session_and_what_has_no_session_is_none(store: 
 
 async def test_sessions_come_in_pages_newest_or_dearest_first_and_filtered(store: Store) -> None:
     for number, dollars in enumerate((3, 1, 2, 2)):
-        of = call(f"{number}", session_id=f"s{number}", at=NOON + number, agent="ana" if number else "bo")
-        await settle(store, entry(of, dollars))
+        of = make_call(f"{number}", session_id=f"s{number}", at=NOON + number, agent="ana" if number else "bo")
+        await settle(store, make_charge(of, dollars))
     added = store.totals
 
     async def ids(**asked: object) -> list[str]:
-        return [one.session_id for one in await added.sessions(**{"limit": 9, **asked})]  # type: ignore[arg-type]
+        return [one.session_id for one in await added.list_sessions(**{"limit": 9, **asked})]  # type: ignore[arg-type]
 
     assert await ids() == ["s3", "s2", "s1", "s0"]
-    assert await ids(order=Order.DEAREST) == ["s0", "s3", "s2", "s1"]
-    for order in Order:
+    assert await ids(order=SessionOrder.DEAREST) == ["s0", "s3", "s2", "s1"]
+    for order in SessionOrder:
         paged: list[SessionTotals] = []
-        while page := await added.sessions(limit=1, order=order, after=paged[-1] if paged else None):
+        while page := await added.list_sessions(limit=1, order=order, after=paged[-1] if paged else None):
             paged += page
         assert [one.session_id for one in paged] == await ids(order=order)
-    assert await ids(agent="ana", order=Order.DEAREST) == ["s3", "s2", "s1"]
+    assert await ids(agent="ana", order=SessionOrder.DEAREST) == ["s3", "s2", "s1"]
     assert await ids(since=NOON + 2) == ["s3", "s2"]
     assert await ids(beginning="s1") == ["s1"]
     assert await ids(beginning="%") == await ids(agent="never") == []
-    assert [await added.count(), await added.count(agent="ana"), await added.count(since=NOON + 2)] == [4, 3, 2]
-    assert await added.count(agent="ana", since=NOON + 2, beginning="s3") == 1
+    assert [
+        await added.count_sessions(),
+        await added.count_sessions(agent="ana"),
+        await added.count_sessions(since=NOON + 2),
+    ] == [4, 3, 2]
+    assert await added.count_sessions(agent="ana", since=NOON + 2, id_prefix="s3") == 1
 
 
 async def test_a_pulse_is_another_as_soon_as_something_is_added(store: Store) -> None:
     added = store.totals
-    seen = [await added.pulse()]
-    of_session = [await added.pulse("s")]
+    seen = [await added.get_change_token()]
+    of_session = [await added.get_change_token("s")]
 
     async def beats(*, of_all: bool = True) -> None:
-        seen.append(await added.pulse())
-        of_session.append(await added.pulse("s"))
+        seen.append(await added.get_change_token())
+        of_session.append(await added.get_change_token("s"))
         assert (seen[-1] != seen[-2]) == of_all
         assert of_session[-1] != of_session[-2]
 
-    await settle(store, ENTRY)
+    await settle(store, CHARGE)
     await beats()
-    await store.traces.keep([trace("r")])
+    await store.traces.save([trace("r")])
     await beats()
-    await store.traces.keep([], [("r", BROKE)])
+    await store.traces.save([], [("r", BROKE)])
     await beats()
-    await store.journal.record(FOLD, FOLDED, lease=None)
+    await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=None)
     await beats(of_all=False)
-    await store.journal.undo(FOLD.id, now=NOON)
+    await store.compactions.undo(COMPACTION.id, now=NOON)
     await beats(of_all=False)
 
-    await settle(store, ENTRY, entry(call("x", session_id="t"), 1))
-    assert await added.pulse("s") == of_session[-1]
-    assert await added.pulse() != seen[-1]
+    await settle(store, CHARGE, make_charge(make_call("x", session_id="t"), 1))
+    assert await added.get_change_token("s") == of_session[-1]
+    assert await added.get_change_token() != seen[-1]
 
 
 async def test_planned_rewrites_are_counted_once_and_apart_from_cache_breaks(store: Store) -> None:
     planned = replace(BROKE, cause="compaction", is_planned=True)
-    await store.traces.keep([trace("a", NOON, broke=planned), trace("b", NOON + 1)])
+    await store.traces.save([trace("a", NOON, broke=planned), trace("b", NOON + 1)])
     for _ in range(2):
-        await store.traces.keep([], [("b", planned)])
+        await store.traces.save([], [("b", planned)])
 
     totals = await all_of(store)
     assert (totals.planned_rewrites, totals.rewritten_tokens) == (2, 2 * BROKE.lost_tokens)
@@ -273,37 +285,37 @@ async def test_planned_rewrites_are_counted_once_and_apart_from_cache_breaks(sto
 
 
 async def test_calls_that_would_not_fit_are_counted_apart(store: Store) -> None:
-    await settle(store, with_changes(ENTRY, savings=Savings(comparison=Comparison.WOULD_NOT_FIT)))
+    await settle(store, with_changes(CHARGE, savings=Savings(comparison=Comparison.WOULD_NOT_FIT)))
 
     totals = await all_of(store)
-    assert (totals.would_not_fit, totals.would_not_fit_dollars) == (1, ENTRY.dollars)
+    assert (totals.would_not_fit, totals.would_not_fit_dollars) == (1, CHARGE.dollars)
     assert (totals.compared, totals.without, totals.saved) == (0, Decimal(0), Decimal(0))
 
 
 async def test_sums_end_where_they_could_no_longer_be_added_to(store: Store) -> None:
     most = with_changes(
-        ENTRY,
+        CHARGE,
         usage=Usage(cache=CacheUsage(read=2**62), output_tokens=2**62),
-        dollars=MOST_DOLLARS,
-        savings=Savings(breakpoints=MOST_DOLLARS, compaction=-MOST_DOLLARS),
+        dollars=MAX_DOLLARS,
+        savings=Savings(breakpoints=MAX_DOLLARS, compaction=-MAX_DOLLARS),
     )
-    lost = replace(BROKE, lost_tokens=2**62, lost_dollars=MOST_DOLLARS)
+    lost = replace(BROKE, lost_tokens=2**62, lost_dollars=MAX_DOLLARS)
     for number in range(3):
         at = NOON + number % 2 * HOUR
-        await settle(store, with_changes(most, call=call(f"{number}", at=at)))
-        await store.traces.keep([trace(f"{number}", at, broke=lost)])
+        await settle(store, with_changes(most, call=make_call(f"{number}", at=at)))
+        await store.traces.save([trace(f"{number}", at, broke=lost)])
 
-    hours = [totals for _, totals in await store.totals.totals([Per.HOUR])]
-    assert [one.dollars for one in hours] == [MOST_DOLLARS] * 2
-    (session,) = await store.totals.sessions(limit=9)
-    assert session.totals.saved_by_compaction == -MOST_DOLLARS
+    hours = [totals for _, totals in await store.totals.sum_totals([TotalsGroup.HOUR])]
+    assert [one.dollars for one in hours] == [MAX_DOLLARS] * 2
+    (session,) = await store.totals.list_sessions(limit=9)
+    assert session.totals.saved_by_compaction == -MAX_DOLLARS
     assert session.totals.lost_tokens == session.totals.cache.read == 2**62 - 1
-    two_hours = (await store.totals.totals([Per.AGENT], since=NOON, until=NOON + 2 * HOUR))[0][1]
-    assert (two_hours.dollars, two_hours.saved_by_compaction) == (2 * MOST_DOLLARS, -2 * MOST_DOLLARS)
+    two_hours = (await store.totals.sum_totals([TotalsGroup.AGENT], since=NOON, until=NOON + 2 * HOUR))[0][1]
+    assert (two_hours.dollars, two_hours.saved_by_compaction) == (2 * MAX_DOLLARS, -2 * MAX_DOLLARS)
 
 
 async def test_odd_times_and_names_lose_nothing(store: Store) -> None:
-    await store.traces.keep(
+    await store.traces.save(
         [
             trace("early", -5.0, session_id="\0" * 3),
             trace("late", 1e18, session_id="\N{SNOWMAN}" * 900, model="m" * 9_999, agent="\ud83d"),
@@ -312,20 +324,20 @@ async def test_odd_times_and_names_lose_nothing(store: Store) -> None:
         ]
     )
 
-    await settle(store, entry(call("long", agent=LONG, session_id=LONG), 1))
+    await settle(store, make_charge(make_call("long", agent=LONG, session_id=LONG), 1))
 
     assert (await all_of(store)).requests == 4
     assert (await all_of(store, LONG)).dollars == 1
-    found = await store.totals.sessions(limit=9)
+    found = await store.totals.list_sessions(limit=9)
     assert len(found) == 4
     for one in found:
-        assert await store.totals.session(one.session_id) == one
-        assert one in await store.totals.sessions(limit=9, agent=one.agent)
-    late = await store.totals.session("\N{SNOWMAN}" * 900)
+        assert await store.totals.get_session(one.session_id) == one
+        assert one in await store.totals.list_sessions(limit=9, agent=one.agent)
+    late = await store.totals.get_session("\N{SNOWMAN}" * 900)
     assert late == found[0]
-    assert [group for (group,), _ in await store.totals.totals([Per.DAY])] == [
+    assert [group for (group,), _ in await store.totals.sum_totals([TotalsGroup.DAY])] == [
         "1970-01-01",
         "2026-11-15",
         "9999-12-31",
     ]
-    assert await store.totals.sessions(limit=9, after=late) == found[1:]
+    assert await store.totals.list_sessions(limit=9, after=late) == found[1:]

@@ -20,29 +20,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace as with_changes
 
-from foveate.cost.caps import accounts_of
-from foveate.cost.ledger import Category, Entry
-from foveate.cost.money import MOST_DOLLARS
-from foveate.session.totals import Per, Totals
-from foveate.session.traces import CacheBreak, Trace, Traced
+from foveate.cost.caps import list_accounts
+from foveate.cost.ledger import Category, Charge
+from foveate.cost.money import MAX_DOLLARS
+from foveate.session.totals import Totals, TotalsGroup
+from foveate.session.traces import CacheMiss, ChargedTrace, Trace
 from foveate.store import Store, open_store
-from foveate.store.database import Rows, in_rows
-from foveate.store.ledger_rows import COLUMNS as LEDGER
-from foveate.store.ledger_rows import SAVINGS_COLUMNS, row_of
-from foveate.store.postgres import PostgresRows
-from foveate.store.sqlite import SQLiteRows
-from foveate.store.traces import COLUMNS
-from foveate.store.traces import row_of as trace_row
+from foveate.store.database import Transaction, batch_inserts
+from foveate.store.ledger_rows import LEDGER_COLUMNS as LEDGER
+from foveate.store.ledger_rows import SAVINGS_COLUMNS, to_ledger_row
+from foveate.store.postgres import PostgresTransaction
+from foveate.store.sqlite import SQLiteTransaction
+from foveate.store.traces import TRACE_COLUMNS
+from foveate.store.traces import to_trace_row as trace_row
 from foveate.values import CacheUsage, Comparison, Savings, Usage
-from tests.billed import NOON, call, settle_one
+from tests.billed import NOON, make_call, settle_one
 from tests.contract.test_store_opening import dump_of, run
 from tests.kept import TRACE
-from tests.store_processes import at_once
+from tests.store_processes import run_together
 from tests.support.examples import limit_examples
 from tests.support.stores import ensure_store
 
 HOUR = 3_600.0
-Told = tuple[Entry | None, Trace | None, CacheBreak | None]
+Told = tuple[Charge | None, Trace | None, CacheMiss | None]
 """A request: its bill, its trace, and a break that is found later; at least one of the first two."""
 
 
@@ -53,9 +53,9 @@ def told(
     agent, session_id, model = whose
     at = NOON + hour * HOUR + number  # no two at the same time
     id_ = f"r{number}"
-    entry = Entry(
+    entry = Charge(
         call=with_changes(
-            call(id_, agent=agent, session_id=session_id, at=at),
+            make_call(id_, agent=agent, session_id=session_id, at=at),
             model=model,
             category=category,
             is_subscription=size % 4 == 1,
@@ -74,7 +74,7 @@ def told(
             compaction=Decimal(size),
         ),
     )
-    broke = CacheBreak(cause="c", where="w", lost_tokens=size, lost_dollars=Decimal(size) / 3 if size else None)
+    broke = CacheMiss(cause="c", where="w", lost_tokens=size, lost_dollars=Decimal(size) / 3 if size else None)
     trace = with_changes(
         TRACE,
         id=id_,
@@ -121,16 +121,16 @@ async def tell(store: Store, some: Sequence[Told]) -> None:
     traces = [trace for _, trace, _ in some if trace is not None]
     breaks = [(trace.id, later) for _, trace, later in some if trace is not None and later is not None]
     await asyncio.gather(
-        store.traces.keep(traces, breaks),
+        store.traces.save(traces, breaks),
         *(
-            settle_one(store.ledger, entry, accounts=accounts_of(entry.call))
+            settle_one(store.ledger, entry, accounts=list_accounts(entry.call))
             for entry, *_ in some
             if entry is not None
         ),
     )
 
 
-def added_up(entries: Iterable[Entry], traced: Iterable[Traced]) -> Totals:
+def added_up(entries: Iterable[Charge], traced: Iterable[ChargedTrace]) -> Totals:
     """What they add up to, one after the other."""
     bills, traces = list(entries), [one.trace for one in traced]
     broke = [trace.broke for trace in traces if trace.broke is not None]
@@ -179,30 +179,30 @@ def added_up(entries: Iterable[Entry], traced: Iterable[Traced]) -> Totals:
 
 async def check(store: Store) -> None:
     """Totals of every kind are what is kept, added up."""
-    entries = [entry async for entry in store.ledger.entries()]
-    traced = await store.traces.listed(limit=10_000)
-    kinds: dict[tuple[Per, ...], Callable[[str, str, str, float], tuple[str, ...]]] = {
+    entries = [entry async for entry in store.ledger.list_charges()]
+    traced = await store.traces.list_traces(limit=10_000)
+    kinds: dict[tuple[TotalsGroup, ...], Callable[[str, str, str, float], tuple[str, ...]]] = {
         (): lambda *_: (),
-        (Per.AGENT, Per.CATEGORY): lambda agent, _, category, __: (agent, category),
-        (Per.HOUR, Per.MODEL): lambda _, model, __, at: (f"{at // HOUR}", model),
-        (Per.DAY,): lambda _, __, ___, at: (f"{at // (24 * HOUR)}",),
+        (TotalsGroup.AGENT, TotalsGroup.CATEGORY): lambda agent, _, category, __: (agent, category),
+        (TotalsGroup.HOUR, TotalsGroup.MODEL): lambda _, model, __, at: (f"{at // HOUR}", model),
+        (TotalsGroup.DAY,): lambda _, __, ___, at: (f"{at // (24 * HOUR)}",),
     }
     for per, group_of in kinds.items():
-        groups: dict[tuple[str, ...], tuple[list[Entry], list[Traced]]] = defaultdict(lambda: ([], []))
+        groups: dict[tuple[str, ...], tuple[list[Charge], list[ChargedTrace]]] = defaultdict(lambda: ([], []))
         for entry in entries:
             of = entry.call
             groups[group_of(of.agent, of.model, of.category.value, of.at)][0].append(entry)
         for one in traced:
             groups[group_of(one.trace.agent, one.trace.model, "main", one.trace.at)][1].append(one)
-        found = [totals for _, totals in await store.totals.totals(per)]
+        found = [totals for _, totals in await store.totals.sum_totals(per)]
         assert found == [added_up(*groups[group]) for group in sorted(groups)]
     await check_sessions(store, entries, traced)
 
 
-async def check_sessions(store: Store, entries: Sequence[Entry], traced: Sequence[Traced]) -> None:
+async def check_sessions(store: Store, entries: Sequence[Charge], traced: Sequence[ChargedTrace]) -> None:
     """Each session has what is its own, with the model and the window of the newest request."""
     ids = {entry.call.session_id for entry in entries} | {one.trace.session_id for one in traced}
-    found = {one.session_id: one for one in await store.totals.sessions(limit=10_000)}
+    found = {one.session_id: one for one in await store.totals.list_sessions(limit=10_000)}
     assert found.keys() == ids - {""}
     for session_id, one in found.items():
         bills = [entry for entry in entries if entry.call.session_id == session_id]
@@ -274,10 +274,10 @@ def tell_all(url: str, first: int, end: int) -> None:
 async def test_totals_are_what_is_kept_whatever_several_processes_tell_at_once(database_url: str) -> None:
     async with await open_store(database_url) as store:
         spans = [(0, 120), (60, 180), (0, 180)]
-        await asyncio.to_thread(at_once, tell_all, [(database_url, *span) for span in spans])
+        await asyncio.to_thread(run_together, tell_all, [(database_url, *span) for span in spans])
 
         await check(store)
-        ((_, totals),) = await store.totals.totals()
+        ((_, totals),) = await store.totals.sum_totals()
         assert (totals.requests, totals.calls) == (180, 180)
 
 
@@ -291,21 +291,23 @@ def fill_before_totals(url: str, some: Iterable[Told]) -> None:
     else:
         connection = psycopg.connect(url)
     with closing(connection):
-        rows: Rows = SQLiteRows(connection) if url.startswith("sqlite") else PostgresRows(connection)
+        rows: Transaction = (
+            SQLiteTransaction(connection) if url.startswith("sqlite") else PostgresTransaction(connection)
+        )
         columns = [name.strip() for name in LEDGER.split(",")]
         later = (*SAVINGS_COLUMNS.split(", "), "is_inherited", "is_subscription")
         later += ("is_possibly_charged", "charged_picodollars")
         kept = [at for at, name in enumerate(columns) if name not in later]
         names = ", ".join(columns[at] for at in kept)
         add_entries = f"INSERT INTO ledger_v1 (day, {names}) VALUES {{}}"
-        whole = [row_of(entry) for entry, *_ in told if entry]
-        for statement, values in in_rows(
+        whole = [to_ledger_row(entry) for entry, *_ in told if entry]
+        for statement, values in batch_inserts(
             add_entries, [(row[0], *(row[1 + at] for at in kept)) for row in whole]
         ):
-            rows.change(statement, values)
-        add_traces = f"INSERT INTO traces_v1 ({COLUMNS}) VALUES {{}}"
-        for statement, values in in_rows(add_traces, [trace_row(trace) for _, trace, _ in told if trace]):
-            rows.change(statement, values)
+            rows.execute(statement, values)
+        add_traces = f"INSERT INTO traces_v1 ({TRACE_COLUMNS}) VALUES {{}}"
+        for statement, values in batch_inserts(add_traces, [trace_row(trace) for _, trace, _ in told if trace]):
+            rows.execute(statement, values)
         connection.commit()
 
 
@@ -317,7 +319,7 @@ async def test_what_was_kept_before_there_were_totals_is_added_up_in_the_same_wa
 
     async with await open_store(bare_database_url) as store:
         await check(store)
-        ((_, totals),) = await store.totals.totals()
+        ((_, totals),) = await store.totals.sum_totals()
         assert (totals.requests, totals.calls) == (61, 61)  # with what else is in such a store
 
 
@@ -328,9 +330,9 @@ async def test_more_than_can_be_added_up_and_odd_names_do_not_keep_a_store_from_
     assert entry is not None
     assert trace is not None
     long = "".join(map(chr, range(0x1F300, 0x1F300 + 2_000)))
-    broke = CacheBreak(cause="\0", where="\\u0000" + long, lost_tokens=2**62, lost_dollars=None)
+    broke = CacheMiss(cause="\0", where="\\u0000" + long, lost_tokens=2**62, lost_dollars=None)
     large = Usage(cache=CacheUsage(read=2**62), output_tokens=2**62)
-    costs = with_changes(entry, usage=large, dollars=MOST_DOLLARS, savings=Savings(breakpoints=-MOST_DOLLARS))
+    costs = with_changes(entry, usage=large, dollars=MAX_DOLLARS, savings=Savings(breakpoints=-MAX_DOLLARS))
     made: list[Told] = []
     for number, at in enumerate((-1.0, 1e18, NOON)):
         of = with_changes(entry.call, id=f"{number}", agent=long, model=long, session_id=long * (number // 2))
@@ -339,15 +341,15 @@ async def test_more_than_can_be_added_up_and_odd_names_do_not_keep_a_store_from_
     fill_before_totals(bare_database_url, made)
 
     async with await open_store(bare_database_url) as store:
-        ((_, totals),) = await store.totals.totals()
+        ((_, totals),) = await store.totals.sum_totals()
         assert (totals.calls, totals.requests, totals.breaks) == (4, 4, 4)
         assert totals.compared == 0  # they were recorded before calls were compared
-        assert totals.dollars > MOST_DOLLARS
-        large_ones = dict(await store.totals.totals([Per.AGENT]))
-        assert large_ones[long[:250],].dollars == MOST_DOLLARS
+        assert totals.dollars > MAX_DOLLARS
+        large_ones = dict(await store.totals.sum_totals([TotalsGroup.AGENT]))
+        assert large_ones[long[:250],].dollars == MAX_DOLLARS
         assert large_ones[long[:250],].cache.read == large_ones[trace.agent,].lost_tokens == 2**62 - 1
-        days = [day for (day,), _ in await store.totals.totals([Per.DAY])]
+        days = [day for (day,), _ in await store.totals.sum_totals([TotalsGroup.DAY])]
         assert (days[0], days[-1]) == ("1970-01-01", "9999-12-31")
-        odd_session = await store.totals.session("odd")
+        odd_session = await store.totals.get_session("odd")
         assert odd_session is not None
         assert odd_session.totals.requests == 3

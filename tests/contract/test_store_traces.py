@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec.structs import replace
 
-from foveate.cost.caps import accounts_of
-from foveate.session.traces import CacheBreak, Traces
+from foveate.cost.caps import list_accounts
+from foveate.session.traces import CacheMiss, TraceStore
 from foveate.store import Store, open_store
-from foveate.store.retention import forget_traces
-from tests.billed import CALL, ENTRY, settle_one
+from foveate.store.retention import delete_old_traces
+from tests.billed import CALL, CHARGE, settle_one
 from tests.kept import TRACE
 
 DAY = 86_400.0
@@ -22,45 +22,45 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-def traces(store: Store) -> Traces:
+def traces(store: Store) -> TraceStore:
     """The store is what the room asks for; mypy sees to it."""
     return store.traces
 
 
 async def test_a_trace_comes_back_as_it_was_kept_with_the_bill_of_the_ledger(store: Store) -> None:
-    await store.traces.keep([TRACE, replace(TRACE, id="unbilled", broke=None, tokens=None)])
-    await store.traces.keep([replace(TRACE, status=529)])
-    await settle_one(store.ledger, ENTRY, accounts=accounts_of(CALL))
+    await store.traces.save([TRACE, replace(TRACE, id="unbilled", broke=None, tokens=None)])
+    await store.traces.save([replace(TRACE, status=529)])
+    await settle_one(store.ledger, CHARGE, accounts=list_accounts(CALL))
 
-    found = await store.traces.trace(TRACE.id)
+    found = await store.traces.get(TRACE.id)
     assert found is not None
     assert found.trace == TRACE
-    assert found.bill is not None
-    assert (found.bill.cache, found.bill.dollars) == (ENTRY.usage.cache, ENTRY.dollars)
-    assert found.bill.savings == ENTRY.savings
-    unbilled = await store.traces.trace("unbilled")
+    assert found.charge is not None
+    assert (found.charge.cache, found.charge.dollars) == (CHARGE.usage.cache, CHARGE.dollars)
+    assert found.charge.savings == CHARGE.savings
+    unbilled = await store.traces.get("unbilled")
     assert unbilled is not None
-    assert unbilled.bill is None
-    assert await store.traces.trace("call") is None
+    assert unbilled.charge is None
+    assert await store.traces.get("call") is None
 
 
-async def test_a_break_that_is_found_later_is_added_to_its_request(traces: Traces) -> None:
-    broke = CacheBreak(cause="a tool changed", where="tools[2]", lost_tokens=9)
-    await traces.keep([replace(TRACE, broke=None)])
-    await traces.keep([], [(TRACE.id, broke), ("never", broke)])
+async def test_a_break_that_is_found_later_is_added_to_its_request(traces: TraceStore) -> None:
+    broke = CacheMiss(cause="a tool changed", where="tools[2]", lost_tokens=9)
+    await traces.save([replace(TRACE, broke=None)])
+    await traces.save([], [(TRACE.id, broke), ("never", broke)])
 
-    found = await traces.trace(TRACE.id)
+    found = await traces.get(TRACE.id)
     assert found is not None
     assert found.trace.broke == broke
 
 
-async def test_they_come_in_pages_the_newest_first_and_filtered(traces: Traces) -> None:
+async def test_they_come_in_pages_the_newest_first_and_filtered(traces: TraceStore) -> None:
     times = [3.0, 1.0, 2.0, 2.0, 5.0]
-    await traces.keep([replace(TRACE, id=f"r{at}", at=time) for at, time in enumerate(times)])
-    await traces.keep([replace(TRACE, id="other", session_id="t", agent="bo", at=4.0)])
+    await traces.save([replace(TRACE, id=f"r{at}", at=time) for at, time in enumerate(times)])
+    await traces.save([replace(TRACE, id="other", session_id="t", agent="bo", at=4.0)])
 
     async def ids(**asked: object) -> list[str]:
-        return [one.trace.id for one in await traces.listed(**{"limit": 9, **asked})]  # type: ignore[arg-type]
+        return [one.trace.id for one in await traces.list_traces(**{"limit": 9, **asked})]  # type: ignore[arg-type]
 
     assert await ids() == ["r4", "other", "r0", "r3", "r2", "r1"]
     assert await ids(limit=2) == ["r4", "other"]
@@ -70,61 +70,61 @@ async def test_they_come_in_pages_the_newest_first_and_filtered(traces: Traces) 
     assert await ids(session_id="never") == []
 
 
-async def test_sessions_are_listed_by_when_they_were_asked_last(traces: Traces) -> None:
-    await traces.keep([replace(TRACE, id=f"s{at}", at=float(at)) for at in range(3)])
-    await traces.keep([replace(TRACE, id="t", session_id="t", agent="bo", at=9.0)])
+async def test_sessions_are_listed_by_when_they_were_asked_last(traces: TraceStore) -> None:
+    await traces.save([replace(TRACE, id=f"s{at}", at=float(at)) for at in range(3)])
+    await traces.save([replace(TRACE, id="t", session_id="t", agent="bo", at=9.0)])
 
-    found = await traces.sessions(limit=9)
+    found = await traces.list_sessions(limit=9)
     assert [(one.session_id, one.requests, one.first_at, one.last_at) for one in found] == [
         ("t", 1, 9.0, 9.0),
         ("s", 3, 0.0, 2.0),
     ]
-    assert [one.session_id for one in await traces.sessions(limit=1)] == ["t"]
-    assert [one.session_id for one in await traces.sessions(limit=9, agent="ana")] == ["s"]
+    assert [one.session_id for one in await traces.list_sessions(limit=1)] == ["t"]
+    assert [one.session_id for one in await traces.list_sessions(limit=9, agent="ana")] == ["s"]
 
 
-async def test_ids_are_found_by_how_they_begin(traces: Traces) -> None:
-    await traces.keep([replace(TRACE, id=id_, session_id=of) for id_, of in (("ab1", "s1"), ("b%", "ab3"))])
+async def test_ids_are_found_by_how_they_begin(traces: TraceStore) -> None:
+    await traces.save([replace(TRACE, id=id_, session_id=of) for id_, of in (("ab1", "s1"), ("b%", "ab3"))])
 
-    assert await traces.ids("ab", limit=9) == (["ab3"], ["ab1"])
-    assert await traces.ids("%", limit=9) == ([], [])
+    assert await traces.find_ids("ab", limit=9) == (["ab3"], ["ab1"])
+    assert await traces.find_ids("%", limit=9) == ([], [])
 
 
-async def test_odd_names_and_long_reasons_lose_no_trace(traces: Traces) -> None:
+async def test_odd_names_and_long_reasons_lose_no_trace(traces: TraceStore) -> None:
     odd = replace(TRACE.edits[0], reason="\0\ud83d" + "x" * 9_999)
-    await traces.keep([replace(TRACE, session_id="\0", model="m" * 9_999, edits=(odd,))])
+    await traces.save([replace(TRACE, session_id="\0", model="m" * 9_999, edits=(odd,))])
 
-    found = await traces.trace(TRACE.id)
+    found = await traces.get(TRACE.id)
     assert found is not None
     assert len(found.trace.edits[0].reason) < 500
 
 
 async def test_what_is_old_is_forgotten(store: Store) -> None:
-    await store.traces.keep([replace(TRACE, id=f"{day}", at=day * DAY) for day in (1, 9)])
+    await store.traces.save([replace(TRACE, id=f"{day}", at=day * DAY) for day in (1, 9)])
 
-    await store.forget(keep_days=5, now=10 * DAY)
+    await store.prune(keep_days=5, now=10 * DAY)
 
-    assert [one.trace.id for one in await store.traces.listed(limit=9)] == ["9"]
+    assert [one.trace.id for one in await store.traces.list_traces(limit=9)] == ["9"]
 
 
 async def test_of_very_many_the_newest_stay(store: Store) -> None:
-    await store.traces.keep([replace(TRACE, id=f"{at}", at=float(at)) for at in range(9)])
+    await store.traces.save([replace(TRACE, id=f"{at}", at=float(at)) for at in range(9)])
 
-    await forget_traces(store._database, before=0.0, most=4)
+    await delete_old_traces(store._database, before=0.0, max_traces=4)
 
-    assert [one.trace.id for one in await store.traces.listed(limit=9)] == ["8", "7", "6", "5"]
+    assert [one.trace.id for one in await store.traces.list_traces(limit=9)] == ["8", "7", "6", "5"]
 
 
 async def test_the_latest_breaks_are_found_by_time_and_by_agent(store: Store) -> None:
-    broke = CacheBreak(cause="expired", where="", lost_tokens=5, lost_dollars=None)
+    broke = CacheMiss(cause="expired", where="", lost_tokens=5, lost_dollars=None)
     agents = ("bob", "ana") * 3
     told = [replace(TRACE, id=f"r{at}", at=float(at), agent=one, broke=None) for at, one in enumerate(agents)]
-    await store.traces.keep(told, [(f"r{at}", broke) for at in (1, 2, 4, 5)])
+    await store.traces.save(told, [(f"r{at}", broke) for at in (1, 2, 4, 5)])
 
-    found = await store.latest_breaks(limit=3)
+    found = await store.find_latest_cache_misses(limit=3)
     assert [one.request_id for one in found] == ["r5", "r4", "r2"]
     assert (found[0].at, found[0].agent, found[0].session_id) == (5.0, "ana", "s")
     assert (found[0].model, found[0].broke) == (TRACE.model, broke)
-    of_bob = await store.latest_breaks(limit=9, since=2.5, agent="bob")
+    of_bob = await store.find_latest_cache_misses(limit=9, since=2.5, agent="bob")
     assert [one.request_id for one in of_bob] == ["r4"]
-    assert await store.latest_breaks(limit=9, agent="nobody\0") == []
+    assert await store.find_latest_cache_misses(limit=9, agent="nobody\0") == []

@@ -9,11 +9,11 @@ import pytest
 from playwright.sync_api import Browser
 
 from foveate.cli import main
-from tests.browsers import CannotBrowse, running_browser
-from tests.databases import CannotServe, PostgresServer, running_postgres
+from tests.browsers import BrowserUnavailable, running_browser
+from tests.databases import PostgresServer, PostgresUnavailable, running_postgres
 from tests.e2e.command import Outcome
 from tests.support import forked_commands
-from tests.work_to_see import Shown, work_done
+from tests.work_to_see import DashboardGateway, gateway_with_traffic
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -56,7 +56,7 @@ def own_server() -> Iterator[PostgresServer]:
     try:
         with running_postgres() as server:
             yield server
-    except CannotServe as reason:
+    except PostgresUnavailable as reason:
         pytest.skip(f"no PostgreSQL: {reason}")
 
 
@@ -66,12 +66,12 @@ def browser() -> Iterator[Browser]:
     try:
         with running_browser() as found:
             yield found
-    except CannotBrowse as reason:
+    except BrowserUnavailable as reason:
         pytest.skip(f"no browser: {reason}")
 
 
 @pytest.fixture(scope="session")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardGateway]:
     """A gateway with work that pages show; tests may look at it, and ask for no more."""
-    with work_done(tmp_path_factory.mktemp("shown")) as found:
+    with gateway_with_traffic(tmp_path_factory.mktemp("shown")) as found:
         yield found

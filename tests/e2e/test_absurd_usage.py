@@ -7,23 +7,30 @@ from typing import Any
 
 import pytest
 
-from foveate.cost.ledger import Standing
-from tests.aftermath import until
+from foveate.cost.ledger import AccountBalance
+from tests.aftermath import wait_until
 from tests.e2e.test_kill_in_flight import CAP, UPSTREAMS, total_standing
 from tests.e2e.test_serve_spool import booked
-from tests.raw_http import chat, connected, message
+from tests.raw_http import chat_request, claude_request, connect
 from tests.sandboxes import KEY
-from tests.served import serving
-from tests.upstreams import LAST_CHUNK, STREAM_HEAD, Talk, answer, chunk, running_upstream
+from tests.served import gateway_process
+from tests.upstreams import (
+    LAST_CHUNK,
+    STREAM_HEAD,
+    UpstreamConnection,
+    http_chunk,
+    http_response,
+    running_upstream,
+)
 
 pytestmark = pytest.mark.process
 
 ODD: dict[str, Any] = {"huge": 10**12, "negative": -5, "nan": float("nan"), "text": "12", "half": 1.5}
 
 
-def lying(talk: Talk) -> None:
+def lying(talk: UpstreamConnection) -> None:
     """Answer each request with usage that cannot be; the last word of the request says which."""
-    asked = talk.ask()
+    asked = talk.read_request()
     (odd,) = [value for name, value in ODD.items() if b"say " + name.encode() in asked]
     is_stream = b'"stream": true' in asked
     if b"/v1/messages" in asked:
@@ -40,13 +47,18 @@ def lying(talk: Talk) -> None:
         events = [{"choices": [{"delta": {"content": "x"}}]}, {"choices": [], "usage": usage}]
         whole = {"choices": [], "usage": usage}
     if not is_stream:
-        talk.say(answer(json.dumps(whole).encode()))
+        talk.send(http_response(json.dumps(whole).encode()))
         return
     named = [f"event: {one['type']}\n".encode() if "type" in one else b"" for one in events]
     said = [
         name + b"data: " + json.dumps(one).encode() + b"\n\n" for name, one in zip(named, events, strict=True)
     ]
-    talk.say(STREAM_HEAD, *map(chunk, said), *([] if named[0] else [chunk(b"data: [DONE]\n\n")]), LAST_CHUNK)
+    talk.send(
+        STREAM_HEAD,
+        *map(http_chunk, said),
+        *([] if named[0] else [http_chunk(b"data: [DONE]\n\n")]),
+        LAST_CHUNK,
+    )
 
 
 @pytest.mark.parametrize("caps", ["", CAP], ids=["without caps", "with a cap"])
@@ -57,18 +69,18 @@ def test_absurd_usage_is_recorded_as_unknown_and_charged_as_its_ceiling(tmp_path
         ask(KEY, stream=stream, text=f"say {name}", connection="close")
         for name in ODD
         for stream in (False, True)
-        for ask in (message, chat)
+        for ask in (claude_request, chat_request)
     ]
     with running_upstream(lying) as upstream:
         config.write_text(UPSTREAMS.format(url=upstream.url) + caps)
-        with serving(tmp_path, "--config", str(config)) as served:
+        with gateway_process(tmp_path, "--config", str(config)) as served:
             for request in requests:
-                with connected(served.url) as connection:
+                with connect(served.url) as connection:
                     connection.sendall(request)
                     assert b" 200 " in connection.recv(65_536)[:20]
                     while connection.recv(65_536):
                         pass
-            found = until(lambda: booked(tmp_path), lambda found: len(found) == len(requests))
+            found = wait_until(lambda: booked(tmp_path), lambda found: len(found) == len(requests))
     assert len(found) == len(requests)
     for one in found:
         assert one.dollars is None
@@ -78,4 +90,4 @@ def test_absurd_usage_is_recorded_as_unknown_and_charged_as_its_ceiling(tmp_path
         assert one.charge is not None
         assert one.charge > 0
     charged = sum((one.charge or Decimal(0) for one in found), Decimal(0))
-    assert total_standing(tmp_path) == Standing(spent=charged, reserved=Decimal(0))
+    assert total_standing(tmp_path) == AccountBalance(spent=charged, reserved=Decimal(0))

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from benchmarks.gateway import AIMS
-from benchmarks.gateway_load import Measured
+from benchmarks.gateway_load import LoadResult
 from benchmarks.gateway_processes import Server, cpu_seconds, upstream
 from benchmarks.gateway_requests import KINDS, SESSION_BYTES, SESSION_TURNS, requests
-from benchmarks.gateway_rounds import Case, Load, rows, sending
+from benchmarks.gateway_rounds import LoadCase, LoadGenerator, load_generator, rows
 from benchmarks.gateway_upstream import SLOW_CHUNKS
 from benchmarks.harness import BadData
 
@@ -36,8 +36,8 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
-    with sending(tmp_path_factory.mktemp("load")) as process:
+def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadGenerator]:
+    with load_generator(tmp_path_factory.mktemp("load")) as process:
         yield process
 
 
@@ -67,9 +67,9 @@ def test_no_two_requests_say_the_same_unless_that_is_meant() -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("kind", ["small", "small chat", "session", "stream", "stream paced"])
 def test_the_provider_answers_every_kind_and_whoever_sends_times_it(
-    provider: Server, load: Load, kind: str
+    provider: Server, load: LoadGenerator, kind: str
 ) -> None:
-    measured = load.measure(provider, Case(kind=kind, connections=2, seconds=5.0, most=3))
+    measured = load.measure(provider, LoadCase(kind=kind, connections=2, seconds=5.0, max_requests=3))
 
     assert len(measured.answer_ms) == len(measured.first_byte_ms) == 6
     assert all(
@@ -80,15 +80,15 @@ def test_the_provider_answers_every_kind_and_whoever_sends_times_it(
     assert all(0 < ms < whole for ms in measured.piece_ms for whole in measured.answer_ms)
 
 
-def test_sessions_that_were_begun_go_on_in_the_next_round(provider: Server, load: Load) -> None:
-    case = Case(kind="same", connections=2, seconds=5.0, most=1)
+def test_sessions_that_were_begun_go_on_in_the_next_round(provider: Server, load: LoadGenerator) -> None:
+    case = LoadCase(kind="same", connections=2, seconds=5.0, max_requests=1)
 
     assert load.measure(provider, case).cold_ms
     assert not load.measure(provider, case).cold_ms
 
 
 @pytest.mark.process
-def test_an_answer_that_is_an_error_is_told_and_not_timed(tmp_path: Path, load: Load) -> None:
+def test_an_answer_that_is_an_error_is_told_and_not_timed(tmp_path: Path, load: LoadGenerator) -> None:
     log = tmp_path / "log"
     log.write_text("what the server said", encoding="utf-8")
     code = (
@@ -103,7 +103,7 @@ def test_an_answer_that_is_an_error_is_told_and_not_timed(tmp_path: Path, load: 
         assert process.stdout is not None
         refusing = Server("refusing", int(process.stdout.readline()), process.pid, log)
         with pytest.raises(BadData, match=r"(?s)refusing, small: .*501.*what the server said"):
-            load.measure(refusing, Case(kind="small", connections=1, seconds=1.0))
+            load.measure(refusing, LoadCase(kind="small", connections=1, seconds=1.0))
         process.kill()
 
 
@@ -122,8 +122,8 @@ def test_cpu_time_is_that_of_a_process_with_all_that_it_has_started() -> None:
 
 
 def test_what_is_added_is_measured_against_the_direct_call_of_the_same_round() -> None:
-    def measured(ms: float) -> Measured:
-        return Measured(
+    def measured(ms: float) -> LoadResult:
+        return LoadResult(
             answer_ms=[ms] * 10,
             first_byte_ms=[ms] * 10,
             cold_ms=[],
@@ -138,7 +138,7 @@ def test_what_is_added_is_measured_against_the_direct_call_of_the_same_round() -
         "direct": [measured(1.0), measured(5.0), measured(5.0)],  # the machine was busy after the first round
         "foveate": [measured(1.5), measured(5.5), measured(9.0)],
     }
-    direct, ours = rows(Case(kind="small", connections=1, seconds=1.0), found)
+    direct, ours = rows(LoadCase(kind="small", connections=1, seconds=1.0), found)
 
     assert direct["added_p50_ms"] is None
     assert ours["added_p50_ms"] == 0.5

@@ -13,19 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.config.settings import Settings, StoreAt
-from foveate.cost.caps import Cap, Scope, Unknown
+from foveate.config.settings import Settings, StoreSettings
+from foveate.cost.caps import Cap, CapScope, UnknownPricePolicy
 from foveate.cost.price_book import PriceBook
-from foveate.engine.options import AgentOptions, MoneyOptions
+from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.gateway.app import GatewayOptions
-from foveate.gateway.configured import Choices
-from foveate.gateway.doors import Family
+from foveate.gateway.configured import ResolvedConfig
+from foveate.gateway.doors import ApiFamily
 from foveate.gateway.routing import Route, Routing, Upstream
 from tests.gateways import running_gateway
 from tests.support.stores import ensure_store
-from tests.upstreams import ScriptedUpstream, answer, answering, running_upstream
+from tests.upstreams import ScriptedUpstream, http_response, respond_always, running_upstream
 
-CAP = Cap(scope=Scope.TOTAL, dollars=Decimal(1_000_000))
+CAP = Cap(scope=CapScope.TOTAL, dollars=Decimal(1_000_000))
 HI = [{"role": "user", "content": "Hi"}]
 PATHS: Mapping[str, dict[str, Any]] = {
     "/v1/messages": {"model": "claude-opus-4-5", "max_tokens": 9, "messages": HI},
@@ -61,26 +61,26 @@ class Attacked:
 def attacked(
     folder: Path, caps: Sequence[Cap] = (CAP,), allow_fields: Sequence[str] = ()
 ) -> Iterator[Attacked]:
-    with running_upstream(answering(answer(USAGE))) as upstream:
-        families = {"anthropic": Family.ANTHROPIC, "openai": Family.OPENAI, "google": Family.GEMINI}
+    with running_upstream(respond_always(http_response(USAGE))) as upstream:
+        families = {"anthropic": ApiFamily.ANTHROPIC, "openai": ApiFamily.OPENAI, "google": ApiFamily.GEMINI}
         upstreams = {
             name: Upstream(
                 name=name,
-                base_url=f"{upstream.url}/v1" if family is Family.OPENAI else upstream.url,
+                base_url=f"{upstream.url}/v1" if family is ApiFamily.OPENAI else upstream.url,
                 family=family,
                 provider=name,
             )
-            for name, family in {**families, "openrouter": Family.OPENAI}.items()
+            for name, family in {**families, "openrouter": ApiFamily.OPENAI}.items()
         }
-        choices = Choices(
-            settings=Settings(store=StoreAt(url=ensure_store(folder / "gateway.sqlite"))),
+        choices = ResolvedConfig(
+            settings=Settings(store=StoreSettings(url=ensure_store(folder / "gateway.sqlite"))),
             gateway=GatewayOptions(
                 routing=Routing(upstreams=upstreams, routes=[Route(models="*/*", upstream="openrouter")])
             ),
             agents=lambda _agent: AgentOptions(),
-            cost=MoneyOptions(caps=caps, prices=PriceBook(), allow_fields=allow_fields),
+            cost=SpendingOptions(caps=caps, prices=PriceBook(), allow_fields=allow_fields),
         )
-        with running_gateway(upstream.url, folder, configured=choices) as gateway:
+        with running_gateway(upstream.url, folder, config=choices) as gateway:
             yield Attacked(gateway.url, upstream)
 
 
@@ -127,7 +127,7 @@ def test_a_feature_of_unknown_cost_does_not_pass_a_cap(tmp_path: Path, feature: 
     assert answered.status_code == 402
     assert f"nobody knows how much {feature} may add to the cost" in answered.text
     assert "cost.allow_fields" in answered.text
-    assert gateway.upstream.heard == []
+    assert gateway.upstream.requests == []
 
 
 @pytest.mark.parametrize("feature", ATTACKS)
@@ -136,11 +136,11 @@ def test_without_a_cap_a_feature_of_unknown_cost_passes_as_it_is(tmp_path: Path,
     with attacked(tmp_path, caps=()) as gateway:
         assert gateway.send(path, said).status_code == 200
 
-    assert len(gateway.upstream.heard) == 1
+    assert len(gateway.upstream.requests) == 1
 
 
 def test_a_cap_that_allows_unknown_cost_lets_features_through(tmp_path: Path) -> None:
-    cap = Cap(scope=Scope.TOTAL, dollars=Decimal(1_000), unknown=Unknown.ALLOW)
+    cap = Cap(scope=CapScope.TOTAL, dollars=Decimal(1_000), unknown=UnknownPricePolicy.ALLOW)
     with attacked(tmp_path, caps=[cap]) as gateway:
         statuses = [gateway.send(path, said).status_code for path, said in ATTACKS.values()]
 
@@ -148,7 +148,7 @@ def test_a_cap_that_allows_unknown_cost_lets_features_through(tmp_path: Path) ->
 
 
 def test_a_cap_that_allows_unknown_cost_still_holds_what_is_known(tmp_path: Path) -> None:
-    cap = Cap(scope=Scope.CALL, dollars=Decimal("0.01"), unknown=Unknown.ALLOW)
+    cap = Cap(scope=CapScope.CALL, dollars=Decimal("0.01"), unknown=UnknownPricePolicy.ALLOW)
     said = {"model": SONNET, "max_tokens": 64_000, "plugins": [{"id": "web"}]}
     with attacked(tmp_path, caps=[cap]) as gateway:
         assert gateway.send("/v1/chat/completions", said).status_code == 402
@@ -178,7 +178,7 @@ def test_a_plain_request_passes_a_cap(tmp_path: Path, path: str) -> None:
     ids=["a dear fallback model", "a long prediction", "many answers of which one is returned"],
 )
 def test_what_a_request_may_cost_more_is_part_of_its_ceiling(tmp_path: Path, said: dict[str, Any]) -> None:
-    cap = Cap(scope=Scope.CALL, dollars=Decimal("0.30"))
+    cap = Cap(scope=CapScope.CALL, dollars=Decimal("0.30"))
     plain: dict[str, Any] = {name: said[name] for name in ("model", "max_tokens") if name in said}
     with attacked(tmp_path, caps=[cap]) as gateway:
         assert gateway.send("/v1/chat/completions", plain).status_code == 200
@@ -186,7 +186,7 @@ def test_what_a_request_may_cost_more_is_part_of_its_ceiling(tmp_path: Path, sai
 
     assert refused.status_code == 402
     assert "this call may cost $" in refused.text
-    assert len(gateway.upstream.heard) == 1
+    assert len(gateway.upstream.requests) == 1
 
 
 def test_no_field_that_nobody_knows_ever_passes_a_cap(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_no_field_that_nobody_knows_ever_passes_a_cap(tmp_path: Path) -> None:
 
         refuses()
 
-    assert gateway.upstream.heard == []
+    assert gateway.upstream.requests == []
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -224,5 +224,5 @@ def test_a_header_that_asks_for_a_dearer_service_is_refused_under_a_cap(path: st
 
             assert refused.status_code == 402, refused.text
             assert f"the header `{name.lower()}`" in refused.text
-        assert gateway.upstream.heard == []
+        assert gateway.upstream.requests == []
         assert gateway.send(path, {}, plain).status_code == 200

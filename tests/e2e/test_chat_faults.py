@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from foveate.chat.failures import Trouble
-from foveate.chat.reading import Said
-from foveate.chat.turns import CUT
-from foveate.sandbox.scripts import Step
-from tests.chats import chatting, sent, spent
+from foveate.chat.failures import FailureKind
+from foveate.chat.reading import ResponseFragment
+from foveate.chat.turns import CUT_OFF_TEXT
+from foveate.sandbox.scripts import ScriptStep
+from tests.chats import open_chat, parse_request_body, read_spending
 from tests.sandboxes import RunningSandbox, running_sandbox
 
 LONG = "The lighthouse keeper wrote down the wind, the tide and every ship that passed. " * 60
@@ -23,16 +23,18 @@ def sandbox() -> Iterator[RunningSandbox]:
 
 
 async def test_an_answer_that_is_stopped_stays_as_far_as_it_came_and_is_booked(tmp_path: Path) -> None:
-    with running_sandbox(Step(text="One two three four five. " * 40, pace_seconds=0.02), Step()) as sandbox:
-        async with chatting(tmp_path, sandbox.url, model="claude-sonnet-5-5") as chat:
+    with running_sandbox(
+        ScriptStep(text="One two three four five. " * 40, pace_seconds=0.02), ScriptStep()
+    ) as sandbox:
+        async with open_chat(tmp_path, sandbox.url, model="claude-sonnet-5-5") as chat:
 
-            def show(said: Said) -> None:
+            def show(said: ResponseFragment) -> None:
                 if "three" in said.text:
                     chat.talk.stop()
 
             answer = await chat.talk.ask("Count!", show)
-            booked = await spent(tmp_path)
-            lost = sandbox.lost_one(within_seconds=5)
+            booked = await read_spending(tmp_path)
+            lost = sandbox.wait_for_abandoned_request(within_seconds=5)
             await chat.talk.ask("Go on.")
 
     assert answer.is_stopped
@@ -41,16 +43,16 @@ async def test_an_answer_that_is_stopped_stays_as_far_as_it_came_and_is_booked(t
     assert len(answer.text) < 500
     assert lost.path == "/v1/messages"
     assert booked.keys() == {("claude-sonnet-5-5", "main")}
-    assert answer.entry
-    assert answer.entry.is_partial
-    assert sent(sandbox.heard[-1])["messages"][1]["content"].endswith(CUT)
+    assert answer.charge
+    assert answer.charge.is_partial
+    assert parse_request_body(sandbox.requests[-1])["messages"][1]["content"].endswith(CUT_OFF_TEXT)
 
 
 async def test_a_question_that_is_stopped_before_a_word_came_is_not_kept(tmp_path: Path) -> None:
-    with running_sandbox(Step(delay_seconds=20)) as sandbox:
-        async with chatting(tmp_path, sandbox.url) as chat:
+    with running_sandbox(ScriptStep(delay_seconds=20)) as sandbox:
+        async with open_chat(tmp_path, sandbox.url) as chat:
             asking = asyncio.ensure_future(chat.talk.ask("Hello?"))
-            while not sandbox.heard:  # noqa: ASYNC110 - it is heard in another thread
+            while not sandbox.requests:  # noqa: ASYNC110 - it is heard in another thread
                 await asyncio.sleep(0.01)
             chat.talk.stop()
             answer = await asking
@@ -61,30 +63,34 @@ async def test_a_question_that_is_stopped_before_a_word_came_is_not_kept(tmp_pat
 
 FAILURES = {
     "a key that is not taken": (
-        Step(status=401, message="invalid x-api-key"),
-        Trouble.KEY,
+        ScriptStep(status=401, message="invalid x-api-key"),
+        FailureKind.KEY,
         "ANTHROPIC_API_KEY",
     ),
-    "too many requests": (Step(status=429, retry_after_seconds=7), Trouble.BUSY, "try again in 7 s"),
-    "an overloaded provider": (Step(overloaded=True), Trouble.BUSY, "no room now"),
-    "a provider that fails": (Step(status=500, message="ouch"), Trouble.UNREACHABLE, "ouch"),
-    "a stream that is cut": (Step(text="Well " * 9, disconnect_after=4), Trouble.BROKEN, "broke off"),
-    "a stream that fails": (Step(text="Well " * 9, fail_after=4), Trouble.BROKEN, "stays in the conversation"),
-    "nothing at all": (Step(text=""), Trouble.REFUSED, "empty"),
+    "too many requests": (ScriptStep(status=429, retry_after_seconds=7), FailureKind.BUSY, "try again in 7 s"),
+    "an overloaded provider": (ScriptStep(overloaded=True), FailureKind.BUSY, "no room now"),
+    "a provider that fails": (ScriptStep(status=500, message="ouch"), FailureKind.UNREACHABLE, "ouch"),
+    "a stream that is cut": (ScriptStep(text="Well " * 9, disconnect_after=4), FailureKind.BROKEN, "broke off"),
+    "a stream that fails": (
+        ScriptStep(text="Well " * 9, fail_after=4),
+        FailureKind.BROKEN,
+        "stays in the conversation",
+    ),
+    "nothing at all": (ScriptStep(text=""), FailureKind.REFUSED, "empty"),
 }
 
 
 @pytest.mark.parametrize("name", FAILURES)
 async def test_what_goes_wrong_is_one_line_that_says_what_to_do(tmp_path: Path, name: str) -> None:
     step, trouble, said = FAILURES[name]
-    with running_sandbox(step, Step(text="Now it works.")) as sandbox:
-        async with chatting(tmp_path, sandbox.url, model="claude-sonnet-5-5") as chat:
+    with running_sandbox(step, ScriptStep(text="Now it works.")) as sandbox:
+        async with open_chat(tmp_path, sandbox.url, model="claude-sonnet-5-5") as chat:
             failed = await chat.talk.ask("Hello!")
             kept = len(chat.talk.turns)
             again = await chat.talk.ask("Hello again!")
 
     assert failed.failure
-    assert failed.failure.trouble is trouble, failed.failure
+    assert failed.failure.kind is trouble, failed.failure
     assert said in failed.failure.text
     assert "\n" not in failed.failure.text
     assert kept == (2 if failed.text else 0)
@@ -95,11 +101,11 @@ async def test_a_provider_that_is_not_there_is_told_with_its_address(
     tmp_path: Path, sandbox: RunningSandbox
 ) -> None:
     more = "  dead: {base_url: 'http://127.0.0.1:9', api: openai}\n"
-    async with chatting(tmp_path, sandbox.url, more=more, model="dead/some-model") as chat:
+    async with open_chat(tmp_path, sandbox.url, more=more, model="dead/some-model") as chat:
         answer = await chat.talk.ask("Hello!")
 
     assert answer.failure
-    assert answer.failure.trouble is Trouble.UNREACHABLE
+    assert answer.failure.kind is FailureKind.UNREACHABLE
     assert "http://127.0.0.1:9" in answer.failure.text
 
 
@@ -107,21 +113,21 @@ async def test_a_question_longer_than_the_window_is_refused_and_what_to_do_is_sa
     tmp_path: Path, sandbox: RunningSandbox
 ) -> None:
     more = "agents: [{id: ana, window_tokens: 2000, on_overflow: refuse}]\n"
-    async with chatting(tmp_path, sandbox.url, more=more, model="gpt-4o", agent="ana") as chat:
+    async with open_chat(tmp_path, sandbox.url, more=more, model="gpt-4o", agent="ana") as chat:
         answer = await chat.talk.ask(LONG * 5)
         small = await chat.talk.ask("Hello!")
 
     assert answer.failure
-    assert answer.failure.trouble is Trouble.WINDOW
+    assert answer.failure.kind is FailureKind.WINDOW
     assert "send less" in answer.failure.text
     assert small.failure is None
-    assert sent(sandbox.heard[0])["max_completion_tokens"] == 500
+    assert parse_request_body(sandbox.requests[0])["max_completion_tokens"] == 500
 
 
 async def test_a_megabyte_and_half_an_emoji_are_messages_too(tmp_path: Path, sandbox: RunningSandbox) -> None:
-    async with chatting(tmp_path, sandbox.url, model="claude-sonnet-5-5") as chat:
+    async with open_chat(tmp_path, sandbox.url, model="claude-sonnet-5-5") as chat:
         large = await chat.talk.ask("x y " * 262_144)
         odd = await chat.talk.ask("half \ud83d of one")
 
     assert (large.failure, odd.failure) == (None, None)
-    assert "half \ufffd of one" in sandbox.heard[-1].body.decode()
+    assert "half \ufffd of one" in sandbox.requests[-1].body.decode()

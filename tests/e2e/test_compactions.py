@@ -10,52 +10,54 @@ from typing import Any
 import pytest
 
 from foveate import wire
-from foveate.fold.folding import Folder
-from foveate.fold.journal import Fold, Outcome
-from foveate.fold.replacing import folded_edits
-from foveate.sandbox import accept
-from foveate.session.chain import chain_of
-from foveate.session.conversation import conversation_of
-from foveate.session.sessions import Sessions
-from foveate.session.turns import Move
+from foveate.fold.folding import CompactionRunner
+from foveate.fold.journal import Compaction, CompactionOutcome
+from foveate.fold.replacing import build_compaction_edits
+from foveate.sandbox import validate_request
+from foveate.session.chain import compute_chain
+from foveate.session.conversation import observe_conversation
+from foveate.session.sessions import SessionMatcher
+from foveate.session.turns import SessionUpdate
 from foveate.store import open_store
 from foveate.tokens import counter_for
 from tests.e2e.command import spawn
-from tests.kept import FOLD, FOLDED, fold
-from tests.sessions_to_fold import AGENT, MODEL, OPTIONS, RULE, claude_body, subject_of
+from tests.kept import COMPACTED_MESSAGES, COMPACTION, make_compaction
+from tests.sessions_to_fold import AGENT, MODEL, OPTIONS, RULE, claude_body, make_subject
 
 DAY = 86_400.0
 
 
-def kept(url: str, *some: Fold) -> None:
+def kept(url: str, *some: Compaction) -> None:
     """Fill a store with folds."""
 
     async def keep() -> None:
         async with await open_store(url) as store:
             for one in some:
-                await store.journal.record(one, FOLDED if one.outcome is Outcome.OK else (), lease=None)
+                await store.compactions.record(
+                    one, COMPACTED_MESSAGES if one.outcome is CompactionOutcome.OK else (), lease=None
+                )
 
     asyncio.run(keep())
 
 
-def folded(url: str, body: Any) -> Fold:
+def folded(url: str, body: Any) -> Compaction:
     """A session found, and folded by rules, as a program does it."""
 
-    async def make() -> Fold:
+    async def make() -> Compaction:
         async with await open_store(url) as store:
-            subject = subject_of(body)
+            subject = make_subject(body)
             chain = subject.chain
-            request = wire.read(body)
-            conversation = conversation_of(request, chain, agent=AGENT)
-            found = await Sessions(store.turns).find(conversation, now=time.time())
-            await store.turns.keep([Move(session=found.session, turns=found.turns)])
-            folder = Folder(
-                store.journal, None, counter_for(MODEL), holder="me", clock=time.time, options=OPTIONS
+            request = wire.parse_request(body)
+            conversation = observe_conversation(request, chain, agent=AGENT)
+            found = await SessionMatcher(store.sessions).find(conversation, now=time.time())
+            await store.sessions.save([SessionUpdate(session=found.session, turns=found.turns)])
+            folder = CompactionRunner(
+                store.compactions, None, counter_for(MODEL), holder="me", clock=time.time, options=OPTIONS
             )
-            made = await folder.fold(replace(subject, session_id=found.session.id))
+            made = await folder.compact(replace(subject, session_id=found.session.id))
             assert made is not None
-            assert made.fold is not None
-            return made.fold
+            assert made.compaction is not None
+            return made.compaction
 
     return asyncio.run(make())
 
@@ -64,11 +66,11 @@ def going_out(url: str, body: Any) -> bytes:
     """The next request as it is sent."""
 
     async def look() -> bytes:
-        request = wire.read(body)
-        chain = chain_of(request)
+        request = wire.parse_request(body)
+        chain = compute_chain(request)
         async with await open_store(url) as store:
-            folds = await store.journal.folds(AGENT, chain.hashes)
-        return wire.write(request, folded_edits(request, chain, folds))
+            folds = await store.compactions.find_compactions(AGENT, chain.hashes)
+        return wire.apply_edits(request, build_compaction_edits(request, chain, folds))
 
     return asyncio.run(look())
 
@@ -78,10 +80,10 @@ def test_a_session_is_folded_listed_shown_exported_and_undone(
     run: Any, database_url: str, tmp_path: Path
 ) -> None:
     body = claude_body(24)
-    came = wire.read(body)
+    came = wire.parse_request(body)
     fold = folded(database_url, body)
     short = going_out(database_url, body)
-    assert accept(wire.read(short)) is None
+    assert validate_request(wire.parse_request(short)) is None
     assert len(short) < len(came.body) / 2
     short_id, store = fold.id[:8], ("--store", database_url)
 
@@ -112,10 +114,12 @@ def test_only_what_is_asked_for_is_listed(run: Any, database_url: str) -> None:
     now = time.time()
     kept(
         database_url,
-        replace(FOLD, id="old", compacted_at=now - 9 * DAY),
-        replace(FOLD, id="bobs", agent="bob", session_id="other", compacted_at=now - 3 * DAY),
-        replace(FOLD, id="failed", outcome=Outcome.FAILED, cost=None, compacted_at=now - 2 * DAY),
-        replace(FOLD, id="new", compacted_at=now - DAY / 2),
+        replace(COMPACTION, id="old", compacted_at=now - 9 * DAY),
+        replace(COMPACTION, id="bobs", agent="bob", session_id="other", compacted_at=now - 3 * DAY),
+        replace(
+            COMPACTION, id="failed", outcome=CompactionOutcome.FAILED, cost=None, compacted_at=now - 2 * DAY
+        ),
+        replace(COMPACTION, id="new", compacted_at=now - DAY / 2),
     )
 
     def found(*options: str) -> list[str]:
@@ -135,7 +139,7 @@ def test_only_what_is_asked_for_is_listed(run: Any, database_url: str) -> None:
 
 
 def test_how_many_were_found_is_told_aside(run: Any, database_url: str) -> None:
-    kept(database_url, fold("one"), fold("two"))
+    kept(database_url, make_compaction("one"), make_compaction("two"))
     store = ("--store", database_url)
 
     assert run("compactions", "list", *store).err == "foveate: 2 folds\n"
@@ -147,7 +151,7 @@ def test_how_many_were_found_is_told_aside(run: Any, database_url: str) -> None:
 
 
 def test_an_id_that_several_have_is_an_error_that_lists_them(run: Any, database_url: str) -> None:
-    kept(database_url, fold("abc1"), fold("abc2"))
+    kept(database_url, make_compaction("abc1"), make_compaction("abc2"))
 
     for command in ("show", "undo", "export"):
         outcome = run("compactions", command, "abc", "--store", database_url)
@@ -158,7 +162,7 @@ def test_an_id_that_several_have_is_an_error_that_lists_them(run: Any, database_
 
 
 def test_a_whole_list_can_be_exported_in_two_formats(run: Any, database_url: str) -> None:
-    kept(database_url, FOLD, fold("second", session_id="t"))
+    kept(database_url, COMPACTION, make_compaction("second", session_id="t"))
     store = ("--store", database_url)
 
     lines = run("compactions", "export", *store)
@@ -172,13 +176,13 @@ def test_a_whole_list_can_be_exported_in_two_formats(run: Any, database_url: str
 
 
 def test_a_show_as_json_has_all_and_with_full_the_messages_too(run: Any, database_url: str) -> None:
-    kept(database_url, FOLD)
+    kept(database_url, COMPACTION)
 
     shown = json.loads(run("compactions", "show", "fold", "--store", database_url, "--json").out)
     full = json.loads(run("compactions", "show", "fold", "--store", database_url, "--json", "--full").out)
 
-    assert shown["summary"] == FOLD.summary
-    assert shown["carried"] == list(FOLD.carried)
+    assert shown["summary"] == COMPACTION.summary
+    assert shown["carried"] == list(COMPACTION.carried)
     assert shown["turns_kept"] == len(full["turns"]) == 4
     assert "turns" not in shown
 
@@ -217,8 +221,8 @@ def test_an_empty_database_on_a_server_stays_empty(run: Any, postgres: Any) -> N
 @pytest.mark.process
 def test_the_store_is_named_by_the_variable_or_lies_in_the_data_folder(tmp_path: Path) -> None:
     by_variable, by_home = tmp_path / "mine.sqlite", tmp_path / "home" / "foveate.sqlite"
-    kept(f"sqlite:///{by_variable}", fold("by-variable"))
-    kept(f"sqlite:///{by_home}", fold("by-home"))
+    kept(f"sqlite:///{by_variable}", make_compaction("by-variable"))
+    kept(f"sqlite:///{by_home}", make_compaction("by-home"))
     home = {"FOVEATE_HOME": str(tmp_path / "home"), "FOVEATE_STORE": ""}
 
     named = spawn("compactions", "list", env=home | {"FOVEATE_STORE": f"sqlite:///{by_variable}"})
@@ -253,7 +257,7 @@ def test_what_cannot_be_is_said_in_one_line(
     run: Any, tmp_path: Path, arguments: tuple[str, ...], said: str
 ) -> None:
     url = f"sqlite:///{tmp_path}/foveate.sqlite"
-    kept(url, FOLD, replace(FOLD, id="failed", outcome=Outcome.FAILED))
+    kept(url, COMPACTION, replace(COMPACTION, id="failed", outcome=CompactionOutcome.FAILED))
     store = () if "--store" in arguments else ("--store", url)
 
     outcome = run("compactions", *arguments, *store, "--json")

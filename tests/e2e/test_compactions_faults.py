@@ -17,20 +17,20 @@ import pytest
 from foveate.store import open_store
 from foveate.store.migrating import VERSION_TABLE
 from tests.e2e.command import WITHOUT_KEYS, Outcome, on_terminal, spawn, wait_until_open
-from tests.kept import FOLDED, fold
+from tests.kept import COMPACTED_MESSAGES, make_compaction
 from tests.support.forked_commands import COMMAND, REAL_COMMAND
 
 pytestmark = pytest.mark.process
 
 
-def made(path: Path, turns: tuple[bytes, ...] = FOLDED, *, folds: int = 1) -> str:
+def made(path: Path, turns: tuple[bytes, ...] = COMPACTED_MESSAGES, *, folds: int = 1) -> str:
     """The URL of a store with some folds in it."""
     url = f"sqlite:///{path}"
 
     async def keep() -> None:
         async with await open_store(url) as store:
             for number in range(folds):
-                await store.journal.record(fold(f"fold-{number}"), turns, lease=None)
+                await store.compactions.record(make_compaction(f"fold-{number}"), turns, lease=None)
 
     asyncio.run(keep())
     return url

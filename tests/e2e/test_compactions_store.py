@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from foveate.cost.caps import accounts_of
-from foveate.session.turns import Move
+from foveate.cost.caps import list_accounts
+from foveate.session.turns import SessionUpdate
 from foveate.store import open_store
 from foveate.store.migrating import VERSIONS
-from tests.billed import call, entry, settle_one
-from tests.kept import FOLDED, fold, hashed, session, turns
+from tests.billed import make_call, make_charge, settle_one
+from tests.kept import COMPACTED_MESSAGES, hash_word, make_compaction, make_session, make_turns
 
 DAY = 86_400.0
 
@@ -27,12 +27,14 @@ def url(database_url: str) -> str:
         async with await open_store(database_url) as store:
             for name, age in (("new", 0.0), ("old", 40.0)):
                 at = now - age * DAY
-                await store.turns.keep([Move(session=session(name, 4, seen_at=at), turns=turns(name, 0, 4))])
-                made = fold(f"fold of {name}", session_id=name, boundary=hashed(name), at=at)
-                await store.journal.record(made, [*FOLDED, bytes(500_000)], lease=None)
-            undone = fold("undone", session_id="new", boundary=hashed("u"), at=now - 40 * DAY)
-            await store.journal.record(undone, FOLDED, lease=None)
-            await store.journal.undo("undone", now=now - 40 * DAY)
+                await store.sessions.save(
+                    [SessionUpdate(session=make_session(name, 4, seen_at=at), turns=make_turns(name, 0, 4))]
+                )
+                made = make_compaction(f"fold of {name}", session_id=name, boundary=hash_word(name), at=at)
+                await store.compactions.record(made, [*COMPACTED_MESSAGES, bytes(500_000)], lease=None)
+            undone = make_compaction("undone", session_id="new", boundary=hash_word("u"), at=now - 40 * DAY)
+            await store.compactions.record(undone, COMPACTED_MESSAGES, lease=None)
+            await store.compactions.undo("undone", now=now - 40 * DAY)
 
     asyncio.run(fill())
     return database_url
@@ -92,8 +94,8 @@ def test_calls_are_forgotten_only_where_that_is_asked_for(run: Any, url: str) ->
     async def settle() -> None:
         async with await open_store(url) as store:
             for id_, at in (("old", 1e9), ("new", time.time())):
-                of = call(id_, at=at)
-                await settle_one(store.ledger, entry(of, 1), accounts=accounts_of(of))
+                of = make_call(id_, at=at)
+                await settle_one(store.ledger, make_charge(of, 1), accounts=list_accounts(of))
 
     asyncio.run(settle())
     run("store", "vacuum", "--store", url)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from foveate.gateway.keys import hash_of
+from foveate.gateway.keys import hash_key
 
 BAD = """server:
   prot: 1
@@ -194,7 +194,7 @@ def test_a_key_is_made_and_its_hash_can_be_put_into_the_file(run: Any, here: Pat
     (here / "foveate.yaml").write_text(snippet[snippet.index("agents:") :])
 
     assert key.startswith("fov-")
-    assert hash_of(key) in snippet
+    assert hash_key(key) in snippet
     assert key not in snippet
     assert run("config", "check").code == 0
     shown = json.loads(run("config", "show", "--json").out)["settings"]
@@ -207,11 +207,11 @@ def test_an_admin_key_belongs_to_no_agent_and_goes_into_the_server_section(run: 
     key = made.splitlines()[0]
     (here / "foveate.yaml").write_text(made.partition("In foveate.yaml:")[2])
 
-    assert f'admin_keys: ["{hash_of(key)}"]' in made
+    assert f'admin_keys: ["{hash_key(key)}"]' in made
     assert run("config", "check").code == 0
     shown = run("config", "show").out
-    assert hash_of(key)[:8] in shown
-    assert hash_of(key) not in shown
+    assert hash_key(key)[:8] in shown
+    assert hash_key(key) not in shown
     told = json.loads(run("config", "key", "--admin", "--json").out)
     assert (told["agent"], told["admin"]) == (None, True)
     refused = run("config", "key", "--admin", "--agent", "ana")
@@ -220,7 +220,7 @@ def test_an_admin_key_belongs_to_no_agent_and_goes_into_the_server_section(run: 
 
 
 def test_a_key_cannot_be_of_an_agent_and_an_admin_key_at_once(run: Any, here: Path) -> None:
-    hashed = hash_of("fov-one")
+    hashed = hash_key("fov-one")
     (here / "foveate.yaml").write_text(
         f"server:\n  admin_keys: ['{hashed}']\nagents: [{{id: ana, keys: ['{hashed}']}}]\n"
     )

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from foveate.cost.caps import accounts_of, day_of
-from foveate.cost.ledger import Category, Entry
+from foveate.cost.caps import list_accounts, utc_day
+from foveate.cost.ledger import Category, Charge
 from foveate.store import open_store
 from foveate.values import Savings
-from tests.billed import ENTRY, call, entry, reserve, settle_one
+from tests.billed import CHARGE, make_call, make_charge, reserve, settle_one
 from tests.e2e.command import spawn, write
 
 DAY = 86_400.0
@@ -25,16 +25,16 @@ MONDAY = 1_793_577_600.0
 """2026-11-02, at midnight in UTC."""
 
 
-def settled(url: str, entries: Sequence[Entry], *, reserved: str = "0", now: float = 0.0) -> None:
+def settled(url: str, entries: Sequence[Charge], *, reserved: str = "0", now: float = 0.0) -> None:
     """Fill a ledger, and have something reserved for a call of ana's."""
 
     async def settle() -> None:
         async with await open_store(url) as store:
             for one in entries:
-                await settle_one(store.ledger, one, accounts=accounts_of(one.call))
+                await settle_one(store.ledger, one, accounts=list_accounts(one.call))
             if Decimal(reserved):
                 assert await reserve(
-                    store.ledger, call("under way", session_id="talk", at=now), reserved, now=now
+                    store.ledger, make_call("under way", session_id="talk", at=now), reserved, now=now
                 )
 
     asyncio.run(settle())
@@ -50,10 +50,10 @@ def billed(
     category: Category = Category.MAIN,
     at: float = MONDAY,
     **savings: str,
-) -> Entry:
-    made = replace(call(id_, agent=agent, session_id=session_id, at=at), model=model, category=category)
+) -> Charge:
+    made = replace(make_call(id_, agent=agent, session_id=session_id, at=at), model=model, category=category)
     saved: Any = {name: Decimal(said) for name, said in savings.items()}
-    return replace(entry(made, dollars), savings=Savings(**saved))
+    return replace(make_charge(made, dollars), savings=Savings(**saved))
 
 
 WEEK = [
@@ -191,7 +191,7 @@ def test_caps_are_told_with_what_is_spent_reserved_and_left(
     assert session["uses"][1]["unknown_calls"] == 1
     assert [(use["agent"], use["spent"]) for use in agent["uses"]] == [("ana", "0.900000000000")]
     # Midnight may have passed since.
-    assert day["uses"][0]["day"] in (day_of(now), day_of(time.time()))
+    assert day["uses"][0]["day"] in (utc_day(now), utc_day(time.time()))
     assert (total["uses"][0]["left"], total["uses"][0]["level"]) == ("0.050000000000", "near")
 
 
@@ -250,7 +250,7 @@ def test_a_store_that_is_not_there_is_no_error_and_is_not_made(
 @pytest.mark.process
 def test_the_store_is_named_by_the_variable(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/mine.sqlite"
-    settled(url, [ENTRY])
+    settled(url, [CHARGE])
 
     assert spawn("cost", "--by", "agent", env={"FOVEATE_STORE": url}).out.startswith("ana  1 call\n")
 

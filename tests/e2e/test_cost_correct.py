@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from foveate.cost.caps import accounts_of
+from foveate.cost.caps import list_accounts
 from foveate.store import open_store
-from tests.billed import CALL, ENTRY, settle_one
+from tests.billed import CALL, CHARGE, settle_one
 from tests.support.forked_commands import COMMAND
 from tests.support.stores import ensure_store
 
@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> str:
     ensure_store(tmp_path / "foveate.sqlite")
     url = f"sqlite:///{tmp_path}/foveate.sqlite"
     possible = replace(
-        ENTRY,
+        CHARGE,
         call=replace(CALL, id="cut off"),
         dollars=None,
         charge=Decimal("0.30"),
@@ -35,8 +35,8 @@ def store(tmp_path: Path) -> str:
 
     async def fill() -> None:
         async with await open_store(url) as opened:
-            for entry in (ENTRY, possible):
-                await settle_one(opened.ledger, entry, accounts=accounts_of(CALL))
+            for entry in (CHARGE, possible):
+                await settle_one(opened.ledger, entry, accounts=list_accounts(CALL))
 
     asyncio.run(fill())
     return url

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from foveate.cost.admission import Admission, Outcome
-from foveate.cost.caps import Scope
+from foveate.cost.admission import Admission, SettlementOutcome
+from foveate.cost.caps import CapScope
 from foveate.cost.ledger import Ledger
 from foveate.errors import CapUncheckable
 from foveate.store import open_store
-from tests.billed import CALL, NOON, call, cap, entry, reserve, standing
-from tests.billing_processes import LEASE_SECONDS, call_on_and_on, settle_on_a_full_disk
+from tests.billed import CALL, NOON, make_call, make_cap, make_charge, make_standing, reserve
+from tests.billing_processes import LEASE_SECONDS, call_until_killed, settle_on_a_full_disk
 from tests.e2e.test_store_faults_sqlite import locked_by_another_process
 from tests.store_processes import SPAWN, WAIT_SECONDS
 
-CAPS = [cap(Scope.TOTAL, 1_000_000)]
+CAPS = [make_cap(CapScope.TOTAL, 1_000_000)]
 Said = list[tuple[str, str]]
 
 
@@ -29,14 +29,14 @@ async def make(database_url: str) -> None:
 
 
 async def booked(ledger: Ledger) -> set[str]:
-    return {one.call.id async for one in ledger.entries()}
+    return {one.call.id async for one in ledger.list_charges()}
 
 
 def heard_before_kill_9(url: str, *, at_once: int, until: tuple[str, str], seconds: float) -> Said:
     """What a process said that was killed so long after it had said `until`."""
     asyncio.run(make(url))
     hears, says = SPAWN.Pipe(duplex=False)
-    process = SPAWN.Process(target=call_on_and_on, args=(url, says, at_once))
+    process = SPAWN.Process(target=call_until_killed, args=(url, says, at_once))
     process.start()
     says.close()
     said: Said = []
@@ -66,16 +66,16 @@ def test_kill_9_between_reserve_and_settle_leaves_nothing_reserved_after_its_tim
 
     async def look() -> None:
         async with await open_store(database_url) as store:
-            spent = standing(20 * Decimal("0.25")).spent
+            spent = make_standing(20 * Decimal("0.25")).spent
             assert await booked(store.ledger) == {f"call {number}" for number in range(20)}
-            assert await store.ledger.standing(["total"], now=NOON + LEASE_SECONDS - 0.1) == {
-                "total": standing(spent, "0.5")
+            assert await store.ledger.get_balances(["total"], now=NOON + LEASE_SECONDS - 0.1) == {
+                "total": make_standing(spent, "0.5")
             }
-            assert await store.ledger.standing(["total"], now=NOON + LEASE_SECONDS) == {
-                "total": standing(spent)
+            assert await store.ledger.get_balances(["total"], now=NOON + LEASE_SECONDS) == {
+                "total": make_standing(spent)
             }
             # Whoever reserves next frees it.
-            assert await reserve(store.ledger, call("next"), "0.1", now=NOON + LEASE_SECONDS)
+            assert await reserve(store.ledger, make_call("next"), "0.1", now=NOON + LEASE_SECONDS)
             assert not await store.ledger.release("call 20")
 
     asyncio.run(look())
@@ -94,12 +94,12 @@ def test_kill_9_amid_many_calls_loses_no_bill_that_was_told_to_be_booked(
             there = await booked(store.ledger)
             assert settled <= there
             assert len(there - settled) <= 8  # booked, and killed before it could be told
-            (added,) = await store.ledger.sums([])
-            (stands,) = (await store.ledger.standing(["total"], now=NOON)).values()
+            (added,) = await store.ledger.sum_charges([])
+            (stands,) = (await store.ledger.get_balances(["total"], now=NOON)).values()
             assert stands.spent == added.dollars == len(there) * Decimal("0.25")
             assert stands.reserved >= Decimal("0.5") * len(reserved - there)
-            after = await store.ledger.standing(["total"], now=NOON + LEASE_SECONDS)
-            assert after == {"total": standing(stands.spent)}
+            after = await store.ledger.get_balances(["total"], now=NOON + LEASE_SECONDS)
+            assert after == {"total": make_standing(stands.spent)}
 
     asyncio.run(look())
 
@@ -115,8 +115,12 @@ def test_on_a_full_disk_bills_wait_caps_refuse_and_all_are_booked_once_there_is_
     outcomes, refusal, left = hears.recv()
     process.join(WAIT_SECONDS)
 
-    assert outcomes.count(Outcome.BOOKED) > 10
-    assert outcomes == [Outcome.BOOKED] * outcomes.count(Outcome.BOOKED) + [Outcome.WAITING] * 20
+    assert outcomes.count(SettlementOutcome.BOOKED) > 10
+    assert (
+        outcomes
+        == [SettlementOutcome.BOOKED] * outcomes.count(SettlementOutcome.BOOKED)
+        + [SettlementOutcome.WAITING] * 20
+    )
     assert "cannot be checked" in refusal
     assert "disk is full" in refusal
     assert left == ()
@@ -124,8 +128,8 @@ def test_on_a_full_disk_bills_wait_caps_refuse_and_all_are_booked_once_there_is_
     async def look() -> None:
         async with await open_store(url) as store:
             assert await booked(store.ledger) == {f"call {number}" for number in range(len(outcomes))}
-            assert await store.ledger.standing(["total"], now=NOON) == {
-                "total": standing(len(outcomes) * Decimal("0.25"))
+            assert await store.ledger.get_balances(["total"], now=NOON) == {
+                "total": make_standing(len(outcomes) * Decimal("0.25"))
             }
 
     asyncio.run(look())
@@ -139,24 +143,28 @@ async def test_while_a_file_is_locked_caps_refuse_and_bills_wait_and_none_is_los
         admitted = await admission.admit(CALL, Decimal("0.5"), CAPS)
         with locked_by_another_process(path):
             with pytest.raises(CapUncheckable, match="is locked by another process"):
-                await admission.admit(call("b"), Decimal("0.5"), CAPS)
-            assert not (await admission.admit(call("c"), Decimal("0.5"), [])).is_reserved
-            assert (await admission.settle(entry(admitted.call, "0.25"))).outcome is Outcome.WAITING
-            assert (await admission.settle(entry(call("c"), "0.1"))).outcome is Outcome.WAITING
+                await admission.admit(make_call("b"), Decimal("0.5"), CAPS)
+            assert not (await admission.admit(make_call("c"), Decimal("0.5"), [])).is_reserved
+            assert (
+                await admission.settle(make_charge(admitted.call, "0.25"))
+            ).outcome is SettlementOutcome.WAITING
+            assert (
+                await admission.settle(make_charge(make_call("c"), "0.1"))
+            ).outcome is SettlementOutcome.WAITING
 
         assert await admission.close() == ()
         assert await booked(store.ledger) == {CALL.id, "c"}
-        assert await store.ledger.standing(["total"], now=NOON) == {"total": standing("0.35")}
+        assert await store.ledger.get_balances(["total"], now=NOON) == {"total": make_standing("0.35")}
 
 
 async def test_a_store_that_is_closed_too_early_gives_back_what_was_not_booked(tmp_path: Path) -> None:
     store = await open_store(f"sqlite:///{tmp_path / 'foveate.sqlite'}")
     admission = Admission(store.ledger, clock=lambda: NOON)
     await store.close()
-    bills = [entry(call(id_), "0.25") for id_ in "abc"]
+    bills = [make_charge(make_call(id_), "0.25") for id_ in "abc"]
 
     for bill in bills:
         settled = await admission.settle(bill)
-        assert (settled.outcome, "is closed" in settled.problem) == (Outcome.WAITING, True)
+        assert (settled.outcome, "is closed" in settled.problem) == (SettlementOutcome.WAITING, True)
 
     assert list(await admission.close()) == bills

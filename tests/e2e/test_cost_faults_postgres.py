@@ -7,19 +7,29 @@ from decimal import Decimal
 import psycopg
 import pytest
 
-from foveate.cost.admission import Admission, AdmissionOptions, Outcome
-from foveate.cost.caps import Scope, accounts_of
-from foveate.cost.ledger import Over
+from foveate.cost.admission import Admission, AdmissionOptions, SettlementOutcome
+from foveate.cost.caps import CapScope, list_accounts
+from foveate.cost.ledger import AccountOverLimit
 from foveate.errors import CapUncheckable
 from foveate.store import open_store
-from foveate.store.database import T, Work
-from foveate.store.ledger import KeptLedger
+from foveate.store.database import T, TransactionCallback
+from foveate.store.ledger import SqlLedger
 from foveate.store.postgres import PostgresDatabase
-from tests.billed import CALL, ENTRY, NOON, call, cap, entry, reservation, settle_one, standing
+from tests.billed import (
+    CALL,
+    CHARGE,
+    NOON,
+    make_call,
+    make_cap,
+    make_charge,
+    make_reservation,
+    make_standing,
+    settle_one,
+)
 from tests.databases import PostgresServer
 from tests.e2e.test_store_faults_postgres import LOST_AT_COMMIT
 
-CAPS = [cap(Scope.TOTAL, 1_000_000), cap(Scope.SESSION, 1_000_000)]
+CAPS = [make_cap(CapScope.TOTAL, 1_000_000), make_cap(CapScope.SESSION, 1_000_000)]
 
 
 @pytest.fixture
@@ -33,7 +43,7 @@ async def call_until(end: asyncio.Event, admission: Admission, name: str, billed
     for number in itertools.count():
         if end.is_set():
             break
-        of = call(f"{name} {number}", session_id=name)
+        of = make_call(f"{name} {number}", session_id=name)
         try:
             await admission.admit(of, Decimal("0.5"), CAPS)
         except CapUncheckable:
@@ -41,8 +51,8 @@ async def call_until(end: asyncio.Event, admission: Admission, name: str, billed
             await asyncio.sleep(0.05)
             continue
         await asyncio.sleep(0.005)
-        settled = await admission.settle(entry(of, "0.25"))
-        assert settled.outcome in (Outcome.BOOKED, Outcome.KNOWN, Outcome.WAITING)
+        settled = await admission.settle(make_charge(of, "0.25"))
+        assert settled.outcome in (SettlementOutcome.BOOKED, SettlementOutcome.KNOWN, SettlementOutcome.WAITING)
         billed.append(of.id)
     return refused
 
@@ -75,12 +85,12 @@ async def test_a_server_that_crashes_and_comes_back_loses_no_bill_and_books_none
         refused = sum(await asyncio.gather(*callers))
 
         assert await admission.close() == ()
-        assert sorted([one.call.id async for one in store.ledger.entries()]) == sorted(billed)
+        assert sorted([one.call.id async for one in store.ledger.list_charges()]) == sorted(billed)
         spent = len(billed) * Decimal("0.25")
-        (added,) = await store.ledger.sums([])
+        (added,) = await store.ledger.sum_charges([])
         assert added.dollars == spent
         # What was reserved for calls that were then refused runs out.
-        assert await store.ledger.standing(["total"], now=NOON + 60) == {"total": standing(spent)}
+        assert await store.ledger.get_balances(["total"], now=NOON + 60) == {"total": make_standing(spent)}
         if wait_seconds > 1:
             assert refused == 0
 
@@ -95,14 +105,16 @@ async def test_while_a_server_is_away_caps_refuse_and_bills_wait_for_it(
         await asyncio.to_thread(own_server.crash)
         try:
             with pytest.raises(CapUncheckable, match="cannot be checked: postgresql://"):
-                await admission.admit(call("b"), Decimal("0.5"), CAPS)
-            assert (await admission.settle(entry(admitted.call, "0.25"))).outcome is Outcome.WAITING
+                await admission.admit(make_call("b"), Decimal("0.5"), CAPS)
+            assert (
+                await admission.settle(make_charge(admitted.call, "0.25"))
+            ).outcome is SettlementOutcome.WAITING
         finally:
             await asyncio.to_thread(own_server.start)
 
-        assert (await admission.admit(call("c"), Decimal("0.5"), CAPS)).is_reserved
+        assert (await admission.admit(make_call("c"), Decimal("0.5"), CAPS)).is_reserved
         assert admission.waiting == 0
-        assert await store.ledger.standing(["total"], now=NOON) == {"total": standing("0.25", "0.5")}
+        assert await store.ledger.get_balances(["total"], now=NOON) == {"total": make_standing("0.25", "0.5")}
         assert await admission.close() == ()
 
 
@@ -113,41 +125,44 @@ async def test_what_is_lost_at_its_commit_is_done_again_and_once(url: str, table
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(LOST_AT_COMMIT.format(table, times))
 
-        wanted = reservation(CALL, "0.5", {"total": Decimal("0.5")})
-        assert not isinstance(await store.ledger.reserve(wanted, now=NOON), Over)
-        assert await settle_one(store.ledger, ENTRY, accounts=accounts_of(CALL))
+        wanted = make_reservation(CALL, "0.5", {"total": Decimal("0.5")})
+        assert not isinstance(await store.ledger.reserve(wanted, now=NOON), AccountOverLimit)
+        assert await settle_one(store.ledger, CHARGE, accounts=list_accounts(CALL))
 
-        assert ENTRY.dollars
-        assert await store.ledger.standing(["total"], now=NOON) == {"total": standing(ENTRY.dollars)}
-        assert [one async for one in store.ledger.entries()] == [ENTRY]
+        assert CHARGE.dollars
+        assert await store.ledger.get_balances(["total"], now=NOON) == {"total": make_standing(CHARGE.dollars)}
+        assert [one async for one in store.ledger.list_charges()] == [CHARGE]
 
 
 class Repeats(PostgresDatabase):
     """Commits, loses the connection before the server says so, and does it again."""
 
-    async def write(self, work: Work[T], *, again: bool) -> T:
-        assert again
-        await super().write(work, again=True)
-        return await super().write(work, again=True)
+    async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:
+        assert is_idempotent
+        await super().write(callback, is_idempotent=True)
+        return await super().write(callback, is_idempotent=True)
 
 
 async def test_what_was_committed_without_a_word_is_not_done_twice(url: str) -> None:
     await (await open_store(url)).close()
     database = Repeats.open(url, wait_seconds=5.0)
-    ledger = KeptLedger(database)
+    ledger = SqlLedger(database)
 
-    assert not isinstance(await ledger.reserve(reservation(CALL, "0.5", {"total": Decimal(1)}), now=NOON), Over)
-    other = call("b")
     assert not isinstance(
-        await ledger.reserve(reservation(other, "0.5", {"total": Decimal(1)}), now=NOON), Over
+        await ledger.reserve(make_reservation(CALL, "0.5", {"total": Decimal(1)}), now=NOON), AccountOverLimit
+    )
+    other = make_call("b")
+    assert not isinstance(
+        await ledger.reserve(make_reservation(other, "0.5", {"total": Decimal(1)}), now=NOON), AccountOverLimit
     )
     assert isinstance(
-        await ledger.reserve(reservation(call("c"), "0.1", {"total": Decimal(1)}), now=NOON), Over
+        await ledger.reserve(make_reservation(make_call("c"), "0.1", {"total": Decimal(1)}), now=NOON),
+        AccountOverLimit,
     )
-    await settle_one(ledger, ENTRY, accounts=accounts_of(CALL))
+    await settle_one(ledger, CHARGE, accounts=list_accounts(CALL))
     await ledger.release(other.id)
 
-    assert ENTRY.dollars
-    assert await ledger.standing(["total"], now=NOON) == {"total": standing(ENTRY.dollars)}
-    assert [one async for one in ledger.entries()] == [ENTRY]
+    assert CHARGE.dollars
+    assert await ledger.get_balances(["total"], now=NOON) == {"total": make_standing(CHARGE.dollars)}
+    assert [one async for one in ledger.list_charges()] == [CHARGE]
     await database.close()

@@ -9,8 +9,8 @@ from decimal import Decimal
 import pytest
 
 from foveate.store import open_store
-from tests.billed import call, reserve, standing
-from tests.billing_processes import go_on_and_on
+from tests.billed import make_call, make_standing, reserve
+from tests.billing_processes import hold_long_call
 from tests.store_processes import SPAWN, WAIT_SECONDS
 
 pytestmark = pytest.mark.process
@@ -21,7 +21,7 @@ LEASE_SECONDS = 1.0
 def test_a_process_that_was_stopped_puts_back_what_its_calls_may_cost(database_url: str) -> None:
     asyncio.run(_made(database_url))
     ours, theirs = SPAWN.Pipe()
-    process = SPAWN.Process(target=go_on_and_on, args=(database_url, theirs, LEASE_SECONDS))
+    process = SPAWN.Process(target=hold_long_call, args=(database_url, theirs, LEASE_SECONDS))
     process.start()
     theirs.close()
     assert ours.poll(WAIT_SECONDS)
@@ -48,8 +48,8 @@ def test_a_process_that_was_stopped_puts_back_what_its_calls_may_cost(database_u
 
     async def look() -> None:
         async with await open_store(database_url) as store:
-            found = await store.ledger.standing(["total"], now=time.time())
-            assert found == {"total": standing("0.8", "0.8")}
+            found = await store.ledger.get_balances(["total"], now=time.time())
+            assert found == {"total": make_standing("0.8", "0.8")}
 
     asyncio.run(look())
 
@@ -60,4 +60,4 @@ async def _made(url: str) -> None:
 
 async def _let_through(url: str, id_: str) -> bool:
     async with await open_store(url) as store:
-        return await reserve(store.ledger, call(id_), Decimal("0.8"), now=time.time(), total=1)
+        return await reserve(store.ledger, make_call(id_), Decimal("0.8"), now=time.time(), total=1)

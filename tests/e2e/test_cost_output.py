@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from foveate.cost.caps import accounts_of
+from foveate.cost.caps import list_accounts
 from foveate.store import open_store
-from tests.billed import ENTRY, call, settle_one
+from tests.billed import CHARGE, make_call, settle_one
 from tests.e2e.command import WITHOUT_KEYS, Outcome, on_terminal, spawn, wait_until_open
 from tests.e2e.test_compactions_faults import LOADED, locked
 from tests.support.forked_commands import COMMAND, REAL_COMMAND
@@ -31,9 +31,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
     async def fill() -> None:
         async with await open_store(f"sqlite:///{path}") as store:
-            entries = [replace(ENTRY, call=call(f"call-{number}", agent=CONTROL)) for number in range(1_200)]
+            entries = [
+                replace(CHARGE, call=make_call(f"call-{number}", agent=CONTROL)) for number in range(1_200)
+            ]
             await asyncio.gather(
-                *(settle_one(store.ledger, one, accounts=accounts_of(one.call)) for one in entries)
+                *(settle_one(store.ledger, one, accounts=list_accounts(one.call)) for one in entries)
             )
 
     asyncio.run(fill())

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from foveate.config.cost import load_cost
-from foveate.cost.admission import Admission, Outcome
-from foveate.cost.ledger import Call, Category, Entry
+from foveate.cost.admission import Admission, SettlementOutcome
+from foveate.cost.ledger import Call, Category, Charge
 from foveate.cost.price_book import PriceBook
-from foveate.cost.savings import compare, pricing
+from foveate.cost.savings import compare_costs, make_price_function
 from foveate.errors import CapExceeded, CapUncheckable
 from foveate.store import open_store
 from foveate.values import CacheUsage, SimulatedState, Usage
 from tests.e2e.command import spawn
-from tests.store_processes import at_once
+from tests.store_processes import run_together
 
 pytestmark = pytest.mark.process
 
@@ -93,15 +93,15 @@ async def _call_under_caps(url: str, config: Path, worker: int) -> Told:
             await asyncio.sleep(0.05)  # the provider answers
             price = book.price(MODEL, BILL, provider="house", at=call.at)
             assert price is not None
-            entry = Entry(
+            entry = Charge(
                 call=call,
                 usage=BILL,
                 dollars=price.dollars,
                 estimated_input_tokens=INPUT_TOKENS,
                 estimated_dollars=ceiling,
-                savings=compare(BILL, price.dollars, pricing(book, call), SIMULATED),
+                savings=compare_costs(BILL, price.dollars, make_price_function(book, call), SIMULATED),
             )
-            assert (await admission.settle(entry)).outcome is Outcome.BOOKED
+            assert (await admission.settle(entry)).outcome is SettlementOutcome.BOOKED
             bills.append(price.dollars)
         assert await admission.close() == ()
     return Told(bills, refusals)
@@ -136,7 +136,7 @@ def test_calls_of_several_processes_stay_under_their_cap_and_the_report_adds_up_
     config.write_text(CONFIG, encoding="utf-8")
     asyncio.run(make(database_url))
 
-    told = at_once(call_under_caps, [(database_url, str(config), worker) for worker in range(4)])
+    told = run_together(call_under_caps, [(database_url, str(config), worker) for worker in range(4)])
     unknown = asyncio.run(refused_since_nobody_knows_its_price(database_url, config))
 
     bills = [bill for one in told for bill in one.bills]

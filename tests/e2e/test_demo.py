@@ -64,12 +64,12 @@ def test_nothing_is_left_behind(demo: "tuple[subprocess.CompletedProcess[str], P
 
 
 def test_the_recording_is_one_that_replay_reads_and_small() -> None:
-    from foveate.cli.demo import _BUNDLED
-    from foveate.replay.reading import read
+    from foveate.cli.demo import _BUNDLED_RECORDING
+    from foveate.replay.reading import read_recordings
 
-    (recording,) = read(_BUNDLED)
+    (recording,) = read_recordings(_BUNDLED_RECORDING)
     assert len(recording.calls) >= 20
-    assert _BUNDLED.stat().st_size < 100_000
+    assert _BUNDLED_RECORDING.stat().st_size < 100_000
 
 
 @pytest.mark.parametrize(

@@ -25,24 +25,32 @@ from typing import Any
 import pytest
 
 from foveate.config.budgets import load_budget
-from foveate.config.cost import cost_from
-from foveate.config.documents import document_from
-from foveate.config.loading import settings_from
+from foveate.config.cost import parse_cost
+from foveate.config.documents import parse_document
+from foveate.config.loading import parse_settings
 from foveate.config.settings import Settings
 from foveate.errors import BadOption
-from foveate.gateway.local import weights
-from tests.day_of_work import NAMED_ID, day_of_work
+from foveate.gateway.local import find_weights
+from tests.day_of_work import NAMED_SESSION_ID, send_day_of_traffic
 from tests.e2e.command import Outcome
-from tests.page_examples import PAGES, ROOT, Block, Command, blocks_of, commands_of, matches
+from tests.page_examples import (
+    PAGES,
+    ROOT,
+    CodeBlock,
+    ShellCommand,
+    matches_output,
+    parse_commands,
+    read_blocks,
+)
 from tests.sandboxes import running_sandbox
-from tests.served import configure, serving
+from tests.served import gateway_process, write_config
 from tests.support.fork_client import READ_AT_START
 from tests.support.forked_commands import COMMAND, REAL_COMMAND
 
 GATEWAY, SANDBOX = "http://127.0.0.1:8090", "http://127.0.0.1:8790"
 SERVES = re.compile(r"^(?:\./run|foveate)(?P<words>| (?:serve|sandbox)\b[^|&;]*)$")
 SHELLS = ("bash", "console")
-BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+BLOCKS = [block for page in PAGES for block in read_blocks(page)]
 # What cannot be run here, by where it stands; each says why in its page.
 NOT_RUN = {
     "docs/demo.md": 1,  # has a test of its own
@@ -95,10 +103,10 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """The gateway and the sandbox for all pages, with a day's work in the store."""
     home = tmp_path_factory.mktemp("home")
     with running_sandbox() as sandbox:
-        configure(home / "foveate.yaml", sandbox.url, "keep_requests: {enabled: true}\n")
-        with serving(home) as gateway:
-            day_of_work(gateway.url, home)
-            addresses = {GATEWAY: gateway.url, SANDBOX: sandbox.url, " 16d9": f" {NAMED_ID}"}
+        write_config(home / "foveate.yaml", sandbox.url, "keep_requests: {enabled: true}\n")
+        with gateway_process(home) as gateway:
+            send_day_of_traffic(gateway.url, home)
+            addresses = {GATEWAY: gateway.url, SANDBOX: sandbox.url, " 16d9": f" {NAMED_SESSION_ID}"}
             stage = Stage(home, addresses, {"serve": gateway.url})
             with stage.started:
                 yield stage
@@ -164,7 +172,7 @@ class Session:
 
 def needs_weights() -> None:
     try:
-        weights()
+        find_weights()
     except BadOption as reason:
         pytest.skip(f"no model to serve: {reason}")
 
@@ -172,7 +180,7 @@ def needs_weights() -> None:
 def needs_programs(page: str) -> None:
     """Skips a page that calls something which is not on this machine."""
     texts = [
-        text for one in BLOCKS if one.page == page for text in (one.text, *(code for _, code in one.given))
+        text for one in BLOCKS if one.page == page for text in (one.text, *(code for _, code in one.setup))
     ]
     for program in ("curl", "jq", "openssl"):
         if any(re.search(rf"\b{program} ", text) for text in texts) and shutil.which(program) is None:
@@ -216,26 +224,26 @@ def test_every_command_of_a_page_gives_what_it_shows(
     if page == "docs/howto/postgresql.md":
         session.stage.addresses[DATABASE] = request.getfixturevalue("postgres").new_database()
     for block in BLOCKS:
-        if block.page == page and block.not_run is None:
-            for language, code in block.given:
+        if block.page == page and block.skip_reason is None:
+            for language, code in block.setup:
                 if language == "bash":
                     assert session.run(code).code == 0, block.place
             if block.language in SHELLS:
-                for command in commands_of(block):
+                for command in parse_commands(block):
                     check(session, block, command)
 
 
-def check(session: Session, block: Block, command: Command) -> None:
-    serves = SERVES.match(command.typed.strip())
+def check(session: Session, block: CodeBlock, command: ShellCommand) -> None:
+    serves = SERVES.match(command.command.strip())
     if serves:
         session.serve(serves["words"])
         return
-    outcome = session.run(command.typed)
+    outcome = session.run(command.command)
     printed = session.stage.shown(outcome.out)
-    told = f"{block.place}: {command.typed}\n{printed}{outcome.err}"
-    assert outcome.code == block.exits, told
-    if command.shown and not block.of_another_day:
-        assert matches(command.shown, printed) or matches(command.shown, outcome.err), told
+    told = f"{block.place}: {command.command}\n{printed}{outcome.err}"
+    assert outcome.code == block.exit_code, told
+    if command.output and not block.is_output_outdated:
+        assert matches_output(command.output, printed) or matches_output(command.output, outcome.err), told
 
 
 PYTHON = [block for block in BLOCKS if block.language == "python" and not block.text.startswith(">>>")]
@@ -251,8 +259,8 @@ def test_every_program_of_a_page_runs(common: Stage, page: str, monkeypatch: pyt
     names: dict[str, Any] = {"__name__": page}
     with asyncio.Runner() as runner:
         for block in PYTHON:
-            if block.page == page and block.not_run is None:
-                for code in (*(code for language, code in block.given if language == "python"), block.text):
+            if block.page == page and block.skip_reason is None:
+                for code in (*(code for language, code in block.setup if language == "python"), block.text):
                     runner.run(ran(common.here(code), names, block.place))
 
 
@@ -264,17 +272,17 @@ async def ran(code: str, names: dict[str, Any], place: str) -> None:
         await waiting
 
 
-YAML = [block for block in BLOCKS if block.language == "yaml" and block.not_run is None]
+YAML = [block for block in BLOCKS if block.language == "yaml" and block.skip_reason is None]
 
 
 @pytest.mark.parametrize("block", YAML, ids=lambda block: block.place)
-def test_every_configuration_in_a_page_can_be_used(block: Block, tmp_path: Path) -> None:
+def test_every_configuration_in_a_page_can_be_used(block: CodeBlock, tmp_path: Path) -> None:
     data = block.text.encode()
-    said = document_from(data, block.place).data
+    said = parse_document(data, block.place).data
     assert isinstance(said, dict)
     if said.keys() <= Settings.model_fields.keys():
-        settings_from(data, block.place)
-        cost_from(data, block.place)
+        parse_settings(data, block.place)
+        parse_cost(data, block.place)
     else:
         path = tmp_path / "budget.yaml"
         path.write_bytes(data)
@@ -282,9 +290,9 @@ def test_every_configuration_in_a_page_can_be_used(block: Block, tmp_path: Path)
 
 
 def test_what_is_not_run_is_little_and_says_why() -> None:
-    found = [block for block in BLOCKS if block.not_run is not None]
+    found = [block for block in BLOCKS if block.skip_reason is not None]
 
-    assert all(block.not_run for block in found)
+    assert all(block.skip_reason for block in found)
     assert {
         page: sum(block.page == page for block in found) for page in named(one.page for one in found)
     } == NOT_RUN
@@ -293,11 +301,11 @@ def test_what_is_not_run_is_little_and_says_why() -> None:
 @pytest.mark.parametrize(
     "block", [block for block in BLOCKS if block.language in ("json", "toml")], ids=lambda block: block.place
 )
-def test_every_json_and_toml_in_a_page_can_be_read(block: Block) -> None:
+def test_every_json_and_toml_in_a_page_can_be_read(block: CodeBlock) -> None:
     assert json.loads(block.text) if block.language == "json" else tomllib.loads(block.text)
 
 
 def test_a_block_is_in_a_language_that_is_run() -> None:
-    run = {block.language for block in BLOCKS if block.not_run is None}
+    run = {block.language for block in BLOCKS if block.skip_reason is None}
 
     assert run <= {*SHELLS, "python", "pycon", "yaml", "json", "toml"}

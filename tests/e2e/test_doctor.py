@@ -117,14 +117,14 @@ def test_upstreams_say_whether_they_take_the_key_and_what_they_can_do(
     assert "counts whole requests; caches what is marked" in told["anthropic"]
     assert "takes the key" in told["openai"]
     assert [one["name"] for one in findings(done, "prices")] == ["gpt-5"]
-    assert not [ask for ask in sandbox.heard if ask.method == "POST"], "nothing was asked that costs money"
+    assert not [ask for ask in sandbox.requests if ask.method == "POST"], "nothing was asked that costs money"
     assert KEY not in done.out
 
 
 def test_a_dead_upstream_costs_few_seconds_and_fails(examine: Callable[..., Outcome], tmp_path: Path) -> None:
-    from foveate.upstream.sockets import listening
+    from foveate.upstream.sockets import open_listening_socket
 
-    with listening("127.0.0.1", 0) as silent:
+    with open_listening_socket("127.0.0.1", 0) as silent:
         where = f"http://127.0.0.1:{silent.getsockname()[1]}"
         configure(
             tmp_path,

@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from foveate.gateway.keys import hash_of, new_key
+from foveate.gateway.keys import generate_key, hash_key
 from tests.e2e.test_store_faults_sqlite import locked_by_another_process
-from tests.served import serving
-from tests.upstreams import Talk, running_upstream
+from tests.served import gateway_process
+from tests.upstreams import UpstreamConnection, running_upstream
 
 pytestmark = pytest.mark.process
 
-KEY, ADMIN_KEY = new_key(), new_key()
+KEY, ADMIN_KEY = generate_key(), generate_key()
 LIMIT = "0.01234"
 CLAUDE = {"model": "claude-opus-4-5", "max_tokens": 64_000, "messages": [{"role": "user", "content": "Hello"}]}
 GPT = {"model": "gpt-4.1", "max_tokens": 50, "messages": CLAUDE["messages"]}
@@ -65,8 +65,8 @@ class Open:
         return [secret for secret in self.secrets if secret in said]
 
 
-def silent(talk: Talk) -> None:
-    talk.ask()
+def silent(talk: UpstreamConnection) -> None:
+    talk.read_request()
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +76,12 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
         config = CONFIG.format(
             url=upstream.url,
             limit=LIMIT,
-            hashed=hash_of(KEY),
-            admin=hash_of(ADMIN_KEY),
-            other=hash_of(new_key()),
+            hashed=hash_key(KEY),
+            admin=hash_key(ADMIN_KEY),
+            other=hash_key(generate_key()),
         )
         (folder / "foveate.yaml").write_text(config)
-        with serving(folder, "--host", "0.0.0.0", PAID_KEY="sk-paid-0123456789") as found:
+        with gateway_process(folder, "--host", "0.0.0.0", PAID_KEY="sk-paid-0123456789") as found:
             secrets = (
                 *(str(folder), str(Path.home()), "foveate.sqlite", "foveate.yaml", upstream.url),
                 *(
@@ -91,7 +91,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
                     "bob",
                     "sk-paid",
                     KEY,
-                    hash_of(KEY),
+                    hash_key(KEY),
                 ),
                 *(LIMIT, "$0.01", "$0.5", "$"),
             )

@@ -234,7 +234,7 @@ def test_the_store_of_the_configuration_is_looked_into_as_the_gateway_does(
 
     async def keep() -> None:
         async with await open_store(f"sqlite:///{tmp_path}/kept.sqlite") as store:
-            await store.traces.keep([TRACE])
+            await store.traces.save([TRACE])
 
     asyncio.run(keep())
     monkeypatch.chdir(tmp_path)

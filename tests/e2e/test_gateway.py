@@ -10,8 +10,8 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionUserMessageParam
 
-from foveate.cost.caps import Cap, Scope
-from foveate.cost.ledger import By, Sum
+from foveate.cost.caps import Cap, CapScope
+from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.store import open_store
 from tests.gateways import running_gateway
 from tests.sandboxes import KEY, running_sandbox
@@ -35,7 +35,7 @@ def test_anthropics_client_gets_its_answer_through_the_gateway(tmp_path: Path) -
 
     assert reply.content[0].type == "text"
     assert text
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
 
 
 def test_openais_client_gets_its_answer_through_the_gateway(tmp_path: Path) -> None:
@@ -51,13 +51,13 @@ def test_openais_client_gets_its_answer_through_the_gateway(tmp_path: Path) -> N
     assert reply.choices[0].message.content
     assert all(chunk.choices for chunk in chunks)
     assert response.output_text
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
 
 
-def booked(folder: Path, *by: By) -> Sequence[Sum]:
-    async def read() -> Sequence[Sum]:
+def booked(folder: Path, *by: GroupBy) -> Sequence[ChargeTotal]:
+    async def read() -> Sequence[ChargeTotal]:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-            return await store.ledger.sums(by)
+            return await store.ledger.sum_charges(by)
 
     return asyncio.run(read())
 
@@ -78,7 +78,7 @@ def test_every_call_is_in_the_ledger_with_its_price(tmp_path: Path) -> None:
             for number in range(3)
         ]
 
-    (found,) = booked(tmp_path, By.AGENT, By.MODEL)
+    (found,) = booked(tmp_path, GroupBy.AGENT, GroupBy.MODEL)
     assert found.group == ("ana", "claude-opus-4-5")
     assert (found.calls, found.unknown_calls, found.partial_calls) == (3, 0, 0)
     assert found.output_tokens == sum(reply.usage.output_tokens for reply in replies)
@@ -89,7 +89,7 @@ def test_every_call_is_in_the_ledger_with_its_price(tmp_path: Path) -> None:
 def test_a_call_that_a_cap_has_no_room_for_is_refused_as_the_provider_would_and_not_tried_again(
     tmp_path: Path,
 ) -> None:
-    caps = [Cap(scope=Scope.CALL, dollars=Decimal("0.000001"))]
+    caps = [Cap(scope=CapScope.CALL, dollars=Decimal("0.000001"))]
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, caps=caps) as gateway,
@@ -108,5 +108,5 @@ def test_a_call_that_a_cap_has_no_room_for_is_refused_as_the_provider_would_and_
             gpt.chat.completions.create(model="gpt-4.1", messages=[HELLO], max_tokens=100)
 
     assert (refused.value.status_code, also.value.status_code) == (402, 402)
-    assert sandbox.heard == []
-    assert booked(tmp_path, By.AGENT) == []
+    assert sandbox.requests == []
+    assert booked(tmp_path, GroupBy.AGENT) == []

@@ -8,18 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from foveate.config.settings import Settings, StoreAt
+from foveate.config.settings import Settings, StoreSettings
 from foveate.cost.price_book import PriceBook
-from foveate.engine.options import AgentOptions, MoneyOptions
+from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.gateway.app import GatewayOptions
-from foveate.gateway.configured import Choices
-from foveate.gateway.doors import Family
-from foveate.gateway.keys import HashedKeys, hash_of
+from foveate.gateway.configured import ResolvedConfig
+from foveate.gateway.doors import ApiFamily
+from foveate.gateway.keys import HashedKeys, hash_key
 from foveate.gateway.routing import ALLOWED_OPERATIONS, Routing, Upstream
 from tests.gateways import running_gateway
-from tests.raw_http import Heard, sent
+from tests.raw_http import RawResponse, send_raw
 from tests.support.stores import ensure_store
-from tests.upstreams import Behaviour, Gone, ScriptedUpstream, Talk, answer, answering, running_upstream
+from tests.upstreams import (
+    Behaviour,
+    ConnectionClosed,
+    ScriptedUpstream,
+    UpstreamConnection,
+    http_response,
+    respond_always,
+    running_upstream,
+)
 
 KEY = f"fov-{'k3y_-' * 10}"
 PROVIDER_KEY = "sk-ant-of-the-gateway"
@@ -32,28 +40,28 @@ class Attacked:
     url: str
     upstream: ScriptedUpstream
 
-    def send(self, line: str, *headers: str, body: bytes = b"") -> Heard:
+    def send(self, line: str, *headers: str, body: bytes = b"") -> RawResponse:
         """Send a request with these header lines, as its bytes are."""
         length = [f"content-length: {len(body)}"] if body else []
         head = [f"{line} HTTP/1.1", "host: gateway", "connection: close", *length, *headers]
-        return sent(self.url, "\r\n".join((*head, "", "")).encode("latin-1") + body)
+        return send_raw(self.url, "\r\n".join((*head, "", "")).encode("latin-1") + body)
 
 
 def answering_twice(*, late_seconds: float) -> Behaviour:
     """Answer each request with its own path, and once more a moment later."""
 
-    def behave(talk: Talk) -> None:
+    def behave(talk: UpstreamConnection) -> None:
         while True:
             try:
-                path = talk.ask().split()[1]
-            except Gone:
+                path = talk.read_request().split()[1]
+            except ConnectionClosed:
                 return
             if late_seconds:
-                talk.say(answer(path))
+                talk.send(http_response(path))
                 time.sleep(late_seconds)
-                talk.say(answer(path))
+                talk.send(http_response(path))
             else:
-                talk.say(answer(path) * 2)
+                talk.send(http_response(path) * 2)
 
     return behave
 
@@ -61,7 +69,7 @@ def answering_twice(*, late_seconds: float) -> Behaviour:
 @contextmanager
 def attacked(
     folder: Path,
-    behave: Behaviour = answering(answer(b"{}")),  # noqa: B008 - it holds nothing
+    behave: Behaviour = respond_always(http_response(b"{}")),  # noqa: B008 - it holds nothing
     *,
     allow: tuple[str, ...] = ALLOWED_OPERATIONS,
     reuse: bool = True,
@@ -72,7 +80,7 @@ def attacked(
                 "anthropic": Upstream(
                     name="anthropic",
                     base_url=f"{upstream.url}/tenant-a",
-                    family=Family.ANTHROPIC,
+                    family=ApiFamily.ANTHROPIC,
                     provider="anthropic",
                     key=PROVIDER_KEY,
                     allow=allow,
@@ -80,13 +88,13 @@ def attacked(
                 )
             }
         )
-        choices = Choices(
-            settings=Settings(store=StoreAt(url=ensure_store(folder / "gateway.sqlite"))),
-            gateway=GatewayOptions(routing=routing, keys=HashedKeys({hash_of(KEY): "ana"})),
+        choices = ResolvedConfig(
+            settings=Settings(store=StoreSettings(url=ensure_store(folder / "gateway.sqlite"))),
+            gateway=GatewayOptions(routing=routing, keys=HashedKeys({hash_key(KEY): "ana"})),
             agents=lambda _agent: AgentOptions(),
-            cost=MoneyOptions(caps=(), prices=PriceBook()),
+            cost=SpendingOptions(caps=(), prices=PriceBook()),
         )
-        with running_gateway(upstream.url, folder, configured=choices) as gateway:
+        with running_gateway(upstream.url, folder, config=choices) as gateway:
             yield Attacked(gateway.url, upstream)
 
 
@@ -110,7 +118,7 @@ def test_a_gateway_key_does_not_reach_the_rest_of_the_provider_account(tmp_path:
 
     assert heard.status == 403
     assert b"upstreams.anthropic.allow" in heard.body
-    assert gateway.upstream.heard == []
+    assert gateway.upstream.requests == []
 
 
 @pytest.mark.parametrize("allow", [("all",), ("models", "GET /v1/files*"), ("* /v1/f*",)])
@@ -121,7 +129,7 @@ def test_operations_that_are_allowed_are_forwarded_with_the_key_of_the_gateway(
         heard = gateway.send("GET /v1/files/file_1", f"x-api-key: {KEY}", VERSION)
 
     assert heard.status == 200
-    assert f"x-api-key: {PROVIDER_KEY}".encode() in gateway.upstream.heard[0]
+    assert f"x-api-key: {PROVIDER_KEY}".encode() in gateway.upstream.requests[0]
 
 
 def test_a_client_with_its_own_key_may_do_what_that_key_may(tmp_path: Path) -> None:
@@ -129,7 +137,7 @@ def test_a_client_with_its_own_key_may_do_what_that_key_may(tmp_path: Path) -> N
         heard = gateway.send("DELETE /v1/files/file_1", "x-api-key: sk-ant-own", VERSION)
 
     assert heard.status == 200
-    assert gateway.upstream.heard[0].startswith(b"DELETE /tenant-a/v1/files/file_1 ")
+    assert gateway.upstream.requests[0].startswith(b"DELETE /tenant-a/v1/files/file_1 ")
 
 
 @pytest.mark.parametrize(
@@ -153,7 +161,7 @@ def test_no_path_leaves_the_base_url_of_an_upstream(tmp_path: Path, path: str, k
         heard = gateway.send(f"GET {path}", f"x-api-key: {key}", VERSION)
 
     assert heard.status == 400
-    assert gateway.upstream.heard == []
+    assert gateway.upstream.requests == []
 
 
 @pytest.mark.parametrize("method", ["TRACE", "PROPFIND", "PURGE"])
@@ -163,7 +171,7 @@ def test_methods_that_no_api_uses_are_refused(tmp_path: Path, method: str) -> No
 
     assert heard.status == 405
     assert "POST" in heard.headers["allow"]
-    assert gateway.upstream.heard == []
+    assert gateway.upstream.requests == []
 
 
 def test_a_header_cannot_turn_a_request_into_one_with_another_method(tmp_path: Path) -> None:
@@ -177,8 +185,8 @@ def test_a_header_cannot_turn_a_request_into_one_with_another_method(tmp_path: P
             "x-method-override: DELETE",
         )
 
-    assert len(gateway.upstream.heard) == 1
-    assert b"DELETE" not in gateway.upstream.heard[0]
+    assert len(gateway.upstream.requests) == 1
+    assert b"DELETE" not in gateway.upstream.requests[0]
 
 
 @pytest.mark.parametrize(
@@ -201,22 +209,24 @@ def test_a_gateway_key_in_the_wrong_place_is_refused_and_never_forwarded(
 
     assert heard.status == 401
     assert KEY.encode() not in heard.body
-    assert gateway.upstream.heard == []
+    assert gateway.upstream.requests == []
 
 
 def test_no_spelling_of_our_headers_passes_the_gateway_in_either_direction(tmp_path: Path) -> None:
-    with attacked(tmp_path, answering(answer(b"{}", x_foveate_request_id="of the upstream"))) as gateway:
+    with attacked(
+        tmp_path, respond_always(http_response(b"{}", x_foveate_request_id="of the upstream"))
+    ) as gateway:
         heard = gateway.send(
             "GET /v1/models", "x-api-key: sk-ant-own", VERSION, "X_Foveate_Agent: ana", "X-Foveate_Kind: main"
         )
 
-    assert b"foveate" not in gateway.upstream.heard[0].lower()
+    assert b"foveate" not in gateway.upstream.requests[0].lower()
     assert heard.headers.get("x-foveate-request-id") != "of the upstream"
 
 
 @pytest.mark.parametrize("status", ["099 Odd", "600 Odd", "999 Odd"])
 def test_a_status_that_does_not_exist_is_a_bad_gateway(tmp_path: Path, status: str) -> None:
-    with attacked(tmp_path, answering(answer(b"{}", status))) as gateway:
+    with attacked(tmp_path, respond_always(http_response(b"{}", status))) as gateway:
         heard = gateway.send("GET /v1/models", "x-api-key: sk-ant-own", VERSION)
 
     assert heard.status == 502
@@ -253,8 +263,8 @@ def test_a_head_without_one_host_or_longer_than_the_limit_gets_400(
     tmp_path: Path, head: bytes, said: bytes
 ) -> None:
     with attacked(tmp_path) as gateway:
-        heard = sent(gateway.url, head + b"\r\n")
+        heard = send_raw(gateway.url, head + b"\r\n")
 
     assert heard.status == 400
     assert said in heard.body
-    assert gateway.upstream.heard == []
+    assert gateway.upstream.requests == []

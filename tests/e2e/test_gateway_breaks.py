@@ -11,8 +11,8 @@ import anthropic
 import openai
 import pytest
 
-from foveate.cache.causes import Cause
-from foveate.engine.watch import SeenBreak
+from foveate.cache.causes import MissCause
+from foveate.engine.watch import SessionCacheMiss
 from foveate.values import Area
 from tests.gateways import RunningGateway, running_gateway
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox
@@ -32,7 +32,7 @@ def gateway(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -
     folder: Path = tmp_path_factory.mktemp("gateway")
     with running_gateway(sandbox.url, folder, clock=sandbox.clock) as running:
         yield running
-        assert running.failed == []
+        assert running.failed_steps == []
 
 
 @pytest.fixture
@@ -55,13 +55,13 @@ def talk(client: anthropic.Anthropic, who: str, *systems: str, gap: float, sandb
         sandbox.clock.now += gap
 
 
-def seen(gateway: RunningGateway, before: int) -> SeenBreak:
+def seen(gateway: RunningGateway, before: int) -> SessionCacheMiss:
     """The break that is seen next; it is looked into behind the answer."""
     deadline = time.monotonic() + 10
-    while len(gateway.broke) <= before:
+    while len(gateway.cache_misses) <= before:
         assert time.monotonic() < deadline, "no break was seen"
         time.sleep(0.01)
-    return gateway.broke[before]
+    return gateway.cache_misses[before]
 
 
 def test_a_timestamp_in_the_system_prompt_is_named_with_its_bytes_and_what_it_cost(
@@ -70,14 +70,14 @@ def test_a_timestamp_in_the_system_prompt_is_named_with_its_bytes_and_what_it_co
     sandbox: RunningSandbox,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    before = len(gateway.broke)
+    before = len(gateway.cache_misses)
     with caplog.at_level(logging.INFO, "foveate.engine.explaining"):
         stamped = [f"{RULES}\nIt is 2026-11-15T12:00:{second:02}Z." for second in (1, 2)]
         talk(client, "ana", stamped[0], *stamped, gap=20, sandbox=sandbox)
         found = seen(gateway, before)
 
     verdict = found.verdict
-    assert verdict.cause is Cause.TIMESTAMP
+    assert verdict.cause is MissCause.TIMESTAMP
     assert verdict.place is not None
     assert (verdict.place.area, verdict.place.index) == (Area.SYSTEM, 0)
     assert verdict.after is not None
@@ -87,7 +87,7 @@ def test_a_timestamp_in_the_system_prompt_is_named_with_its_bytes_and_what_it_co
     assert 0 < verdict.lost_dollars < Decimal("0.1")
     assert (found.agent, found.provider, found.model) == ("default", "anthropic", "claude-sonnet-5")
     assert found.request_id != found.previous_id
-    assert len(gateway.broke) == before + 1  # the second one was read
+    assert len(gateway.cache_misses) == before + 1  # the second one was read
     (line,) = [record.getMessage() for record in caplog.records if "could not read" in record.getMessage()]
     assert line.startswith(
         f"{found.request_id}: session {found.session_id} could not read its cache: timestamp"
@@ -100,26 +100,26 @@ def test_a_timestamp_in_the_system_prompt_is_named_with_its_bytes_and_what_it_co
 def test_a_pause_for_longer_than_the_cache_lives_is_told_as_that(
     client: anthropic.Anthropic, gateway: RunningGateway, sandbox: RunningSandbox
 ) -> None:
-    before = len(gateway.broke)
+    before = len(gateway.cache_misses)
     talk(client, "bo", RULES, RULES, gap=2 * 3600, sandbox=sandbox)
 
-    assert seen(gateway, before).verdict.cause is Cause.EXPIRED
+    assert seen(gateway, before).verdict.cause is MissCause.EXPIRED
 
 
 def test_a_session_that_goes_on_as_it_began_breaks_nothing(
     client: anthropic.Anthropic, gateway: RunningGateway, sandbox: RunningSandbox
 ) -> None:
-    before = len(gateway.broke)
+    before = len(gateway.cache_misses)
     talk(client, "cy", *[RULES] * 6, gap=20, sandbox=sandbox)
     time.sleep(0.2)
 
-    assert gateway.broke[before:] == []
+    assert gateway.cache_misses[before:] == []
 
 
 def test_a_provider_that_keeps_things_unasked_is_explained_too(
     gateway: RunningGateway, sandbox: RunningSandbox
 ) -> None:
-    before = len(gateway.broke)
+    before = len(gateway.cache_misses)
     with openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as client:
         messages: list[Any] = [{"role": "user", "content": "I am dee. Find the slow parser."}]
         for number in range(2):
@@ -130,5 +130,5 @@ def test_a_provider_that_keeps_things_unasked_is_explained_too(
             sandbox.clock.now += 20
 
     found = seen(gateway, before)
-    assert found.verdict.cause is Cause.COUNTER
+    assert found.verdict.cause is MissCause.COUNTER
     assert found.provider == "openai"

@@ -8,14 +8,14 @@ import anthropic
 import openai
 import pytest
 
-from foveate.cost.ledger import Entry
+from foveate.cost.ledger import Charge
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import FoldOptions
+from foveate.fold.cuts import CompactionOptions
 from foveate.store import open_store
 from tests.e2e.test_gateway_sessions import turns
 from tests.gateways import running_gateway
 from tests.sandboxes import KEY, running_sandbox
-from tests.tokenizers import scaled
+from tests.tokenizers import scaled_block_tokens
 
 FEW = 4
 
@@ -23,9 +23,9 @@ FEW = 4
 def errors(folder: Path, category: str = "main") -> list[float]:
     """How far each count was off, relative to the bill, in the order of the calls."""
 
-    async def read() -> list[Entry]:
+    async def read() -> list[Charge]:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-            return [entry async for entry in store.ledger.entries() if entry.call.category == category]
+            return [entry async for entry in store.ledger.list_charges() if entry.call.category == category]
 
     found = asyncio.run(read())
     return [
@@ -41,7 +41,7 @@ def test_an_unseen_model_whose_tokenizer_differs_by_a_third_is_soon_counted_with
 ) -> None:
     words = "The parser reads {n} lines and {n} words of src/part_{n}.py before it stops. "
     with (
-        running_sandbox(tokens=scaled(rate)) as sandbox,
+        running_sandbox(tokens=scaled_block_tokens(rate)) as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
         openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as chatty,
         anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
@@ -54,7 +54,7 @@ def test_an_unseen_model_whose_tokenizer_differs_by_a_third_is_soon_counted_with
 
     found = errors(tmp_path)
     assert len(found) == 20
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
     assert all(abs(error) > 0.15 for error in found[:2])
     assert all(abs(error) < 0.05 for error in found[2 * FEW :]), found
 
@@ -62,7 +62,7 @@ def test_an_unseen_model_whose_tokenizer_differs_by_a_third_is_soon_counted_with
 def test_a_gateway_that_starts_again_counts_as_well_as_before(tmp_path: Path) -> None:
     """Was off by a third again, so that what no longer fitted was sent."""
     words = "The parser reads {n} lines and {n} words of src/part_{n}.py before it stops. "
-    with running_sandbox(tokens=scaled(1.3)) as sandbox:
+    with running_sandbox(tokens=scaled_block_tokens(1.3)) as sandbox:
         for start in range(2):
             with (
                 running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
@@ -82,16 +82,18 @@ def test_a_gateway_that_starts_again_counts_as_well_as_before(tmp_path: Path) ->
 
 
 def test_calibration_holds_for_folded_histories_which_stay_within_the_window(tmp_path: Path) -> None:
-    options = AgentOptions(compaction=True, window_tokens=16_000, fold=FoldOptions(extractive=True))
+    options = AgentOptions(
+        compaction=True, window_tokens=16_000, compaction_options=CompactionOptions(extractive=True)
+    )
     with (
-        running_sandbox(tokens=scaled(1.3)) as sandbox,
+        running_sandbox(tokens=scaled_block_tokens(1.3)) as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
         anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
     ):
         bill = turns(client, sandbox, 25, "claude-opus-9")
 
     found = errors(tmp_path)
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
     assert len(found) == 25
     assert sum(bill.inputs) / 25 < 14_000  # it was folded
     assert max(bill.inputs) <= 16_000 - 500

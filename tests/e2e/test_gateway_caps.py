@@ -18,9 +18,9 @@ import brotli
 import pytest
 import zstandard
 
-from foveate.cost.caps import Cap, Scope, Unknown
-from foveate.cost.ledger import By, Sum
-from foveate.sandbox.scripts import Step
+from foveate.cost.caps import Cap, CapScope, UnknownPricePolicy
+from foveate.cost.ledger import ChargeTotal, GroupBy
+from foveate.sandbox.scripts import ScriptStep
 from foveate.store import open_store
 from tests.gateways import running_gateway
 from tests.sandboxes import KEY, running_sandbox
@@ -30,8 +30,8 @@ PLAIN = json.dumps(CHAT).encode()
 FILE = {"type": "file", "file": {"file_id": "file-1"}}
 BY_ID = {"model": "gpt-4.1", "max_tokens": 9, "messages": [{"role": "user", "content": [FILE]}]}
 SEARCHES = {"model": "gpt-5", "max_output_tokens": 16, "input": "Hi", "tools": [{"type": "web_search"}]}
-CAP = Cap(scope=Scope.TOTAL, dollars=Decimal("0.01"))
-ALLOWING = Cap(scope=Scope.TOTAL, dollars=Decimal("0.01"), unknown=Unknown.ALLOW)
+CAP = Cap(scope=CapScope.TOTAL, dollars=Decimal("0.01"))
+ALLOWING = Cap(scope=CapScope.TOTAL, dollars=Decimal("0.01"), unknown=UnknownPricePolicy.ALLOW)
 
 
 @contextmanager
@@ -72,10 +72,10 @@ def posted(url: str, body: bytes, encoding: str = "") -> tuple[int, bytes]:
         return error.code, error.read()
 
 
-def booked(folder: Path) -> Sequence[Sum]:
-    async def read() -> Sequence[Sum]:
+def booked(folder: Path) -> Sequence[ChargeTotal]:
+    async def read() -> Sequence[ChargeTotal]:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-            return await store.ledger.sums([By.MODEL])
+            return await store.ledger.sum_charges([GroupBy.MODEL])
 
     return asyncio.run(read())
 
@@ -130,21 +130,21 @@ def test_where_no_cap_forbids_it_what_cannot_be_read_is_sent_as_it_came(
     assert heard == [(encoding, body) for _, body, encoding in unread]
 
 
-ROOMY = Cap(scope=Scope.TOTAL, dollars=Decimal("0.30"))  # for one such call, not for two
+ROOMY = Cap(scope=CapScope.TOTAL, dollars=Decimal("0.30"))  # for one such call, not for two
 
 
 def test_a_client_that_leaves_before_the_answer_is_charged(tmp_path: Path) -> None:
     """Defect: any number of calls went through under a cap where each client left before its answer began."""
     with (
-        running_sandbox(Step(delay_seconds=30), repeat=True) as sandbox,
+        running_sandbox(ScriptStep(delay_seconds=30), repeat=True) as sandbox,
         running_gateway(sandbox.url, tmp_path, caps=[ROOMY]) as gateway,
     ):
         connection = HTTPConnection(gateway.url.removeprefix("http://"), timeout=30)
         connection.request("POST", "/v1/chat/completions", PLAIN, {"authorization": f"Bearer {KEY}"})
-        while not sandbox.heard:
+        while not sandbox.requests:
             time.sleep(0.01)
         connection.close()
-        sandbox.lost_one(within_seconds=10)
+        sandbox.wait_for_abandoned_request(within_seconds=10)
         status, said = posted(f"{gateway.openai_url}/chat/completions", PLAIN)
 
     (found,) = booked(tmp_path)
@@ -192,7 +192,9 @@ def test_calls_in_quick_succession_are_held_to_what_was_billed_and_not_to_what_w
     tmp_path: Path,
 ) -> None:
     """Defect: what a call had reserved stood in the way of the next one until its bill was written."""
-    tight = Cap(scope=Scope.TOTAL, dollars=Decimal("0.30"))  # one call may cost 0.26, and costs next to nothing
+    tight = Cap(
+        scope=CapScope.TOTAL, dollars=Decimal("0.30")
+    )  # one call may cost 0.26, and costs next to nothing
     with provider() as (url, heard), running_gateway(url, tmp_path, caps=[tight]) as gateway:
         statuses = [posted(f"{gateway.url}/v1/chat/completions", PLAIN)[0] for _ in range(6)]
 
@@ -234,7 +236,7 @@ def test_parallel_calls_without_output_limits_use_a_cap_up_and_never_overshoot_i
     asked = json.dumps({"model": "gpt-6-astra", "input": "Hi"}).encode()  # $50 for a million tokens of output
     with (
         wordy_provider() as (url, limits),
-        running_gateway(url, tmp_path, caps=[Cap(scope=Scope.DAY, dollars=dollars)]) as gateway,
+        running_gateway(url, tmp_path, caps=[Cap(scope=CapScope.DAY, dollars=dollars)]) as gateway,
     ):
         statuses: list[int] = []
 

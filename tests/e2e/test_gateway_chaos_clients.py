@@ -12,30 +12,45 @@ import anthropic
 import openai
 import pytest
 
-from foveate.cost.caps import Cap, Scope
+from foveate.cost.caps import Cap, CapScope
 from foveate.gateway.request_body import BodyLimits
-from tests.aftermath import Books, holders, open_sockets, resident_bytes, settled, until
+from tests.aftermath import (
+    LedgerState,
+    files_containing,
+    open_sockets,
+    resident_bytes,
+    wait_until,
+    wait_until_settled,
+)
 from tests.gateways import RunningGateway, running_gateway
-from tests.raw_http import all_of, chat, connected, heard, message, received_bytes, sent
+from tests.raw_http import (
+    chat_request,
+    claude_request,
+    connect,
+    count_received_bytes,
+    parse_response,
+    receive_all,
+    send_raw,
+)
 from tests.upstreams import (
     LAST_CHUNK,
     STREAM_HEAD,
     Behaviour,
     ScriptedUpstream,
-    Talk,
-    answer,
-    chunk,
+    UpstreamConnection,
     claude_events,
-    claude_reply,
-    once,
+    claude_response,
+    http_chunk,
+    http_response,
+    respond_once,
     running_upstream,
 )
 
 SECRET = "sk-nobody-may-read-this-4714"
 BODY_WAIT_SECONDS = 0.5
-CAPS = [Cap(scope=Scope.TOTAL, dollars=Decimal(1000))]  # so that something is reserved for each call
+CAPS = [Cap(scope=CapScope.TOTAL, dollars=Decimal(1000))]  # so that something is reserved for each call
 EVENTS = claude_events(*["word "] * 20)
-WELL = once(answer(claude_reply("Well")))
+WELL = respond_once(http_response(claude_response("Well")))
 
 
 @dataclass
@@ -47,17 +62,17 @@ class Between:
     file: Path
 
     def behaves(self, behave: Behaviour) -> None:
-        assert self.upstream.is_silent()
+        assert self.upstream.wait_until_idle()
         self.upstream.behave = behave
-        self.upstream.left = 0
-        self.upstream.heard.clear()
+        self.upstream.lost_clients = 0
+        self.upstream.requests.clear()
 
     def heard_one(self) -> bool:
         """Whether the provider gets a request, waited for."""
-        return until(lambda: bool(self.upstream.heard), bool)
+        return wait_until(lambda: bool(self.upstream.requests), bool)
 
-    def books(self, calls: int) -> Books:
-        return settled(self.file, calls)
+    def books(self, calls: int) -> LedgerState:
+        return wait_until_settled(self.file, calls)
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +84,9 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Between]:
             upstream.url, folder, caps=CAPS, body=BodyLimits(idle_seconds=BODY_WAIT_SECONDS)
         ) as gateway,
     ):
-        assert sent(gateway.url, message(SECRET)).status == 200
+        assert send_raw(gateway.url, claude_request(SECRET)).status == 200
         yield Between(gateway, upstream, folder / "gateway.sqlite")
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
 
 
 @pytest.fixture
@@ -80,35 +95,35 @@ def between(both: Between, caplog: pytest.LogCaptureFixture) -> Iterator[Between
     sockets = open_sockets()
     yield both
     both.behaves(WELL)
-    assert sent(both.gateway.url, message(SECRET)).status == 200
-    assert until(open_sockets, lambda now: now <= sockets) <= sockets
-    assert both.books(0).reserved == 0
+    assert send_raw(both.gateway.url, claude_request(SECRET)).status == 200
+    assert wait_until(open_sockets, lambda now: now <= sockets) <= sockets
+    assert both.books(0).reservations == 0
     assert SECRET not in caplog.text
-    assert holders(both.file.parent, SECRET) == []
+    assert files_containing(both.file.parent, SECRET) == []
 
 
-def waits(talk: Talk) -> None:
+def waits(talk: UpstreamConnection) -> None:
     """Takes a request and says nothing until its client has gone."""
-    talk.ask()
-    if talk.is_left(within_seconds=30):
-        talk.ask()
+    talk.read_request()
+    if talk.is_closed_by_peer(within_seconds=30):
+        talk.read_request()
 
 
-def drips(talk: Talk) -> None:
+def drips(talk: UpstreamConnection) -> None:
     """Streams one word after the other, slowly."""
-    talk.ask()
-    talk.say(STREAM_HEAD, *map(chunk, EVENTS), LAST_CHUNK, pause_seconds=0.3)
+    talk.read_request()
+    talk.send(STREAM_HEAD, *map(http_chunk, EVENTS), LAST_CHUNK, pause_seconds=0.3)
 
 
 def test_a_client_that_leaves_before_all_of_its_request_is_there_asked_nothing(between: Between) -> None:
     before = len(between.books(0).calls)
     between.behaves(WELL)
-    for size in (1, 60, len(message(SECRET)) - 1):
-        with connected(between.gateway.url) as connection:
-            connection.sendall(message(SECRET)[:size])
+    for size in (1, 60, len(claude_request(SECRET)) - 1):
+        with connect(between.gateway.url) as connection:
+            connection.sendall(claude_request(SECRET)[:size])
             time.sleep(0.05)
 
-    assert between.upstream.heard == []
+    assert between.upstream.requests == []
     assert len(between.books(before).calls) == before
 
 
@@ -118,29 +133,29 @@ def test_a_client_that_stalls_in_its_request_is_told_and_holds_nobody_up(
     between: Between, is_claude: bool, missing: int | str
 ) -> None:
     between.behaves(WELL)
-    whole = message(SECRET) if is_claude else chat(SECRET)
+    whole = claude_request(SECRET) if is_claude else chat_request(SECRET)
     cut = whole[:-missing] if isinstance(missing, int) else whole.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
-    with connected(between.gateway.url) as stalled:
+    with connect(between.gateway.url) as stalled:
         stalled.sendall(cut)
-        assert sent(between.gateway.url, message(SECRET)).status == 200
-        found = heard(all_of(stalled))
+        assert send_raw(between.gateway.url, claude_request(SECRET)).status == 200
+        found = parse_response(receive_all(stalled))
 
     assert found.status == 408
     assert "no more of the request came" in json.loads(found.body)["error"]["message"]
-    assert len(between.upstream.heard) == 1
+    assert len(between.upstream.requests) == 1
 
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_client_that_leaves_while_it_waits_has_its_provider_left_too(between: Between, streams: bool) -> None:
     before = len(between.books(0).calls)
     between.behaves(waits)
-    with connected(between.gateway.url) as connection:
-        connection.sendall(message(SECRET, stream=streams))
+    with connect(between.gateway.url) as connection:
+        connection.sendall(claude_request(SECRET, stream=streams))
         assert between.heard_one()
 
-    assert between.upstream.has_lost_one()
+    assert between.upstream.wait_for_lost_client()
     booked = between.books(before + 1)
-    assert (len(booked.calls), booked.reserved) == (before + 1, 0)
+    assert (len(booked.calls), booked.reservations) == (before + 1, 0)
     assert (booked.calls[-1].is_partial, booked.calls[-1].is_unknown) == (True, True)
 
 
@@ -154,7 +169,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_stream_has_its_provider_left_to
         next(iter(stream))
         stream.close()
 
-    assert between.upstream.has_lost_one()
+    assert between.upstream.wait_for_lost_client()
     booked = between.books(before + 1)
     assert (len(booked.calls), booked.calls[-1].is_partial) == (before + 1, True)
 
@@ -165,14 +180,14 @@ def test_a_client_whose_own_time_is_out_has_its_provider_left_too(between: Betwe
     with openai.OpenAI(
         base_url=between.gateway.openai_url, api_key=SECRET, max_retries=0, timeout=0.3
     ) as client:
-        while not between.upstream.heard:  # on a busy machine its time may be out before it is sent
+        while not between.upstream.requests:  # on a busy machine its time may be out before it is sent
             with pytest.raises(openai.APITimeoutError):
                 client.chat.completions.create(
                     model="gpt-4.1", messages=[{"role": "user", "content": "Hello"}], max_tokens=9
                 )
 
-    assert between.upstream.has_lost_one()
-    asked = len(between.upstream.heard)
+    assert between.upstream.wait_for_lost_client()
+    asked = len(between.upstream.requests)
     assert len(between.books(before + asked).calls) == before + asked
 
 
@@ -180,23 +195,23 @@ def test_a_client_that_leaves_with_its_answer_has_it_booked_whole(between: Betwe
     before = between.books(0)
     for _ in range(10):
         between.behaves(WELL)
-        with connected(between.gateway.url) as connection:
-            connection.sendall(message(SECRET))
+        with connect(between.gateway.url) as connection:
+            connection.sendall(claude_request(SECRET))
             assert connection.recv(20).startswith(b"HTTP/1.1 200")
     booked = between.books(len(before.calls) + 10)
 
     assert len(booked.calls) == len(before.calls) + 10
-    assert booked.whole >= before.whole + 9  # one may be left between its two last pieces
+    assert booked.complete_calls >= before.complete_calls + 9  # one may be left between its two last pieces
 
 
 def test_clients_that_leave_at_any_moment_are_settled_once_each(between: Between) -> None:
     before = len(between.books(0).calls)
-    between.behaves(once(STREAM_HEAD, *map(chunk, EVENTS), LAST_CHUNK, pause_seconds=0.004))
+    between.behaves(respond_once(STREAM_HEAD, *map(http_chunk, EVENTS), LAST_CHUNK, pause_seconds=0.004))
     sockets = open_sockets()
 
     def leave(seconds: float) -> None:
-        with connected(between.gateway.url) as connection:
-            connection.sendall(message(SECRET, stream=True))
+        with connect(between.gateway.url) as connection:
+            connection.sendall(claude_request(SECRET, stream=True))
             time.sleep(seconds)
 
     threads = [Thread(target=leave, args=(number / 400,)) for number in range(48)]
@@ -205,13 +220,13 @@ def test_clients_that_leave_at_any_moment_are_settled_once_each(between: Between
     for thread in threads:
         thread.join()
     # Who is refused now came after all of them; so they are over as soon as their connections are.
-    assert sent(between.gateway.url, b"no HTTP\r\n\r\n").status == 400
-    assert until(open_sockets, lambda now: now <= sockets) <= sockets
-    booked = between.books(before + len(between.upstream.heard))
+    assert send_raw(between.gateway.url, b"no HTTP\r\n\r\n").status == 400
+    assert wait_until(open_sockets, lambda now: now <= sockets) <= sockets
+    booked = between.books(before + len(between.upstream.requests))
 
-    assert booked.reserved == 0
+    assert booked.reservations == 0
     # A call that its client left before it was sent is free; whatever a provider may have heard is booked.
-    assert len(booked.calls) - before >= len(between.upstream.heard)
+    assert len(booked.calls) - before >= len(between.upstream.requests)
     assert len(booked.calls) - before <= 48
     assert len({call.id for call in booked.calls}) == len(booked.calls)
 
@@ -220,11 +235,11 @@ def test_clients_that_leave_at_any_moment_are_settled_once_each(between: Between
 def test_an_answer_of_a_hundred_megabytes_passes_without_being_kept(between: Between, kind: str) -> None:
     size = 100 * 1024 * 1024
     piece = b"data: " + b"x" * (1024 * 1024 - 8) + b"\n\n"
-    head = answer(b"", content_type=kind, content_length=str(size))
+    head = http_response(b"", content_type=kind, content_length=str(size))
 
-    def behave(talk: Talk) -> None:
-        talk.ask()
-        talk.say(head, *[piece] * 100)
+    def behave(talk: UpstreamConnection) -> None:
+        talk.read_request()
+        talk.send(head, *[piece] * 100)
 
     between.behaves(behave)
     sizes: list[int] = []
@@ -234,7 +249,7 @@ def test_an_answer_of_a_hundred_megabytes_passes_without_being_kept(between: Bet
     while len(growth) < 3 and (not growth or growth[-1] >= 50 * 1024 * 1024):
         memory = []
         for _ in range(3):
-            sizes.append(received_bytes(between.gateway.url, message(SECRET, stream=True)))
+            sizes.append(count_received_bytes(between.gateway.url, claude_request(SECRET, stream=True)))
             memory.append(resident_bytes())
         growth.append(memory[-1] - memory[0])
 
@@ -248,14 +263,14 @@ def test_a_client_that_does_not_read_holds_its_provider_back_and_not_all_of_the_
     size = 80 * 1024 * 1024
     piece = b": " + b"x" * (1024 * 1024 - 4) + b"\n\n"
 
-    def behave(talk: Talk) -> None:
-        talk.ask()
-        talk.say(answer(b"", content_type="text/event-stream", content_length=str(size)), *[piece] * 80)
+    def behave(talk: UpstreamConnection) -> None:
+        talk.read_request()
+        talk.send(http_response(b"", content_type="text/event-stream", content_length=str(size)), *[piece] * 80)
 
     between.behaves(behave)
     memory = resident_bytes()
-    with connected(between.gateway.url) as connection:
-        connection.sendall(message(SECRET, stream=True))
+    with connect(between.gateway.url) as connection:
+        connection.sendall(claude_request(SECRET, stream=True))
         assert connection.recv(12) == b"HTTP/1.1 200"
         time.sleep(0.5)
         grown = resident_bytes() - memory

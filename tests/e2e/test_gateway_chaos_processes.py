@@ -15,14 +15,21 @@ import anthropic
 import psycopg
 import pytest
 
-from foveate.cost.ledger import By
-from foveate.sandbox.scripts import Step
-from tests.aftermath import holders, open_sockets, resident_bytes, settled, sums, until
+from foveate.cost.ledger import GroupBy
+from foveate.sandbox.scripts import ScriptStep
+from tests.aftermath import (
+    files_containing,
+    open_sockets,
+    read_sums,
+    resident_bytes,
+    wait_until,
+    wait_until_settled,
+)
 from tests.databases import PostgresServer
-from tests.raw_http import heard, message, sent
-from tests.sandboxes import RunningSandbox, doing, running_sandbox
-from tests.served import Served, configure, serving
-from tests.upstreams import LAST_CHUNK, STREAM_HEAD, chunk, claude_events, once, running_upstream
+from tests.raw_http import claude_request, parse_response, send_raw
+from tests.sandboxes import RunningSandbox, running_sandbox, step_headers
+from tests.served import GatewayProcess, gateway_process, write_config
+from tests.upstreams import LAST_CHUNK, STREAM_HEAD, claude_events, http_chunk, respond_once, running_upstream
 
 pytestmark = pytest.mark.process
 
@@ -43,33 +50,36 @@ def sandbox() -> Iterator[RunningSandbox]:
         yield running
 
 
-def turn(url: str, messages: list[Any], step: Step | None = None) -> str:
+def turn(url: str, messages: list[Any], step: ScriptStep | None = None) -> str:
     """What comes next in a conversation."""
     with anthropic.Anthropic(base_url=url, api_key=SECRET, max_retries=0, timeout=20) as client:
         reply = client.messages.create(
-            model=MODEL, max_tokens=60, messages=messages, extra_headers=doing(step) if step is not None else {}
+            model=MODEL,
+            max_tokens=60,
+            messages=messages,
+            extra_headers=step_headers(step) if step is not None else {},
         )
     assert reply.content[0].type == "text"
     return reply.content[0].text
 
 
-def spoken(url: str, messages: list[Any], text: str) -> None:
+def api_format(url: str, messages: list[Any], text: str) -> None:
     """One more turn of a conversation."""
     messages.append({"role": "user", "content": text})
     messages.append({"role": "assistant", "content": turn(url, messages)})
 
 
-def told(served: Served, *, is_killed: bool = False) -> str:
+def told(served: GatewayProcess, *, is_killed: bool = False) -> str:
     """All that a gateway has said, once it is made to end."""
     if not is_killed:
         served.process.terminate()
-    return served.ended()[1]
+    return served.wait_for_exit()[1]
 
 
 async def streamed(url: str, number: int) -> bytes:
     host, _, port = url.removeprefix("http://").partition(":")
     reading, writing = await asyncio.open_connection(host, int(port))
-    writing.write(message(SECRET, stream=True, text=f"Hello {number}"))
+    writing.write(claude_request(SECRET, stream=True, text=f"Hello {number}"))
     found = await reading.read()
     writing.close()
     await writing.wait_closed()
@@ -78,47 +88,51 @@ async def streamed(url: str, number: int) -> bytes:
 
 def test_two_hundred_streams_at_once_are_all_whole_and_all_booked(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
-    pieces = [STREAM_HEAD, *map(chunk, EVENTS), LAST_CHUNK]
-    with running_upstream(once(*pieces, pause_seconds=0.03)) as upstream:
-        configure(config, upstream.url, f"server: {{log_level: warning}}\n{CAPPED}")
-        with serving(tmp_path, "--config", str(config), forked=False) as served:
+    pieces = [STREAM_HEAD, *map(http_chunk, EVENTS), LAST_CHUNK]
+    with running_upstream(respond_once(*pieces, pause_seconds=0.03)) as upstream:
+        write_config(config, upstream.url, f"server: {{log_level: warning}}\n{CAPPED}")
+        with gateway_process(tmp_path, "--config", str(config), forked=False) as served:
 
             async def all_at_once(count: int) -> list[bytes]:
                 return await asyncio.gather(*(streamed(served.url, number) for number in range(count)))
 
             asyncio.run(all_at_once(FIRST))  # it learns what it needs
-            settled(tmp_path / FILE, FIRST)
+            wait_until_settled(tmp_path / FILE, FIRST)
             pid = served.process.pid
             sockets, memory = open_sockets(pid), resident_bytes(pid)
-            answers = [heard(found) for found in asyncio.run(all_at_once(STREAMS))]
-            booked = settled(tmp_path / FILE, FIRST + STREAMS, within_seconds=20)
-            left = until(lambda: open_sockets(pid), lambda now: now <= sockets)
+            answers = [parse_response(found) for found in asyncio.run(all_at_once(STREAMS))]
+            booked = wait_until_settled(tmp_path / FILE, FIRST + STREAMS, within_seconds=20)
+            left = wait_until(lambda: open_sockets(pid), lambda now: now <= sockets)
             grown = resident_bytes(pid) - memory
             log = told(served)
 
     assert [one.status for one in answers] == [200] * STREAMS
-    assert all(one.is_whole and one.body == b"".join(EVENTS) for one in answers)
-    assert (len(booked.calls), booked.whole, booked.reserved) == (FIRST + STREAMS, FIRST + STREAMS, 0)
+    assert all(one.is_complete and one.body == b"".join(EVENTS) for one in answers)
+    assert (len(booked.calls), booked.complete_calls, booked.reservations) == (
+        FIRST + STREAMS,
+        FIRST + STREAMS,
+        0,
+    )
     assert left <= sockets
     assert grown < 30 * 1024 * 1024
     assert "Traceback" not in log
     assert SECRET not in log
-    assert holders(tmp_path, SECRET) == []
+    assert files_containing(tmp_path, SECRET) == []
 
 
 def test_settings_that_turn_invalid_while_requests_go_on_disturb_none_of_them(
     sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
     config = tmp_path / "foveate.yaml"
-    configure(config, sandbox.url)
+    write_config(config, sandbox.url)
     good = config.read_bytes()
     statuses: list[int] = []
     is_over = Event()
-    with serving(tmp_path, "--config", str(config), forked=False) as served:
+    with gateway_process(tmp_path, "--config", str(config), forked=False) as served:
 
         def ask_on() -> None:
             while not is_over.is_set():
-                statuses.append(sent(served.url, message(SECRET)).status)
+                statuses.append(send_raw(served.url, claude_request(SECRET)).status)
 
         askers = [Thread(target=ask_on) for _ in range(4)]
         for asker in askers:
@@ -129,20 +143,20 @@ def test_settings_that_turn_invalid_while_requests_go_on_disturb_none_of_them(
             else:
                 config.write_bytes(bad)
             time.sleep(0.1)
-            configure(config, sandbox.url)
+            write_config(config, sandbox.url)
             time.sleep(0.05)
         is_over.set()
         for asker in askers:
             asker.join()
-        configure(config, sandbox.url, "cost: {caps: [{scope: call, dollars: 0.0000001}]}\n")
+        write_config(config, sandbox.url, "cost: {caps: [{scope: call, dollars: 0.0000001}]}\n")
         time.sleep(0.05)  # the file is not looked at more often than every few milliseconds
-        refused = sent(served.url, message(SECRET)).status
-        booked = settled(tmp_path / FILE, statuses.count(200))
+        refused = send_raw(served.url, claude_request(SECRET)).status
+        booked = wait_until_settled(tmp_path / FILE, statuses.count(200))
         log = told(served)
 
     assert Counter(statuses).keys() == {200}
     assert refused == 402
-    assert (len(booked.calls), booked.reserved) == (len(statuses), 0)
+    assert (len(booked.calls), booked.reservations) == (len(statuses), 0)
     assert "the configuration stays as it was" in log
     assert SECRET not in log
 
@@ -151,19 +165,24 @@ def test_a_gateway_that_is_killed_has_lost_nothing_when_it_is_started_again(
     sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
     config = tmp_path / "foveate.yaml"
-    configure(config, sandbox.url, CAPPED)
+    write_config(config, sandbox.url, CAPPED)
     messages: list[Any] = []
     file = tmp_path / FILE
-    with serving(tmp_path, "--config", str(config), forked=False) as served, ThreadPoolExecutor(4) as clients:
+    with (
+        gateway_process(tmp_path, "--config", str(config), forked=False) as served,
+        ThreadPoolExecutor(4) as clients,
+    ):
         for number in range(4):
-            spoken(served.url, messages, f"One {number}")
-        settled(file, 4)
-        heard_before = len(sandbox.heard)
+            api_format(served.url, messages, f"One {number}")
+        wait_until_settled(file, 4)
+        heard_before = len(sandbox.requests)
         under_way = [
-            clients.submit(turn, served.url, [{"role": "user", "content": f"{n}"}], Step(delay_seconds=20))
+            clients.submit(
+                turn, served.url, [{"role": "user", "content": f"{n}"}], ScriptStep(delay_seconds=20)
+            )
             for n in range(3)
         ]
-        until(lambda: len(sandbox.heard), lambda heard: heard >= heard_before + 3)
+        wait_until(lambda: len(sandbox.requests), lambda heard: heard >= heard_before + 3)
         served.process.kill()
         logs = told(served, is_killed=True)
         assert all(isinstance(one.exception(), anthropic.APIConnectionError) for one in under_way)
@@ -171,20 +190,22 @@ def test_a_gateway_that_is_killed_has_lost_nothing_when_it_is_started_again(
         left = [row[0] for row in connection.execute("SELECT expires_at FROM reservations_v1")]
         connection.execute("UPDATE reservations_v1 SET expires_at = 1")  # as if that time had passed
         connection.commit()
-    with serving(tmp_path, "--config", str(config), forked=False) as served:
+    with gateway_process(tmp_path, "--config", str(config), forked=False) as served:
         for number in range(4):
-            spoken(served.url, messages, f"Two {number}")
-        booked = settled(file, 11)
+            api_format(served.url, messages, f"Two {number}")
+        booked = wait_until_settled(file, 11)
         logs += told(served)
 
     assert len(left) == 3  # of those that were under way, about which nobody knows
     assert max(left) < time.time() + LEASE_SECONDS
-    assert (len(booked.calls), booked.reserved) == (11, 0)
+    assert (len(booked.calls), booked.reservations) == (11, 0)
     assert len({call.id for call in booked.calls}) == 11
-    by_session = [(one.calls, one.possibly_charged_calls) for one in sums(f"sqlite:///{file}", By.SESSION)]
+    by_session = [
+        (one.calls, one.possibly_charged_calls) for one in read_sums(f"sqlite:///{file}", GroupBy.SESSION)
+    ]
     assert by_session == [(8, 0), (1, 1), (1, 1), (1, 1)]  # all that was answered is one session
     assert SECRET not in logs
-    assert holders(tmp_path, SECRET) == []
+    assert files_containing(tmp_path, SECRET) == []
     with closing(sqlite3.connect(file)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
@@ -194,34 +215,36 @@ def test_sessions_go_on_through_the_other_gateway_when_one_is_killed(
 ) -> None:
     url = postgres.new_database()
     config = tmp_path / "foveate.yaml"
-    configure(config, sandbox.url, f"store: {{url: '{url}'}}\n{CAPPED}")
+    write_config(config, sandbox.url, f"store: {{url: '{url}'}}\n{CAPPED}")
     sessions: list[list[Any]] = [[] for _ in range(3)]
     with (
-        serving(tmp_path, "--config", str(config), forked=False) as one,
-        serving(tmp_path, "--config", str(config), forked=False) as other,
+        gateway_process(tmp_path, "--config", str(config), forked=False) as one,
+        gateway_process(tmp_path, "--config", str(config), forked=False) as other,
         ThreadPoolExecutor(8) as clients,
     ):
         for number in range(4):
             where = (one, other)[number % 2]
-            list(clients.map(lambda m, w=where, n=number: spoken(w.url, m, f"Turn {n} of {id(m)}"), sessions))
-        before = until(lambda: _booked(url), lambda found: len(found) >= 12)
-        heard_before = len(sandbox.heard)
+            list(
+                clients.map(lambda m, w=where, n=number: api_format(w.url, m, f"Turn {n} of {id(m)}"), sessions)
+            )
+        before = wait_until(lambda: _booked(url), lambda found: len(found) >= 12)
+        heard_before = len(sandbox.requests)
         lost = [
             clients.submit(
-                turn, one.url, [*messages, {"role": "user", "content": "And?"}], Step(delay_seconds=20)
+                turn, one.url, [*messages, {"role": "user", "content": "And?"}], ScriptStep(delay_seconds=20)
             )
             for messages in sessions
         ]
-        until(lambda: len(sandbox.heard), lambda heard: heard >= heard_before + 3)
+        wait_until(lambda: len(sandbox.requests), lambda heard: heard >= heard_before + 3)
         others: list[Any] = []
-        going_on = clients.submit(spoken, other.url, others, "Meanwhile")
+        going_on = clients.submit(api_format, other.url, others, "Meanwhile")
         one.process.kill()
         going_on.result()
         assert all(isinstance(call.exception(), anthropic.APIConnectionError) for call in lost)
         for messages in (*sessions, others):
-            spoken(other.url, messages, "And?")
-        spoken(other.url, sessions[0], "Last")
-        after = until(lambda: _booked(url), lambda found: len(found) >= 18)
+            api_format(other.url, messages, "And?")
+        api_format(other.url, sessions[0], "Last")
+        after = wait_until(lambda: _booked(url), lambda found: len(found) >= 18)
         left = _reserved(url)
         logs = told(one, is_killed=True) + told(other)
         dump = postgres.dump(url)
@@ -229,10 +252,10 @@ def test_sessions_go_on_through_the_other_gateway_when_one_is_killed(
     assert (len(before), len(after), set(after.values())) == (12, 18, {1})
     assert len(left) == 3  # of those that were under way, about which nobody knows
     assert max(left) < time.time() + LEASE_SECONDS
-    assert sorted(found.calls for found in sums(url, By.SESSION)) == [2, 5, 5, 6]
+    assert sorted(found.calls for found in read_sums(url, GroupBy.SESSION)) == [2, 5, 5, 6]
     assert "Traceback" not in logs
     assert SECRET not in logs + dump
-    assert holders(tmp_path, SECRET) == []
+    assert files_containing(tmp_path, SECRET) == []
 
 
 def _booked(url: str) -> Counter[str]:

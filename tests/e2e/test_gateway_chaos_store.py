@@ -14,22 +14,22 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from foveate.cost.caps import Cap, Scope
-from tests.aftermath import holders, settled, until
+from foveate.cost.caps import Cap, CapScope
+from tests.aftermath import files_containing, wait_until, wait_until_settled
 from tests.databases import PostgresServer
 from tests.gateways import RunningGateway, running_gateway
-from tests.raw_http import ANTHROPIC, Heard, message, post, sent
-from tests.upstreams import ScriptedUpstream, answer, answering, claude_reply, running_upstream
+from tests.raw_http import ANTHROPIC, RawResponse, build_post, claude_request, send_raw
+from tests.upstreams import ScriptedUpstream, claude_response, http_response, respond_always, running_upstream
 
 SECRET = "sk-nobody-may-read-this-4715"
-CAPS = [Cap(scope=Scope.TOTAL, dollars=Decimal(1000))]
+CAPS = [Cap(scope=CapScope.TOTAL, dollars=Decimal(1000))]
 # Longer than the gateway waits for a lock, also behind another that waits for it.
 LONGEST_SECONDS = 20
 
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[ScriptedUpstream]:
-    with running_upstream(answering(answer(claude_reply("Well")))) as running:
+    with running_upstream(respond_always(http_response(claude_response("Well")))) as running:
         yield running
 
 
@@ -44,8 +44,8 @@ def locked(*files: Path) -> Iterator[None]:
         yield
 
 
-def asked(gateway: RunningGateway, text: str) -> Heard:
-    return sent(gateway.url, message(SECRET, text=text), timeout_seconds=60)
+def asked(gateway: RunningGateway, text: str) -> RawResponse:
+    return send_raw(gateway.url, claude_request(SECRET, text=text), timeout_seconds=60)
 
 
 def test_a_locked_file_loses_no_answer_and_no_bill_and_lets_nothing_past_a_cap(
@@ -69,20 +69,20 @@ def test_a_locked_file_loses_no_answer_and_no_bill_and_lets_nothing_past_a_cap(
             assert wait(held, timeout=LONGEST_SECONDS, return_when=FIRST_COMPLETED).done
         answers = [one.result() for one in held]
         after = [asked(gateway, "after").status for gateway in (free, capped)]
-        capped_books = settled(files[1], 2 + sum(one.status == 200 for one in answers))
-    books = settled(files[0], 6)
+        capped_books = wait_until_settled(files[1], 2 + sum(one.status == 200 for one in answers))
+    books = wait_until_settled(files[0], 6)
 
     assert after == [200, 200]
     assert [one.result().status for one in went] == [200] * 4
-    assert (len(books.calls), books.whole, books.reserved) == (6, 6, 0)
+    assert (len(books.calls), books.complete_calls, books.reservations) == (6, 6, 0)
     refused = [one for one in answers if one.status != 200]
     assert refused  # nobody could say whether the cap has room
     for one in refused:
         assert (one.status, one.headers["x-should-retry"]) == (402, "false")
         assert "cannot be checked" in json.loads(one.body)["error"]["message"]
-    assert (len(capped_books.calls), capped_books.reserved) == (6 - len(refused), 0)
+    assert (len(capped_books.calls), capped_books.reservations) == (6 - len(refused), 0)
     assert SECRET not in caplog.text
-    assert holders(tmp_path, SECRET) == []
+    assert files_containing(tmp_path, SECRET) == []
 
 
 @pytest.mark.parametrize("headers", [{}, {"x_foveate_session": "nightly"}], ids=["found", "named"])
@@ -97,7 +97,9 @@ def test_no_request_of_a_session_waits_for_the_turns_before_it_to_be_stored(
             {"role": ("user", "assistant")[at % 2], "content": f"word {at}"} for at in range(2 * number + 1)
         ]
         body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 100, "messages": said}).encode()
-        return sent(gateway.url, post("/v1/messages", body, **ANTHROPIC, x_api_key=SECRET, **headers)).status
+        return send_raw(
+            gateway.url, build_post("/v1/messages", body, **ANTHROPIC, x_api_key=SECRET, **headers)
+        ).status
 
     with running_gateway(upstream.url, tmp_path) as gateway, ThreadPoolExecutor(1) as client:
         with locked(file):
@@ -105,8 +107,8 @@ def test_no_request_of_a_session_waits_for_the_turns_before_it_to_be_stored(
             assert wait(went, timeout=4.5).not_done == set()  # sooner than a writer gives up
         assert [one.result() for one in went] == [200] * 5
         assert turn(gateway, 5) == 200
-        books = settled(file, 6)
-        found = until(lambda: turns_by_session(file), lambda found: sum(found.values()) == 11, 30)
+        books = wait_until_settled(file, 6)
+        found = wait_until(lambda: turns_by_session(file), lambda found: sum(found.values()) == 11, 30)
 
     assert len(books.calls) == 6
     assert list(found.values()) == [11]  # one session, and no turn is lost
@@ -169,7 +171,7 @@ def test_a_server_that_is_stopped_and_started_loses_no_answer_and_no_bill(
         own_server.start()
         answers = [one.result() for one in went]
         after = [asked(gateway, "after").status for gateway in (free, capped)]
-        ids = until(lambda: booked(url), lambda found: len(found) >= 6, 30)
+        ids = wait_until(lambda: booked(url), lambda found: len(found) >= 6, 30)
         dump = own_server.dump(url) + own_server.dump(capped_url)
 
     assert after == [200, 200]

@@ -9,10 +9,10 @@ from threading import Event, Thread
 from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.options import AgentOptions
 from foveate.prompt.bundles import Workspace
-from tests.aftermath import until
+from tests.aftermath import wait_until
 from tests.gateways import running_gateway
-from tests.raw_http import message, sent
-from tests.upstreams import answer, answering, claude_reply, running_upstream
+from tests.raw_http import claude_request, send_raw
+from tests.upstreams import claude_response, http_response, respond_always, running_upstream
 
 SECRET = "sk-nobody-may-read-this-4717"
 PRIVATE = "The code of the bank is 1234."
@@ -38,15 +38,15 @@ def test_a_workspace_is_edited_deleted_and_broken_while_requests_go_on(tmp_path:
     is_over = Event()
     options = AgentOptions(sections=SectionOptions(workspace=Workspace(root)))
     with (
-        running_upstream(answering(answer(claude_reply("Well")))) as upstream,
+        running_upstream(respond_always(http_response(claude_response("Well")))) as upstream,
         running_gateway(upstream.url, tmp_path, options=options) as gateway,
     ):
 
         def ask_on() -> None:
             while not is_over.is_set():
-                statuses.append(sent(gateway.url, message(SECRET)).status)
+                statuses.append(send_raw(gateway.url, claude_request(SECRET)).status)
 
-        assert sent(gateway.url, message(SECRET)).status == 200
+        assert send_raw(gateway.url, claude_request(SECRET)).status == 200
         askers = [Thread(target=ask_on) for _ in range(3)]
         for asker in askers:
             asker.start()
@@ -63,15 +63,15 @@ def test_a_workspace_is_edited_deleted_and_broken_while_requests_go_on(tmp_path:
         write(99)
 
         def shown() -> str:
-            upstream.heard.clear()
-            sent(gateway.url, message(SECRET))
-            return upstream.heard[-1].decode("utf-8", "replace")
+            upstream.requests.clear()
+            send_raw(gateway.url, claude_request(SECRET))
+            return upstream.requests[-1].decode("utf-8", "replace")
 
-        bodies = [asked.decode("utf-8", "replace") for asked in upstream.heard]
+        bodies = [asked.decode("utf-8", "replace") for asked in upstream.requests]
         is_over.set()
         for asker in askers:
             asker.join()
-        last = until(shown, lambda body: "Version 99 ends." in body)
+        last = wait_until(shown, lambda body: "Version 99 ends." in body)
 
     assert set(statuses) == {200}
     assert "Version 99 ends." in last
@@ -82,5 +82,5 @@ def test_a_workspace_is_edited_deleted_and_broken_while_requests_go_on(tmp_path:
     assert len({found[1] for found in versions if found is not None}) > 1
     assert not any(PRIVATE in body for body in bodies)
     # What is wrong with a file is told, and stands in nobody's way.
-    assert {problem.step for problem in gateway.failed} <= {"sections/workspace"}
-    assert all("what it said before is still used" in problem.reason for problem in gateway.failed)
+    assert {problem.step for problem in gateway.failed_steps} <= {"sections/workspace"}
+    assert all("what it said before is still used" in problem.reason for problem in gateway.failed_steps)

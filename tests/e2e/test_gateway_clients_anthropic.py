@@ -9,13 +9,13 @@ import anthropic
 import httpx
 import pytest
 
-from foveate.cost.caps import Cap, Scope
+from foveate.cost.caps import Cap, CapScope
 from foveate.engine.options import AgentOptions
-from foveate.sandbox.scripts import Call, Step
-from tests.aftermath import settled, sums_of
+from foveate.sandbox.scripts import ScriptedCall, ScriptStep
+from tests.aftermath import wait_for_agent_sums, wait_until_settled
 from tests.gateways import RunningGateway, running_gateway
 from tests.pictures import png
-from tests.sandboxes import KEY, RunningSandbox, doing, running_sandbox
+from tests.sandboxes import KEY, RunningSandbox, running_sandbox, step_headers
 
 MODEL = "claude-opus-4-5"
 TOOL: Any = {
@@ -25,7 +25,7 @@ TOOL: Any = {
 }
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 ASKING: Any = {"model": MODEL, "max_tokens": 400, "messages": HELLO}
-LOOKS = Step(text="I look.", tools=(Call(name="read_file", input={"path": "a.md"}),))
+LOOKS = ScriptStep(text="I look.", tools=(ScriptedCall(name="read_file", input={"path": "a.md"}),))
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def sandbox() -> Iterator[RunningSandbox]:
 def gateway(sandbox: RunningSandbox, folder: Path) -> Iterator[RunningGateway]:
     with running_gateway(sandbox.url, folder, clock=sandbox.clock) as running:
         yield running
-    assert running.failed == []
+    assert running.failed_steps == []
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_a_loop_of_tools_comes_to_its_end(client: anthropic.Anthropic, streams: 
     while True:
         step = next(looks)
         asking: Any = ASKING | {"messages": messages, "tools": [TOOL]}
-        headers = doing(step) if step is not None else {}
+        headers = step_headers(step) if step is not None else {}
         if streams:
             with client.messages.stream(**asking, extra_headers=headers) as stream:
                 answer: Any = stream.get_final_message()
@@ -127,7 +127,7 @@ def test_images_are_seen_and_billed(client: anthropic.Anthropic, sandbox: Runnin
     seen = client.messages.create(**ASKING | {"messages": [{"role": "user", "content": content}]})
 
     assert seen.usage.input_tokens >= plain + 100
-    assert picture.encode() in sandbox.heard[-1].body
+    assert picture.encode() in sandbox.requests[-1].body
 
 
 def test_a_thought_goes_there_and_back(client: anthropic.Anthropic) -> None:
@@ -153,19 +153,19 @@ def test_tokens_are_counted_as_they_are_billed_and_models_are_listed(client: ant
 @pytest.mark.parametrize(
     ("step", "error"),
     [
-        (Step(status=401), anthropic.AuthenticationError),
-        (Step(status=403), anthropic.PermissionDeniedError),
-        (Step(status=429), anthropic.RateLimitError),
-        (Step(status=500), anthropic.InternalServerError),
-        (Step(overloaded=True), anthropic.InternalServerError),
+        (ScriptStep(status=401), anthropic.AuthenticationError),
+        (ScriptStep(status=403), anthropic.PermissionDeniedError),
+        (ScriptStep(status=429), anthropic.RateLimitError),
+        (ScriptStep(status=500), anthropic.InternalServerError),
+        (ScriptStep(overloaded=True), anthropic.InternalServerError),
     ],
 )
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_providers_errors_are_the_clients_own(
-    client: anthropic.Anthropic, step: Step, error: type[anthropic.APIStatusError], streams: bool
+    client: anthropic.Anthropic, step: ScriptStep, error: type[anthropic.APIStatusError], streams: bool
 ) -> None:
     with pytest.raises(error) as found:
-        client.messages.create(**ASKING, stream=streams, extra_headers=doing(step))
+        client.messages.create(**ASKING, stream=streams, extra_headers=step_headers(step))
 
     assert found.value.request_id
     assert found.value.response.headers["x-foveate-request-id"]
@@ -182,7 +182,7 @@ def test_what_is_wrong_with_a_request_is_told_by_the_provider(client: anthropic.
 
 
 def test_a_stream_that_fails_in_the_middle_raises_what_it_says(client: anthropic.Anthropic) -> None:
-    stream = client.messages.create(**ASKING, stream=True, extra_headers=doing(Step(fail_after=4)))
+    stream = client.messages.create(**ASKING, stream=True, extra_headers=step_headers(ScriptStep(fail_after=4)))
 
     with pytest.raises(anthropic.APIStatusError, match="Overloaded"):
         list(stream)
@@ -192,7 +192,9 @@ def test_a_stream_that_fails_in_the_middle_raises_what_it_says(client: anthropic
 def test_a_stream_that_is_cut_off_is_no_whole_one_to_the_client(
     client: anthropic.Anthropic, events: int
 ) -> None:
-    stream = client.messages.create(**ASKING, stream=True, extra_headers=doing(Step(disconnect_after=events)))
+    stream = client.messages.create(
+        **ASKING, stream=True, extra_headers=step_headers(ScriptStep(disconnect_after=events))
+    )
 
     with pytest.raises(Exception, match="peer closed connection"):
         list(stream)
@@ -213,12 +215,12 @@ async def test_the_async_client_does_the_same(gateway: RunningGateway) -> None:
         whole = await client.messages.create(**ASKING)
         async with client.messages.stream(**ASKING) as stream:
             said = "".join([piece async for piece in stream.text_stream])
-        called = await client.messages.create(**ASKING, tools=[TOOL], extra_headers=doing(LOOKS))
+        called = await client.messages.create(**ASKING, tools=[TOOL], extra_headers=step_headers(LOOKS))
         counted = await client.messages.count_tokens(model=MODEL, messages=HELLO)
         with pytest.raises(anthropic.BadRequestError):
             await client.messages.create(**ASKING | {"messages": []})
         with pytest.raises(anthropic.RateLimitError):
-            await client.messages.create(**ASKING, extra_headers=doing(Step(status=429)))
+            await client.messages.create(**ASKING, extra_headers=step_headers(ScriptStep(status=429)))
 
     assert said == text_of(whole)
     assert called.stop_reason == "tool_use"
@@ -232,9 +234,9 @@ def test_each_answered_call_is_booked_as_it_was_billed(gateway: RunningGateway, 
         with client.messages.stream(**ASKING) as stream:
             usages.append(stream.get_final_message().usage)
         with pytest.raises(anthropic.RateLimitError):
-            client.messages.create(**ASKING, extra_headers=doing(Step(status=429)))
+            client.messages.create(**ASKING, extra_headers=step_headers(ScriptStep(status=429)))
 
-    (found,) = sums_of(folder / "gateway.sqlite", "one-of-each", 2)
+    (found,) = wait_for_agent_sums(folder / "gateway.sqlite", "one-of-each", 2)
     assert (found.calls, found.partial_calls, found.unknown_calls) == (2, 0, 0)
     assert found.uncached == sum(usage.input_tokens for usage in usages)
     assert found.output_tokens == sum(usage.output_tokens for usage in usages)
@@ -253,32 +255,32 @@ def test_betas_on_several_lines_all_reach_the_provider(
     answer = httpx.post(f"{gateway.url}/v1/messages", headers=headers, json=body)
 
     assert answer.status_code == 200
-    heard = sandbox.heard[-1].headers["anthropic-beta"]
+    heard = sandbox.requests[-1].headers["anthropic-beta"]
     assert heard == "context-1m-2025-08-07, interleaved-thinking-2025-05-14"
 
 
 def test_a_client_tries_again_by_itself_after_the_providers_429_and_529(tmp_path: Path) -> None:
-    full = Step(status=429, retry_after_seconds=0.01)
+    full = ScriptStep(status=429, retry_after_seconds=0.01)
     with (
-        running_sandbox(full, Step(overloaded=True, retry_after_seconds=0.01)) as sandbox,
+        running_sandbox(full, ScriptStep(overloaded=True, retry_after_seconds=0.01)) as sandbox,
         running_gateway(sandbox.url, tmp_path) as gateway,
         anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=2) as client,
     ):
         answer = client.messages.create(**ASKING)
         with pytest.raises(anthropic.RateLimitError) as limited:
-            client.with_options(max_retries=0).messages.create(**ASKING, extra_headers=doing(full))
+            client.with_options(max_retries=0).messages.create(**ASKING, extra_headers=step_headers(full))
 
     assert answer.stop_reason == "end_turn"
-    assert len(sandbox.heard) == 4
+    assert len(sandbox.requests) == 4
     assert limited.value.response.headers["retry-after"] == "0.01"
-    assert settled(tmp_path / "gateway.sqlite", 1).whole == 1
+    assert wait_until_settled(tmp_path / "gateway.sqlite", 1).complete_calls == 1
 
 
 def test_what_is_over_the_window_is_a_bad_request_and_what_a_cap_refuses_is_not_tried_again(
     tmp_path: Path,
 ) -> None:
     narrow = AgentOptions(window_tokens=1_000)
-    caps = [Cap(scope=Scope.AGENT, agent="poor", dollars=Decimal("0.0001"))]
+    caps = [Cap(scope=CapScope.AGENT, agent="poor", dollars=Decimal("0.0001"))]
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, options=narrow, caps=caps) as gateway,
@@ -292,7 +294,7 @@ def test_what_is_over_the_window_is_a_bad_request_and_what_a_cap_refuses_is_not_
             client.messages.create(**ASKING, extra_headers={"x-foveate-agent": "poor"})
 
     # Nothing was sent but the question how long it is, which a refusal has to be sure of.
-    assert [ask.path for ask in sandbox.heard] == ["/v1/messages/count_tokens"]
+    assert [ask.path for ask in sandbox.requests] == ["/v1/messages/count_tokens"]
     assert (long.value.status_code, over.value.status_code) == (400, 402)
     assert over.value.type == "billing_error"
     assert all(error.value.request_id for error in (long, over))

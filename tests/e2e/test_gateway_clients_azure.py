@@ -10,17 +10,17 @@ import httpx
 import openai
 import pytest
 
-from foveate.cost.caps import Cap, Scope
-from foveate.cost.ledger import By
+from foveate.cost.caps import Cap, CapScope
+from foveate.cost.ledger import GroupBy
 from foveate.engine.options import AgentOptions
-from foveate.gateway.doors import Family
+from foveate.gateway.doors import ApiFamily
 from foveate.gateway.routing import Upstream
-from foveate.sandbox.scripts import Step
+from foveate.sandbox.scripts import ScriptStep
 from foveate.tokens.options import Backend, CounterOptions
-from tests.aftermath import settled, sums_of
+from tests.aftermath import wait_for_agent_sums, wait_until_settled
 from tests.gateways import RunningGateway, running_gateway
-from tests.sandboxes import RunningSandbox, doing, running_sandbox
-from tests.upstreams import answer, answering, running_upstream
+from tests.sandboxes import RunningSandbox, running_sandbox, step_headers
+from tests.upstreams import http_response, respond_always, running_upstream
 
 KEY = "0123456789abcdef"
 VERSION = "2025-04-01-preview"
@@ -29,7 +29,9 @@ HELLO: Any = [{"role": "user", "content": "Hello"}]
 
 
 def azure_at(url: str, **deployments: str) -> Upstream:
-    return Upstream(name="azure", base_url=url, family=Family.AZURE, provider="azure", deployments=deployments)
+    return Upstream(
+        name="azure", base_url=url, family=ApiFamily.AZURE, provider="azure", deployments=deployments
+    )
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def gateway(sandbox: RunningSandbox, folder: Path) -> Iterator[RunningGateway]:
     azure = azure_at(sandbox.url, house=MODEL)
     with running_gateway(sandbox.url, folder, clock=sandbox.clock, upstreams=[azure]) as running:
         yield running
-    assert running.failed == []
+    assert running.failed_steps == []
 
 
 def client_of(gateway: RunningGateway, agent: str = "default") -> openai.AzureOpenAI:
@@ -68,7 +70,7 @@ def test_a_deployment_is_forwarded_as_it_came_and_priced_by_its_model(
         found = client.chat.completions.create(model="house", messages=HELLO)
         chunks = list(client.chat.completions.create(model="house", messages=HELLO, stream=True))
 
-    heard = sandbox.heard[-1]
+    heard = sandbox.requests[-1]
     assert (heard.path, heard.query) == (
         "/openai/deployments/house/chat/completions",
         f"api-version={VERSION}",
@@ -78,7 +80,7 @@ def test_a_deployment_is_forwarded_as_it_came_and_priced_by_its_model(
     said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert said == found.choices[0].message.content
     assert found.usage is not None
-    (sum_,) = sums_of(folder / "gateway.sqlite", "deployer", 2, By.MODEL)
+    (sum_,) = wait_for_agent_sums(folder / "gateway.sqlite", "deployer", 2, GroupBy.MODEL)
     assert sum_.group == ("deployer", MODEL)
     assert (sum_.calls, sum_.unknown_calls) == (2, 0)
     assert sum_.uncached == 2 * found.usage.prompt_tokens
@@ -93,7 +95,7 @@ def test_responses_name_their_deployment_in_the_body(gateway: RunningGateway, fo
         events: list[Any] = list(client.responses.create(model="house", input="Hello", stream=True))
 
     assert events[-1].response.output_text == first.output_text
-    (sum_,) = sums_of(folder / "gateway.sqlite", "responder", 2, By.MODEL)
+    (sum_,) = wait_for_agent_sums(folder / "gateway.sqlite", "responder", 2, GroupBy.MODEL)
     assert (sum_.group, sum_.calls, sum_.unknown_calls) == (("responder", MODEL), 2, 0)
 
 
@@ -107,8 +109,11 @@ def test_the_plain_client_reaches_the_paths_below_v1(
         client.chat.completions.create(model="house", messages=HELLO)
         client.responses.create(model=MODEL, input="Hello")
 
-    assert [ask.path for ask in sandbox.heard[-2:]] == ["/openai/v1/chat/completions", "/openai/v1/responses"]
-    (sum_,) = sums_of(folder / "gateway.sqlite", "plain", 2, By.MODEL)
+    assert [ask.path for ask in sandbox.requests[-2:]] == [
+        "/openai/v1/chat/completions",
+        "/openai/v1/responses",
+    ]
+    (sum_,) = wait_for_agent_sums(folder / "gateway.sqlite", "plain", 2, GroupBy.MODEL)
     assert (sum_.group, sum_.unknown_calls) == (("plain", MODEL), 0)
 
 
@@ -118,7 +123,7 @@ def test_a_deployment_of_which_no_model_is_known_is_booked_without_a_price(
     with client_of(gateway, "unknown") as client:
         client.chat.completions.create(model="attic", messages=HELLO)
 
-    (sum_,) = sums_of(folder / "gateway.sqlite", "unknown", 1, By.MODEL)
+    (sum_,) = wait_for_agent_sums(folder / "gateway.sqlite", "unknown", 1, GroupBy.MODEL)
     assert (sum_.group, sum_.unknown_calls) == (("unknown", "attic"), 1)
 
 
@@ -132,23 +137,23 @@ def test_a_talk_with_a_deployment_is_one_session(gateway: RunningGateway, folder
                 {"role": "user", "content": "And then?"},
             ]
 
-    (session,) = sums_of(folder / "gateway.sqlite", "talker", 3, By.SESSION)
+    (session,) = wait_for_agent_sums(folder / "gateway.sqlite", "talker", 3, GroupBy.SESSION)
     assert session.calls == 3
 
 
 @pytest.mark.parametrize(
     ("step", "error"),
-    [(Step(status=401), openai.AuthenticationError), (Step(status=429), openai.RateLimitError)],
+    [(ScriptStep(status=401), openai.AuthenticationError), (ScriptStep(status=429), openai.RateLimitError)],
 )
 def test_a_providers_errors_are_the_clients_own(
-    gateway: RunningGateway, step: Step, error: type[openai.APIStatusError]
+    gateway: RunningGateway, step: ScriptStep, error: type[openai.APIStatusError]
 ) -> None:
     with client_of(gateway) as client, pytest.raises(error):
-        client.chat.completions.create(model="house", messages=HELLO, extra_headers=doing(step))
+        client.chat.completions.create(model="house", messages=HELLO, extra_headers=step_headers(step))
 
 
 def test_caps_and_windows_hold_for_the_model_of_a_deployment(tmp_path: Path) -> None:
-    caps = [Cap(scope=Scope.AGENT, agent="poor", dollars=Decimal("0.01"))]
+    caps = [Cap(scope=CapScope.AGENT, agent="poor", dollars=Decimal("0.01"))]
     with (
         running_sandbox() as sandbox,
         running_gateway(
@@ -171,7 +176,7 @@ def test_caps_and_windows_hold_for_the_model_of_a_deployment(tmp_path: Path) -> 
             )
 
     assert (over.value.status_code, unknown.value.status_code) == (402, 402)
-    assert len(sandbox.heard) == 1
+    assert len(sandbox.requests) == 1
 
 
 def test_embeddings_of_a_deployment_are_booked_by_its_model(tmp_path: Path) -> None:
@@ -182,7 +187,7 @@ def test_embeddings_of_a_deployment_are_booked_by_its_model(tmp_path: Path) -> N
         "usage": {"prompt_tokens": 2, "total_tokens": 2},
     }
     with (
-        running_upstream(answering(answer(json.dumps(vectors).encode()))) as upstream,
+        running_upstream(respond_always(http_response(json.dumps(vectors).encode()))) as upstream,
         running_gateway(
             upstream.url, tmp_path, upstreams=[azure_at(upstream.url, vectors="text-embedding-3-small")]
         ) as gateway,
@@ -190,8 +195,8 @@ def test_embeddings_of_a_deployment_are_booked_by_its_model(tmp_path: Path) -> N
     ):
         client.embeddings.create(model="vectors", input="Hello", encoding_format="float")
 
-    assert upstream.heard[0].startswith(b"POST /openai/deployments/vectors/embeddings?api-version=")
-    (found,) = sums_of(tmp_path / "gateway.sqlite", "default", 1, By.MODEL)
+    assert upstream.requests[0].startswith(b"POST /openai/deployments/vectors/embeddings?api-version=")
+    (found,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 1, GroupBy.MODEL)
     assert (found.group, found.dollars) == (("default", "text-embedding-3-small"), 2 * Decimal("0.02e-6"))
 
 
@@ -209,9 +214,9 @@ def test_a_count_is_never_sent_to_the_route_that_answers(tmp_path: Path) -> None
             headers={"api-key": KEY},
         ).raise_for_status()
 
-    answered = [heard.query for heard in sandbox.heard if heard.path == "/openai/v1/chat/completions"]
+    answered = [heard.query for heard in sandbox.requests if heard.path == "/openai/v1/chat/completions"]
     assert answered == ["api-version=preview"]
-    assert len(sandbox.heard) > 1
+    assert len(sandbox.requests) > 1
 
 
 def test_without_an_upstream_for_azure_nothing_is_sent(tmp_path: Path) -> None:
@@ -223,16 +228,16 @@ def test_without_an_upstream_for_azure_nothing_is_sent(tmp_path: Path) -> None:
     ):
         client.chat.completions.create(model="house", messages=HELLO)
 
-    assert sandbox.heard == []
+    assert sandbox.requests == []
 
 
 def test_other_paths_are_passed_on_and_not_recorded(gateway: RunningGateway, sandbox: RunningSandbox) -> None:
-    before = len(sandbox.heard)
+    before = len(sandbox.requests)
     with httpx.Client(base_url=gateway.url, headers={"api-key": KEY}) as client:
         answered = client.get(f"/openai/models?api-version={VERSION}")
 
     assert answered.status_code == 200
-    assert [ask.path for ask in sandbox.heard[before:]] == ["/openai/models"]
+    assert [ask.path for ask in sandbox.requests[before:]] == ["/openai/models"]
 
 
 def test_the_gateways_key_takes_the_place_of_the_clients(tmp_path: Path) -> None:
@@ -240,14 +245,14 @@ def test_the_gateways_key_takes_the_place_of_the_clients(tmp_path: Path) -> None
         paid = Upstream(
             name="azure",
             base_url=sandbox.url,
-            family=Family.AZURE,
+            family=ApiFamily.AZURE,
             provider="azure",
             key="of-the-gateway",
             replaces_keys=True,
         )
         with running_gateway(sandbox.url, tmp_path, upstreams=[paid]) as gateway, client_of(gateway) as client:
             client.chat.completions.create(model=MODEL, messages=HELLO)
-        settled(tmp_path / "gateway.sqlite", 1)
+        wait_until_settled(tmp_path / "gateway.sqlite", 1)
 
-    assert sandbox.heard[0].headers["api-key"] == "of-the-gateway"
-    assert "authorization" not in sandbox.heard[0].headers
+    assert sandbox.requests[0].headers["api-key"] == "of-the-gateway"
+    assert "authorization" not in sandbox.requests[0].headers

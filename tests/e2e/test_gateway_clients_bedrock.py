@@ -14,16 +14,16 @@ from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.exceptions import ClientError, EventStreamError
 
-from foveate.cost.caps import Cap, Scope
-from foveate.cost.ledger import By
+from foveate.cost.caps import Cap, CapScope
+from foveate.cost.ledger import GroupBy
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import FoldOptions
-from foveate.gateway.doors import Family
+from foveate.fold.cuts import CompactionOptions
+from foveate.gateway.doors import ApiFamily
 from foveate.gateway.routing import Route, Upstream
-from tests.aftermath import holders, settled, sums_of
-from tests.aws import ACCESS_KEY, REGION, SECRET_KEY, chunk_frame, frame, is_signed_well
+from tests.aftermath import files_containing, wait_for_agent_sums, wait_until_settled
+from tests.aws import ACCESS_KEY, REGION, SECRET_KEY, chunk_frame, event_stream_frame, is_signature_valid
 from tests.gateways import RunningGateway, running_gateway
-from tests.upstreams import Behaviour, ScriptedUpstream, answer, answering, running_upstream
+from tests.upstreams import Behaviour, ScriptedUpstream, http_response, respond_always, running_upstream
 
 MODEL = "eu.anthropic.claude-sonnet-4-5-20250929-v1:0"
 HELLO: Any = [{"role": "user", "content": [{"text": "Hello"}]}]
@@ -44,11 +44,11 @@ CONVERSED = {
 }
 EVENTS = b"".join(
     (
-        frame("messageStart", {"role": "assistant"}),
-        frame("contentBlockDelta", {"delta": {"text": "Hi"}, "contentBlockIndex": 0}),
-        frame("contentBlockStop", {"contentBlockIndex": 0}),
-        frame("messageStop", {"stopReason": "end_turn"}),
-        frame("metadata", {"usage": USAGE, "metrics": {"latencyMs": 1}}),
+        event_stream_frame("messageStart", {"role": "assistant"}),
+        event_stream_frame("contentBlockDelta", {"delta": {"text": "Hi"}, "contentBlockIndex": 0}),
+        event_stream_frame("contentBlockStop", {"contentBlockIndex": 0}),
+        event_stream_frame("messageStop", {"stopReason": "end_turn"}),
+        event_stream_frame("metadata", {"usage": USAGE, "metrics": {"latencyMs": 1}}),
     )
 )
 CLAUDE: Any = {
@@ -81,7 +81,7 @@ STREAM = "application/vnd.amazon.eventstream"
 
 
 def bedrock_at(url: str, **more: Any) -> Upstream:
-    return Upstream(name="bedrock", base_url=url, family=Family.BEDROCK, provider="bedrock", **more)
+    return Upstream(name="bedrock", base_url=url, family=ApiFamily.BEDROCK, provider="bedrock", **more)
 
 
 def name_agent(request: Any, agent: str) -> None:
@@ -113,104 +113,118 @@ def running(
         running_gateway(upstream.url, folder, upstreams=[bedrock_at(upstream.url)], **options) as gateway,
     ):
         yield client_of(gateway.url, agent), upstream, gateway
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
 
 
 def test_a_conversation_is_passed_on_with_its_signature_and_recorded(tmp_path: Path) -> None:
-    with running(answering(answer(json.dumps(CONVERSED).encode())), tmp_path) as (client, upstream, _):
+    with running(respond_always(http_response(json.dumps(CONVERSED).encode())), tmp_path) as (
+        client,
+        upstream,
+        _,
+    ):
         said = client.converse(
             modelId=MODEL, system=[{"text": "Be kind."}], messages=HELLO, inferenceConfig={"maxTokens": 100}
         )
 
     assert said["output"]["message"]["content"] == [{"text": "Hi"}]
-    (heard,) = upstream.heard
+    (heard,) = upstream.requests
     assert heard.startswith(b"POST /model/eu.anthropic.claude-sonnet-4-5-20250929-v1%3A0/converse HTTP/1.1\r\n")
-    assert is_signed_well(heard)
+    assert is_signature_valid(heard)
     assert b"x-foveate" not in heard
-    (sum_,) = sums_of(tmp_path / "gateway.sqlite", "aws", 1, By.MODEL)
+    (sum_,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "aws", 1, GroupBy.MODEL)
     assert (sum_.group, sum_.calls, sum_.partial_calls) == (("aws", MODEL), 1, 0)
     assert (sum_.uncached, sum_.read, sum_.output_tokens) == (10, 1_000, 20)
     assert sum_.dollars == DOLLARS
-    assert holders(tmp_path, SECRET_KEY) == holders(tmp_path, "a-token") == []
+    assert files_containing(tmp_path, SECRET_KEY) == files_containing(tmp_path, "a-token") == []
 
 
 def test_a_signature_is_only_good_for_what_was_signed(tmp_path: Path) -> None:
     """The check that the other tests rely on."""
-    with running(answering(answer(json.dumps(CONVERSED).encode())), tmp_path) as (client, upstream, _):
+    with running(respond_always(http_response(json.dumps(CONVERSED).encode())), tmp_path) as (
+        client,
+        upstream,
+        _,
+    ):
         client.converse(modelId=MODEL, messages=HELLO)
 
-    assert is_signed_well(upstream.heard[0])
-    assert not is_signed_well(upstream.heard[0].replace(b"Hello", b"Hallo"))
-    assert not is_signed_well(upstream.heard[0].replace(b"/converse", b"/invoke"))
+    assert is_signature_valid(upstream.requests[0])
+    assert not is_signature_valid(upstream.requests[0].replace(b"Hello", b"Hallo"))
+    assert not is_signature_valid(upstream.requests[0].replace(b"/converse", b"/invoke"))
 
 
 def test_streams_come_through_in_their_frames_and_are_recorded(tmp_path: Path) -> None:
-    with running(answering(answer(EVENTS, content_type=STREAM)), tmp_path) as (client, upstream, _):
+    with running(respond_always(http_response(EVENTS, content_type=STREAM)), tmp_path) as (client, upstream, _):
         events = list(client.converse_stream(modelId=MODEL, messages=HELLO)["stream"])
 
     assert events[-1]["metadata"]["usage"]["outputTokens"] == 20
-    assert is_signed_well(upstream.heard[0])
-    (sum_,) = sums_of(tmp_path / "gateway.sqlite", "aws", 1)
+    assert is_signature_valid(upstream.requests[0])
+    (sum_,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "aws", 1)
     assert (sum_.uncached, sum_.read, sum_.output_tokens, sum_.partial_calls) == (10, 1_000, 20, 0)
     assert sum_.dollars == DOLLARS
 
 
 def test_claude_is_invoked_with_the_body_of_the_messages_api(tmp_path: Path) -> None:
-    with running(answering(answer(json.dumps(INVOKED).encode())), tmp_path) as (client, upstream, _):
+    with running(respond_always(http_response(json.dumps(INVOKED).encode())), tmp_path) as (
+        client,
+        upstream,
+        _,
+    ):
         said = client.invoke_model(modelId=MODEL, body=json.dumps(CLAUDE))
 
     assert json.loads(said["body"].read()) == INVOKED
-    assert is_signed_well(upstream.heard[0])
-    (sum_,) = sums_of(tmp_path / "gateway.sqlite", "aws", 1, By.MODEL)
+    assert is_signature_valid(upstream.requests[0])
+    (sum_,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "aws", 1, GroupBy.MODEL)
     assert (sum_.group, sum_.uncached, sum_.read, sum_.output_tokens) == (("aws", MODEL), 10, 1_000, 20)
     assert sum_.dollars == DOLLARS
 
 
 def test_claude_streams_in_chunks_of_base64(tmp_path: Path) -> None:
-    with running(answering(answer(CHUNKS, content_type=STREAM)), tmp_path) as (client, _, _):
+    with running(respond_always(http_response(CHUNKS, content_type=STREAM)), tmp_path) as (client, _, _):
         said = client.invoke_model_with_response_stream(modelId=MODEL, body=json.dumps(CLAUDE))
         events = [json.loads(event["chunk"]["bytes"]) for event in said["body"]]
 
     assert events[-1]["type"] == "message_stop"
-    (sum_,) = sums_of(tmp_path / "gateway.sqlite", "aws", 1)
+    (sum_,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "aws", 1)
     assert (sum_.uncached, sum_.read, sum_.output_tokens, sum_.partial_calls) == (10, 1_000, 20, 0)
     assert sum_.dollars == DOLLARS
 
 
 def test_an_exception_in_a_stream_leaves_a_call_that_is_not_whole(tmp_path: Path) -> None:
-    failing = EVENTS[: EVENTS.index(frame("messageStop", {"stopReason": "end_turn"}))] + frame(
-        "throttlingException", {"message": "slowly"}, kind="exception"
-    )
+    failing = EVENTS[
+        : EVENTS.index(event_stream_frame("messageStop", {"stopReason": "end_turn"}))
+    ] + event_stream_frame("throttlingException", {"message": "slowly"}, kind="exception")
     with (
-        running(answering(answer(failing, content_type=STREAM)), tmp_path) as (client, _, _),
+        running(respond_always(http_response(failing, content_type=STREAM)), tmp_path) as (client, _, _),
         pytest.raises(EventStreamError, match="slowly"),
     ):
         list(client.converse_stream(modelId=MODEL, messages=HELLO)["stream"])
 
-    (sum_,) = sums_of(tmp_path / "gateway.sqlite", "aws", 1)
+    (sum_,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "aws", 1)
     assert (sum_.calls, sum_.partial_calls) == (1, 1)
 
 
 def test_a_talk_is_one_session_and_nothing_of_it_is_edited(tmp_path: Path) -> None:
-    options = AgentOptions(compaction=True, window_tokens=3_000, fold=FoldOptions(extractive=True))
-    behave = answering(answer(json.dumps(CONVERSED).encode()))
+    options = AgentOptions(
+        compaction=True, window_tokens=3_000, compaction_options=CompactionOptions(extractive=True)
+    )
+    behave = respond_always(http_response(json.dumps(CONVERSED).encode()))
     messages: Any = list(HELLO)
     with running(behave, tmp_path, options=options) as (client, upstream, _):
         for _ in range(6):
             said = client.converse(modelId=MODEL, messages=messages)
             messages += [said["output"]["message"], {"role": "user", "content": [{"text": "word " * 1_000}]}]
 
-    assert all(map(is_signed_well, upstream.heard))
-    (session,) = sums_of(tmp_path / "gateway.sqlite", "aws", 6, By.SESSION)
+    assert all(map(is_signature_valid, upstream.requests))
+    (session,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "aws", 6, GroupBy.SESSION)
     assert session.calls == 6
 
 
 def test_a_cap_holds_what_can_be_bounded_and_refuses_the_rest(tmp_path: Path) -> None:
-    caps = [Cap(scope=Scope.AGENT, agent="aws", dollars=Decimal("0.02"))]
-    behave = answering(answer(json.dumps(CONVERSED).encode()))
+    caps = [Cap(scope=CapScope.AGENT, agent="aws", dollars=Decimal("0.02"))]
+    behave = respond_always(http_response(json.dumps(CONVERSED).encode()))
     with running(behave, tmp_path, caps=caps) as (client, upstream, _):
         client.converse(modelId=MODEL, messages=HELLO, inferenceConfig={"maxTokens": 1_000})
-        settled(tmp_path / "gateway.sqlite", 1)
+        wait_until_settled(tmp_path / "gateway.sqlite", 1)
         with pytest.raises(ClientError, match="the cap on agent aws") as over:
             client.converse(modelId=MODEL, messages=HELLO, inferenceConfig={"maxTokens": 2_000})
         with pytest.raises(ClientError, match="the cap on agent aws") as unlimited:
@@ -221,22 +235,22 @@ def test_a_cap_holds_what_can_be_bounded_and_refuses_the_rest(tmp_path: Path) ->
     for error in (over, unlimited, unread):
         assert error.value.response["Error"]["Code"] == "ServiceQuotaExceededException"
         assert error.value.response["ResponseMetadata"]["HTTPStatusCode"] == 402
-    assert len(upstream.heard) == 1
+    assert len(upstream.requests) == 1
 
 
 def test_what_is_not_read_is_passed_on_with_its_signature(tmp_path: Path) -> None:
-    with running(answering(answer(b'{"generation":"Hi"}')), tmp_path) as (client, upstream, _):
+    with running(respond_always(http_response(b'{"generation":"Hi"}')), tmp_path) as (client, upstream, _):
         client.invoke_model(modelId="meta.llama3-70b-instruct-v1:0", body=b'{"prompt":"Hello"}')
 
-    assert is_signed_well(upstream.heard[0])
+    assert is_signature_valid(upstream.requests[0])
 
 
 def test_a_provider_error_is_the_clients_own(tmp_path: Path) -> None:
-    refused = answer(
+    refused = http_response(
         b'{"message":"too many"}', status="429 Too Many Requests", x_amzn_errortype="ThrottlingException"
     )
     with (
-        running(answering(refused), tmp_path) as (client, _, _),
+        running(respond_always(refused), tmp_path) as (client, _, _),
         pytest.raises(ClientError, match="too many") as found,
     ):
         client.converse(modelId=MODEL, messages=HELLO)
@@ -245,7 +259,7 @@ def test_a_provider_error_is_the_clients_own(tmp_path: Path) -> None:
 
 
 def test_a_route_cannot_rename_the_model_of_a_signed_request(tmp_path: Path) -> None:
-    behave = answering(answer(json.dumps(CONVERSED).encode()))
+    behave = respond_always(http_response(json.dumps(CONVERSED).encode()))
     routes = [Route(models="*", upstream="bedrock", model="another")]
     with (
         running(behave, tmp_path, routes=routes) as (client, upstream, _),
@@ -253,23 +267,23 @@ def test_a_route_cannot_rename_the_model_of_a_signed_request(tmp_path: Path) -> 
     ):
         client.converse(modelId=MODEL, messages=HELLO)
 
-    assert upstream.heard == []
+    assert upstream.requests == []
 
 
 def test_with_a_key_that_the_gateway_holds_requests_go_through_the_whole_engine(tmp_path: Path) -> None:
     """A Bedrock API key signs nothing, so that breakpoints can be placed."""
-    with running_upstream(answering(answer(json.dumps(CONVERSED).encode()))) as upstream:
+    with running_upstream(respond_always(http_response(json.dumps(CONVERSED).encode()))) as upstream:
         paid = bedrock_at(upstream.url, key="bedrock-api-key-ours", replaces_keys=True)
         with running_gateway(upstream.url, tmp_path, upstreams=[paid]) as gateway:
             client: Any = client_of(gateway.url)
             client.converse(modelId=MODEL, system=[{"text": "These words are kept. " * 800}], messages=HELLO)
 
-    (heard,) = upstream.heard
+    (heard,) = upstream.requests
     assert b"\r\nauthorization: Bearer bedrock-api-key-ours\r\n" in heard
     assert b"AWS4-HMAC" not in heard
     assert b"a-token" not in heard
     assert b'"cachePoint"' in heard
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
 
 
 SIGNING: Any = {"aws_region": REGION, "replaces_keys": True}
@@ -283,17 +297,17 @@ def test_with_credentials_of_its_own_the_gateway_signs_what_it_has_edited(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     asked = {"system": [{"text": "These words are kept. " * 800}], "messages": HELLO}
     theirs = {"authorization": "AWS4-HMAC-SHA256 Credential=AKIATHEIRS", "x-amz-date": "20200101T000000Z"}
-    with running_upstream(answering(answer(json.dumps(CONVERSED).encode()))) as upstream:
+    with running_upstream(respond_always(http_response(json.dumps(CONVERSED).encode()))) as upstream:
         signing = bedrock_at(upstream.url, **SIGNING)
         with running_gateway(upstream.url, tmp_path, upstreams=[signing]) as gateway:
             answered = httpx.post(f"{gateway.url}/model/{MODEL}/{path}?a=b%3A", json=asked, headers=theirs)
 
-    (heard,) = upstream.heard
+    (heard,) = upstream.requests
     assert answered.status_code == 200
-    assert is_signed_well(heard)
+    assert is_signature_valid(heard)
     assert b"AKIATHEIRS" not in heard
     assert b'"cachePoint"' in heard
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
 
 
 def test_without_credentials_nothing_is_sent_and_nothing_is_charged(
@@ -302,8 +316,8 @@ def test_without_credentials_nothing_is_sent_and_nothing_is_charged(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    caps = [Cap(scope=Scope.AGENT, agent="default", dollars=Decimal(1))]
-    with running_upstream(answering(answer(json.dumps(CONVERSED).encode()))) as upstream:
+    caps = [Cap(scope=CapScope.AGENT, agent="default", dollars=Decimal(1))]
+    with running_upstream(respond_always(http_response(json.dumps(CONVERSED).encode()))) as upstream:
         signing = bedrock_at(upstream.url, **SIGNING)
         with running_gateway(upstream.url, tmp_path, upstreams=[signing], caps=caps) as gateway:
             answered = httpx.post(
@@ -311,7 +325,7 @@ def test_without_credentials_nothing_is_sent_and_nothing_is_charged(
                 json={"messages": HELLO, "inferenceConfig": {"maxTokens": 100}},
             )
 
-    assert (answered.status_code, upstream.heard) == (401, [])
+    assert (answered.status_code, upstream.requests) == (401, [])
     assert "no AWS credentials to sign with" in answered.json()["message"]
-    books = settled(tmp_path / "gateway.sqlite", 0)
-    assert (books.calls, books.reserved) == ([], 0)
+    books = wait_until_settled(tmp_path / "gateway.sqlite", 0)
+    assert (books.calls, books.reservations) == ([], 0)

@@ -14,16 +14,16 @@ from google import genai
 from google.genai import errors, types
 from google.genai.models import Models
 
-from foveate.cost.caps import Cap, Scope
-from foveate.cost.ledger import By
+from foveate.cost.caps import Cap, CapScope
+from foveate.cost.ledger import GroupBy
 from foveate.engine.options import AgentOptions
-from foveate.gateway.doors import Family
+from foveate.gateway.doors import ApiFamily
 from foveate.gateway.routing import Route, Upstream
-from foveate.sandbox.scripts import Call, Step
-from tests.aftermath import holders, settled, sums_of
+from foveate.sandbox.scripts import ScriptedCall, ScriptStep
+from tests.aftermath import files_containing, wait_for_agent_sums, wait_until_settled
 from tests.gateways import RunningGateway, running_gateway
-from tests.sandboxes import RunningSandbox, doing, running_sandbox
-from tests.upstreams import answer, answering, running_upstream
+from tests.sandboxes import RunningSandbox, running_sandbox, step_headers
+from tests.upstreams import http_response, respond_always, running_upstream
 
 MODEL = "gemini-2.5-flash"
 KEY = "AIzaOfATest"
@@ -40,7 +40,7 @@ READ_FILE = types.Tool(
         )
     ]
 )
-LOOKS = Step(tools=(Call(name="read_file", input={"path": "a.md"}),))
+LOOKS = ScriptStep(tools=(ScriptedCall(name="read_file", input={"path": "a.md"}),))
 ROUTE = f"/v1beta/models/{MODEL}:generateContent"
 HELLO = {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]}
 # Of gemini-2.5-flash, in dollars a token (ai.google.dev/gemini-api/docs/pricing, November 2026).
@@ -62,7 +62,7 @@ def sandbox() -> Iterator[RunningSandbox]:
 def gateway(sandbox: RunningSandbox, folder: Path) -> Iterator[RunningGateway]:
     with running_gateway(sandbox.url, folder, clock=sandbox.clock) as running:
         yield running
-    assert running.failed == []
+    assert running.failed_steps == []
 
 
 @contextmanager
@@ -77,9 +77,9 @@ def models_at(url: str, **headers: str) -> Iterator[Models]:
         yield client.models
 
 
-def config_of(step: Step | None = None, **config: Any) -> types.GenerateContentConfig:
+def config_of(step: ScriptStep | None = None, **config: Any) -> types.GenerateContentConfig:
     """A configuration of one request, which the sandbox answers by a step of its own."""
-    own = types.HttpOptions(headers=doing(step)) if step is not None else None
+    own = types.HttpOptions(headers=step_headers(step)) if step is not None else None
     return types.GenerateContentConfig(http_options=own, **config)
 
 
@@ -97,7 +97,7 @@ def test_a_request_goes_out_as_it_came(gateway: RunningGateway, sandbox: Running
     with httpx.Client(base_url=gateway.url) as client:
         answered = client.post(f"{ROUTE}?key={KEY}&prettyPrint=false", content=body)
 
-    heard = sandbox.heard[-1]
+    heard = sandbox.requests[-1]
     assert answered.status_code == 200
     assert (heard.path, heard.query, heard.body) == (ROUTE, f"key={KEY}&prettyPrint=false", body)
 
@@ -116,7 +116,7 @@ def test_a_stream_is_the_answer_that_comes_whole_and_is_booked(
     chunks = [json.loads(line[len("data: ") :]) for line in lines if line] if query else streamed.json()
     said = "".join(chunk["candidates"][0]["content"]["parts"][0]["text"] for chunk in chunks)
     assert said == whole["candidates"][0]["content"]["parts"][0]["text"]
-    (found,) = sums_of(folder / "gateway.sqlite", agent, 2)
+    (found,) = wait_for_agent_sums(folder / "gateway.sqlite", agent, 2)
     usage = whole["usageMetadata"]
     assert (found.calls, found.partial_calls, found.unknown_calls) == (2, 0, 0)
     assert found.uncached == 2 * usage["promptTokenCount"]
@@ -145,7 +145,7 @@ def test_a_loop_of_tools_is_one_session(gateway: RunningGateway, folder: Path) -
             contents.append(types.Content(role="user", parts=[part]))
 
     assert len(contents) == 6
-    (session,) = sums_of(folder / "gateway.sqlite", "looper", 3, By.SESSION)
+    (session,) = wait_for_agent_sums(folder / "gateway.sqlite", "looper", 3, GroupBy.SESSION)
     assert session.calls == 3
 
 
@@ -154,7 +154,7 @@ def test_other_first_words_are_another_session(gateway: RunningGateway, folder: 
         for text in ("One", "Two"):
             models.generate_content(model=MODEL, contents=text)
 
-    assert len(sums_of(folder / "gateway.sqlite", "two-talks", 2, By.SESSION)) == 2
+    assert len(wait_for_agent_sums(folder / "gateway.sqlite", "two-talks", 2, GroupBy.SESSION)) == 2
 
 
 @pytest.mark.parametrize("method", ["generateContent", "streamGenerateContent"])
@@ -168,7 +168,7 @@ def test_parallel_talks_with_the_same_first_words_stay_apart(
     with httpx.Client(base_url=gateway.url, headers=headers) as client:
         for turn in range(3):
             for number, contents in enumerate(talks):
-                step = doing(Step(text=f"Answer {turn} of talk {number}."))
+                step = step_headers(ScriptStep(text=f"Answer {turn} of talk {number}."))
                 said = client.post(route, json={"contents": contents}, headers=step).json()
                 chunks = said if isinstance(said, list) else [said]
                 parts = [part for chunk in chunks for part in chunk["candidates"][0]["content"]["parts"]]
@@ -176,7 +176,7 @@ def test_parallel_talks_with_the_same_first_words_stay_apart(
                 contents.append({"role": "model", "parts": [{"text": text}]})
                 contents.append({"role": "user", "parts": [{"text": "And then?"}]})
 
-    sessions = sums_of(folder / "gateway.sqlite", agent, 6, By.SESSION)
+    sessions = wait_for_agent_sums(folder / "gateway.sqlite", agent, 6, GroupBy.SESSION)
     assert sorted(session.calls for session in sessions) == [3, 3]
 
 
@@ -184,7 +184,7 @@ def test_thoughts_and_cached_tokens_are_priced_as_the_provider_bills_them(
     gateway: RunningGateway, folder: Path
 ) -> None:
     config = config_of(
-        Step(text="So.", thinking="Hm, hm."),
+        ScriptStep(text="So.", thinking="Hm, hm."),
         system_instruction="These words are kept. " * 800,
         thinking_config=types.ThinkingConfig(include_thoughts=True),
     )
@@ -199,7 +199,7 @@ def test_thoughts_and_cached_tokens_are_priced_as_the_provider_bills_them(
     read = second.cached_content_token_count or 0
     assert first.thoughts_token_count
     assert read > 2_048
-    (found,) = sums_of(folder / "gateway.sqlite", "thinker", 2, By.MODEL)
+    (found,) = wait_for_agent_sums(folder / "gateway.sqlite", "thinker", 2, GroupBy.MODEL)
     assert found.group == ("thinker", MODEL)
     prompt = (first.prompt_token_count or 0) + (second.prompt_token_count or 0)
     output = sum(
@@ -222,11 +222,11 @@ def test_tokens_are_counted_as_they_are_billed_and_models_are_listed(gateway: Ru
 
 
 def test_an_upstream_without_a_counter_is_stood_in_for(tmp_path: Path) -> None:
-    nothing = answer(
+    nothing = http_response(
         b'{"error":{"code":404,"message":"no such route","status":"NOT_FOUND"}}', status="404 Not Found"
     )
     with (
-        running_upstream(answering(nothing)) as upstream,
+        running_upstream(respond_always(nothing)) as upstream,
         running_gateway(upstream.url, tmp_path) as gateway,
         httpx.Client(base_url=gateway.url, headers={"x-goog-api-key": KEY}) as client,
     ):
@@ -239,13 +239,13 @@ def test_an_upstream_without_a_counter_is_stood_in_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("step", "status"),
     [
-        (Step(status=401), "UNAUTHENTICATED"),
-        (Step(status=429), "RESOURCE_EXHAUSTED"),
-        (Step(status=500), "INTERNAL"),
-        (Step(overloaded=True), "UNAVAILABLE"),
+        (ScriptStep(status=401), "UNAUTHENTICATED"),
+        (ScriptStep(status=429), "RESOURCE_EXHAUSTED"),
+        (ScriptStep(status=500), "INTERNAL"),
+        (ScriptStep(overloaded=True), "UNAVAILABLE"),
     ],
 )
-def test_a_providers_errors_are_the_clients_own(gateway: RunningGateway, step: Step, status: str) -> None:
+def test_a_providers_errors_are_the_clients_own(gateway: RunningGateway, step: ScriptStep, status: str) -> None:
     with models_at(gateway.url) as models:
         with pytest.raises(errors.APIError) as whole:
             models.generate_content(model=MODEL, contents="Hello", config=config_of(step))
@@ -258,14 +258,14 @@ def test_a_providers_errors_are_the_clients_own(gateway: RunningGateway, step: S
 def test_a_stream_that_breaks_off_is_charged_for_what_was_written(
     gateway: RunningGateway, folder: Path
 ) -> None:
-    config = config_of(Step(disconnect_after=3))
+    config = config_of(ScriptStep(disconnect_after=3))
     with (
         models_at(gateway.url, x_foveate_agent="broken-off") as models,
         pytest.raises((httpx2.HTTPError, errors.APIError)),
     ):
         list(models.generate_content_stream(model=MODEL, contents="Hello", config=config))
 
-    (found,) = sums_of(folder / "gateway.sqlite", "broken-off", 1)
+    (found,) = wait_for_agent_sums(folder / "gateway.sqlite", "broken-off", 1)
     assert (found.calls, found.partial_calls) == (1, 1)
 
 
@@ -279,12 +279,12 @@ def test_a_request_over_the_window_is_refused_in_googles_words(tmp_path: Path) -
         models.generate_content(model=MODEL, contents="word " * 3_000)
 
     assert (found.value.code, found.value.status) == (400, "INVALID_ARGUMENT")
-    assert sandbox.heard == []
+    assert sandbox.requests == []
 
 
 def test_a_cap_holds_a_request_to_its_limit_of_output(tmp_path: Path) -> None:
     """1,000 tokens of output are within the cap, and 2,000 are not."""
-    caps = [Cap(scope=Scope.AGENT, agent="poor", dollars=Decimal("0.003"))]
+    caps = [Cap(scope=CapScope.AGENT, agent="poor", dollars=Decimal("0.003"))]
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, caps=caps) as gateway,
@@ -301,8 +301,8 @@ def test_a_cap_holds_a_request_to_its_limit_of_output(tmp_path: Path) -> None:
             models.embed_content(model="gemini-embedding-001", contents="Hello")
 
     assert [error.value.code for error in (twice, over, unbounded)] == [402] * 3
-    assert len(sandbox.heard) == 1
-    assert settled(tmp_path / "gateway.sqlite", 1).reserved == 0
+    assert len(sandbox.requests) == 1
+    assert wait_until_settled(tmp_path / "gateway.sqlite", 1).reservations == 0
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_a_cap_holds_a_request_to_its_limit_of_output(tmp_path: Path) -> None:
 def test_a_client_without_a_limit_of_output_gets_the_one_that_a_cap_has_room_for(
     tmp_path: Path, said: dict[str, Any], sent: tuple[str, str]
 ) -> None:
-    caps = [Cap(scope=Scope.AGENT, agent="default", dollars=Decimal("0.05"))]
+    caps = [Cap(scope=CapScope.AGENT, agent="default", dollars=Decimal("0.05"))]
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, caps=caps) as gateway,
@@ -325,13 +325,13 @@ def test_a_client_without_a_limit_of_output_gets_the_one_that_a_cap_has_room_for
         answered = client.post(ROUTE, json=HELLO | said)
 
     assert answered.status_code == 200, answered.text
-    limit = json.loads(sandbox.heard[0].body)[sent[0]][sent[1]]
+    limit = json.loads(sandbox.requests[0].body)[sent[0]][sent[1]]
     assert 4_000 <= limit <= 20_000  # at $2.50 a million
 
 
 def test_a_request_without_room_for_a_limit_of_output_is_refused_and_reserves_nothing(tmp_path: Path) -> None:
     """Defect: it got 500, and what was reserved for it kept others from being made for hours."""
-    caps = [Cap(scope=Scope.TOTAL, dollars=Decimal("0.01"))]
+    caps = [Cap(scope=CapScope.TOTAL, dollars=Decimal("0.01"))]
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, caps=caps) as gateway,
@@ -359,7 +359,7 @@ def test_a_name_in_two_spellings_is_refused(tmp_path: Path, said: dict[str, Any]
     ):
         refused = client.post(ROUTE, json=HELLO | said)
 
-    assert (refused.status_code, sandbox.heard) == (400, [])
+    assert (refused.status_code, sandbox.requests) == (400, [])
 
 
 def test_the_key_is_kept_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -372,13 +372,13 @@ def test_the_key_is_kept_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     ):
         good = client.post(f"{ROUTE}?key={secret}", json=HELLO)
         client.post(ROUTE, json=HELLO, headers={"x-goog-api-key": secret})
-        settled(tmp_path / "gateway.sqlite", 2)
+        wait_until_settled(tmp_path / "gateway.sqlite", 2)
 
     assert good.status_code == 200
     assert secret not in good.text
     ours = [record for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
     assert not [record for record in ours if secret in record.getMessage()]
-    assert holders(tmp_path, secret) == []
+    assert files_containing(tmp_path, secret) == []
 
 
 def test_the_gateways_key_takes_the_place_of_the_clients_wherever_that_stands(tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_the_gateways_key_takes_the_place_of_the_clients_wherever_that_stands(tm
         google = Upstream(
             name="google",
             base_url=sandbox.url,
-            family=Family.GEMINI,
+            family=ApiFamily.GEMINI,
             provider="google",
             key="AIzaOfTheGateway",
             replaces_keys=True,
@@ -398,10 +398,10 @@ def test_the_gateways_key_takes_the_place_of_the_clients_wherever_that_stands(tm
             client.post(f"{ROUTE}?alt=json&key={KEY}", json=HELLO)
             client.post(ROUTE, json=HELLO, headers={"x-goog-api-key": KEY})
 
-    for heard in sandbox.heard:
+    for heard in sandbox.requests:
         assert heard.headers["x-goog-api-key"] == "AIzaOfTheGateway"
         assert KEY not in heard.query
-    assert sandbox.heard[0].query == "alt=json"
+    assert sandbox.requests[0].query == "alt=json"
 
 
 def test_a_route_gives_a_model_another_name_in_the_path(tmp_path: Path) -> None:
@@ -414,6 +414,6 @@ def test_a_route_gives_a_model_another_name_in_the_path(tmp_path: Path) -> None:
         found = models.generate_content(model="quick", contents="Hello")
 
     assert found.model_version == MODEL
-    assert sandbox.heard[0].path.endswith(f"/models/{MODEL}:generateContent")
-    (sum_,) = sums_of(tmp_path / "gateway.sqlite", "default", 1, By.MODEL)
+    assert sandbox.requests[0].path.endswith(f"/models/{MODEL}:generateContent")
+    (sum_,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 1, GroupBy.MODEL)
     assert sum_.group == ("default", MODEL)

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import SecretStr
 
-from foveate.sandbox.scripts import Call, Step
-from tests.aftermath import sums_of
+from foveate.sandbox.scripts import ScriptedCall, ScriptStep
+from tests.aftermath import wait_for_agent_sums
 from tests.gateways import RunningGateway, running_gateway
-from tests.sandboxes import KEY, doing, running_sandbox
+from tests.sandboxes import KEY, running_sandbox, step_headers
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
-LOOKS = doing(Step(tools=(Call(name="read_file", input={"path": "a.md"}),)))
+LOOKS = step_headers(ScriptStep(tools=(ScriptedCall(name="read_file", input={"path": "a.md"}),)))
 MODELS = ("claude-opus-5-5", "gpt-4.1", "gpt-4.1 by responses")
 
 
@@ -34,7 +34,7 @@ def gateway(folder: Path) -> Iterator[RunningGateway]:
         running_gateway(sandbox.url, folder, clock=sandbox.clock) as running,
     ):
         yield running
-    assert running.failed == []
+    assert running.failed_steps == []
 
 
 def model_of(gateway: RunningGateway, name: str, headers: dict[str, str] | None = None) -> "BaseChatModel":
@@ -114,6 +114,6 @@ def test_every_call_of_a_chain_is_booked(gateway: RunningGateway, folder: Path) 
     for name in MODELS:
         model_of(gateway, name, agent).invoke("Hello")
         list(model_of(gateway, name, agent).stream("Hello"))
-    (found,) = sums_of(folder / "gateway.sqlite", "of-a-chain", 6)
+    (found,) = wait_for_agent_sums(folder / "gateway.sqlite", "of-a-chain", 6)
 
     assert (found.calls, found.partial_calls, found.unknown_calls) == (6, 0, 0)

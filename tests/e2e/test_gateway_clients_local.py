@@ -8,8 +8,8 @@ import anthropic
 import openai
 import pytest
 
-from foveate.cost.ledger import By
-from tests.aftermath import sums_of
+from foveate.cost.ledger import GroupBy
+from tests.aftermath import wait_for_agent_sums
 from tests.gateways import RunningGateway, running_gateway
 from tests.llama import LlamaServer
 from tests.sandboxes import KEY
@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def gateway(llama_server: LlamaServer, folder: Path) -> Iterator[RunningGateway]:
     with running_gateway(llama_server.base_url, folder) as running:
         yield running
-    assert running.failed == []
+    assert running.failed_steps == []
 
 
 def test_anthropics_client_talks_with_it(gateway: RunningGateway, llama_server: LlamaServer) -> None:
@@ -70,18 +70,18 @@ async def test_their_async_clients_do_the_same(gateway: RunningGateway, llama_se
     assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == chat.choices[0].message.content
 
 
-@pytest.mark.parametrize("spoken", ["anthropic", "openai"])
+@pytest.mark.parametrize("api_format", ["anthropic", "openai"])
 def test_a_session_of_several_turns_is_one_session_and_booked_as_it_was_billed(
-    gateway: RunningGateway, llama_server: LlamaServer, folder: Path, spoken: str
+    gateway: RunningGateway, llama_server: LlamaServer, folder: Path, api_format: str
 ) -> None:
-    agent = f"talker-{spoken}"
+    agent = f"talker-{api_format}"
     headers = {"x-foveate-agent": agent}
     messages: Any = []
     read = wrote = 0
     for question in ("Name a colour.", "Name another one.", "Which was the first?"):
         messages.append({"role": "user", "content": question})
         asking: Any = {"model": llama_server.model, "max_tokens": MOST_TOKENS, "messages": messages}
-        if spoken == "anthropic":
+        if api_format == "anthropic":
             with anthropic.Anthropic(base_url=gateway.url, api_key=KEY, default_headers=headers) as claude:
                 reply: Any = claude.messages.create(**asking)
             said = reply.content[0].text
@@ -95,7 +95,7 @@ def test_a_session_of_several_turns_is_one_session_and_booked_as_it_was_billed(
             wrote += chat.usage.completion_tokens
         messages.append({"role": "assistant", "content": said})
 
-    (found,) = sums_of(folder / "gateway.sqlite", agent, 3, By.SESSION)
+    (found,) = wait_for_agent_sums(folder / "gateway.sqlite", agent, 3, GroupBy.SESSION)
     assert (found.calls, found.partial_calls) == (3, 0)
     assert found.unknown_calls == 3  # nobody sells this model, and unknown is never zero
     assert found.uncached + found.read == read

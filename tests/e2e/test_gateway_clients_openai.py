@@ -9,14 +9,14 @@ from typing import Any
 import openai
 import pytest
 
-from foveate.cost.caps import Cap, Scope
+from foveate.cost.caps import Cap, CapScope
 from foveate.engine.options import AgentOptions
-from foveate.sandbox.scripts import Call, Step
-from tests.aftermath import settled, sums_of
+from foveate.sandbox.scripts import ScriptedCall, ScriptStep
+from tests.aftermath import wait_for_agent_sums, wait_until_settled
 from tests.gateways import RunningGateway, running_gateway
 from tests.pictures import png
-from tests.sandboxes import KEY, RunningSandbox, doing, running_sandbox
-from tests.upstreams import answer, answering, running_upstream
+from tests.sandboxes import KEY, RunningSandbox, running_sandbox, step_headers
+from tests.upstreams import http_response, respond_always, running_upstream
 
 MODEL = "gpt-4.1"
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -25,7 +25,7 @@ FLAT_TOOL: Any = {"type": "function", "name": "read_file", "parameters": PARAMET
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 CHAT: Any = {"model": MODEL, "messages": HELLO}
 RESPONSE: Any = {"model": MODEL, "input": "Hello"}
-LOOKS = Step(tools=(Call(name="read_file", input={"path": "a.md"}),))
+LOOKS = ScriptStep(tools=(ScriptedCall(name="read_file", input={"path": "a.md"}),))
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def sandbox() -> Iterator[RunningSandbox]:
 def gateway(sandbox: RunningSandbox, folder: Path) -> Iterator[RunningGateway]:
     with running_gateway(sandbox.url, folder, clock=sandbox.clock) as running:
         yield running
-    assert running.failed == []
+    assert running.failed_steps == []
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_a_loop_of_tools_comes_to_its_end(client: openai.OpenAI, streams: bool) 
     results = 0
     for step in (LOOKS, LOOKS, LOOKS, None):
         asking: Any = CHAT | {"messages": messages, "tools": [TOOL]}
-        headers = doing(step) if step is not None else {}
+        headers = step_headers(step) if step is not None else {}
         if streams:
             with client.chat.completions.stream(**asking, extra_headers=headers) as stream:
                 stream.until_done()
@@ -106,10 +106,10 @@ def test_a_loop_of_tools_comes_to_its_end(client: openai.OpenAI, streams: bool) 
 def test_a_response_calls_a_tool_and_takes_its_output(client: openai.OpenAI, streams: bool) -> None:
     asking: Any = RESPONSE | {"tools": [FLAT_TOOL]}
     if streams:
-        with client.responses.stream(**asking, extra_headers=doing(LOOKS)) as stream:
+        with client.responses.stream(**asking, extra_headers=step_headers(LOOKS)) as stream:
             first: Any = stream.until_done().get_final_response()
     else:
-        first = client.responses.create(**asking, extra_headers=doing(LOOKS))
+        first = client.responses.create(**asking, extra_headers=step_headers(LOOKS))
     (call,) = first.output
     assert (call.type, json.loads(call.arguments)) == ("function_call", {"path": "a.md"})
     output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "# A"}
@@ -146,7 +146,7 @@ def test_images_are_seen_and_billed(client: openai.OpenAI, sandbox: RunningSandb
     assert seen.prompt_tokens >= plain.prompt_tokens + 85
     assert answer.usage is not None
     assert answer.usage.input_tokens >= plain.prompt_tokens + 85
-    assert picture.encode() in sandbox.heard[-1].body
+    assert picture.encode() in sandbox.requests[-1].body
 
 
 def test_tokens_are_counted_as_they_are_billed_and_models_are_listed(client: openai.OpenAI) -> None:
@@ -162,21 +162,21 @@ def test_tokens_are_counted_as_they_are_billed_and_models_are_listed(client: ope
 @pytest.mark.parametrize(
     ("step", "error"),
     [
-        (Step(status=401), openai.AuthenticationError),
-        (Step(status=403), openai.PermissionDeniedError),
-        (Step(status=429), openai.RateLimitError),
-        (Step(status=500), openai.InternalServerError),
-        (Step(overloaded=True), openai.InternalServerError),
+        (ScriptStep(status=401), openai.AuthenticationError),
+        (ScriptStep(status=403), openai.PermissionDeniedError),
+        (ScriptStep(status=429), openai.RateLimitError),
+        (ScriptStep(status=500), openai.InternalServerError),
+        (ScriptStep(overloaded=True), openai.InternalServerError),
     ],
 )
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_providers_errors_are_the_clients_own(
-    client: openai.OpenAI, step: Step, error: type[openai.APIStatusError], streams: bool
+    client: openai.OpenAI, step: ScriptStep, error: type[openai.APIStatusError], streams: bool
 ) -> None:
     with pytest.raises(error) as found:
-        client.chat.completions.create(**CHAT, stream=streams, extra_headers=doing(step))
+        client.chat.completions.create(**CHAT, stream=streams, extra_headers=step_headers(step))
     with pytest.raises(error):
-        client.responses.create(**RESPONSE, stream=streams, extra_headers=doing(step))
+        client.responses.create(**RESPONSE, stream=streams, extra_headers=step_headers(step))
 
     assert found.value.response.headers["x-foveate-request-id"]
 
@@ -185,12 +185,24 @@ def test_an_answer_that_breaks_off_is_no_answer(client: openai.OpenAI) -> None:
     """Of one that is not streamed the client is told with a status, and may try again."""
     for pieces in (0, 1):
         with pytest.raises((openai.APIConnectionError, openai.InternalServerError)):
-            client.chat.completions.create(**CHAT, extra_headers=doing(Step(disconnect_after=pieces)))
+            client.chat.completions.create(
+                **CHAT, extra_headers=step_headers(ScriptStep(disconnect_after=pieces))
+            )
     with pytest.raises(openai.APIConnectionError):
-        list(client.chat.completions.create(**CHAT, stream=True, extra_headers=doing(Step(disconnect_after=3))))
+        list(
+            client.chat.completions.create(
+                **CHAT, stream=True, extra_headers=step_headers(ScriptStep(disconnect_after=3))
+            )
+        )
     with pytest.raises(openai.APIError, match="currently overloaded"):
-        list(client.chat.completions.create(**CHAT, stream=True, extra_headers=doing(Step(fail_after=3))))
-    *_, last = client.responses.create(**RESPONSE, stream=True, extra_headers=doing(Step(fail_after=3)))
+        list(
+            client.chat.completions.create(
+                **CHAT, stream=True, extra_headers=step_headers(ScriptStep(fail_after=3))
+            )
+        )
+    *_, last = client.responses.create(
+        **RESPONSE, stream=True, extra_headers=step_headers(ScriptStep(fail_after=3))
+    )
     assert last.type == "error"
 
 
@@ -210,11 +222,11 @@ async def test_the_async_client_does_the_same(gateway: RunningGateway) -> None:
     async with openai.AsyncOpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as client:
         answer = await client.chat.completions.create(**CHAT)
         pieces = [chunk async for chunk in await client.chat.completions.create(**CHAT, stream=True)]
-        called = await client.chat.completions.create(**CHAT, tools=[TOOL], extra_headers=doing(LOOKS))
+        called = await client.chat.completions.create(**CHAT, tools=[TOOL], extra_headers=step_headers(LOOKS))
         response = await client.responses.create(**RESPONSE)
         events = [event async for event in await client.responses.create(**RESPONSE, stream=True)]
         with pytest.raises(openai.RateLimitError):
-            await client.chat.completions.create(**CHAT, extra_headers=doing(Step(status=429)))
+            await client.chat.completions.create(**CHAT, extra_headers=step_headers(ScriptStep(status=429)))
 
     said = "".join(chunk.choices[0].delta.content or "" for chunk in pieces)
     assert said == answer.choices[0].message.content == response.output_text
@@ -234,9 +246,9 @@ def test_each_answered_call_is_booked_as_it_was_billed(gateway: RunningGateway, 
         list(client.chat.completions.create(**CHAT, stream=True))
         list(client.responses.create(**RESPONSE, stream=True))
         with pytest.raises(openai.RateLimitError):
-            client.chat.completions.create(**CHAT, extra_headers=doing(Step(status=429)))
+            client.chat.completions.create(**CHAT, extra_headers=step_headers(ScriptStep(status=429)))
 
-    (found,) = sums_of(folder / "gateway.sqlite", "one-of-each", 4)
+    (found,) = wait_for_agent_sums(folder / "gateway.sqlite", "one-of-each", 4)
     assert (found.calls, found.partial_calls, found.unknown_calls) == (4, 0, 0)
     assert whole is not None
     assert response is not None
@@ -252,7 +264,7 @@ def test_embeddings_come_through_and_are_booked(tmp_path: Path) -> None:
     }
     vectors["data"] = [{"object": "embedding", "index": place, "embedding": [0.5, -0.25]} for place in range(2)]
     with (
-        running_upstream(answering(answer(json.dumps(vectors).encode()))) as upstream,
+        running_upstream(respond_always(http_response(json.dumps(vectors).encode()))) as upstream,
         running_gateway(upstream.url, tmp_path) as gateway,
         openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as client,
     ):
@@ -261,32 +273,32 @@ def test_embeddings_come_through_and_are_booked(tmp_path: Path) -> None:
         )
 
     assert [vector.embedding for vector in answered.data] == [[0.5, -0.25]] * 2
-    (found,) = sums_of(tmp_path / "gateway.sqlite", "default", 1)
+    (found,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 1)
     assert (found.calls, found.uncached, found.dollars) == (1, 2, 2 * Decimal("0.02e-6"))
 
 
 def test_a_client_tries_again_by_itself_after_the_providers_429_and_503(tmp_path: Path) -> None:
-    full = Step(status=429, retry_after_seconds=0.01)
+    full = ScriptStep(status=429, retry_after_seconds=0.01)
     with (
-        running_sandbox(full, Step(overloaded=True, retry_after_seconds=0.01)) as sandbox,
+        running_sandbox(full, ScriptStep(overloaded=True, retry_after_seconds=0.01)) as sandbox,
         running_gateway(sandbox.url, tmp_path) as gateway,
         openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=2) as client,
     ):
         answer = client.chat.completions.create(**CHAT)
         with pytest.raises(openai.RateLimitError) as limited:
-            client.with_options(max_retries=0).chat.completions.create(**CHAT, extra_headers=doing(full))
+            client.with_options(max_retries=0).chat.completions.create(**CHAT, extra_headers=step_headers(full))
 
     assert answer.choices[0].finish_reason == "stop"
-    assert len(sandbox.heard) == 4
+    assert len(sandbox.requests) == 4
     assert limited.value.response.headers["retry-after"] == "0.01"
-    assert settled(tmp_path / "gateway.sqlite", 1).whole == 1
+    assert wait_until_settled(tmp_path / "gateway.sqlite", 1).complete_calls == 1
 
 
 def test_what_is_over_the_window_is_a_bad_request_and_what_a_cap_refuses_is_not_tried_again(
     tmp_path: Path,
 ) -> None:
     narrow = AgentOptions(window_tokens=1_000)
-    caps = [Cap(scope=Scope.AGENT, agent="poor", dollars=Decimal("0.0001"))]
+    caps = [Cap(scope=CapScope.AGENT, agent="poor", dollars=Decimal("0.0001"))]
     long: Any = "word " * 3_000
     with (
         running_sandbox() as sandbox,
@@ -300,7 +312,7 @@ def test_what_is_over_the_window_is_a_bad_request_and_what_a_cap_refuses_is_not_
         with pytest.raises(openai.APIStatusError, match="the cap on agent poor") as over:
             client.chat.completions.create(**CHAT, extra_headers={"x-foveate-agent": "poor"})
 
-    assert sandbox.heard == []
+    assert sandbox.requests == []
     assert [error.value.code for error in (chat, response)] == ["context_length_exceeded"] * 2
     assert [error.value.param for error in (chat, response)] == ["messages", "input"]
     assert (over.value.status_code, over.value.code) == (402, "insufficient_quota")

@@ -13,13 +13,13 @@ from google import genai
 from google.genai import errors, types
 from google.oauth2.credentials import Credentials
 
-from foveate.cost.caps import Cap, Scope
-from foveate.cost.ledger import By
-from foveate.gateway.doors import Family
+from foveate.cost.caps import Cap, CapScope
+from foveate.cost.ledger import GroupBy
+from foveate.gateway.doors import ApiFamily
 from foveate.gateway.routing import Upstream
-from tests.aftermath import holders, sums_of
+from tests.aftermath import files_containing, wait_for_agent_sums
 from tests.gateways import RunningGateway, running_gateway
-from tests.upstreams import Behaviour, ScriptedUpstream, answer, answering, running_upstream
+from tests.upstreams import Behaviour, ScriptedUpstream, http_response, respond_always, running_upstream
 
 TOKEN = "ya29.of-a-test"
 PLACE = "projects/house/locations/europe-west1/publishers"
@@ -54,10 +54,10 @@ def running(
     behave: Behaviour, folder: Path, **options: Any
 ) -> Iterator[tuple[ScriptedUpstream, RunningGateway]]:
     with running_upstream(behave) as upstream:
-        vertex = Upstream(name="vertex", base_url=upstream.url, family=Family.VERTEX, provider="vertex")
+        vertex = Upstream(name="vertex", base_url=upstream.url, family=ApiFamily.VERTEX, provider="vertex")
         with running_gateway(upstream.url, folder, upstreams=[vertex], **options) as gateway:
             yield upstream, gateway
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
 
 
 @contextmanager
@@ -85,19 +85,19 @@ def claude_at(gateway: RunningGateway, region: str = "europe-west1") -> anthropi
 
 def test_gemini_on_vertex_is_passed_on_and_recorded(tmp_path: Path) -> None:
     with (
-        running(answering(answer(json.dumps(GEMINI).encode())), tmp_path) as (upstream, gateway),
+        running(respond_always(http_response(json.dumps(GEMINI).encode())), tmp_path) as (upstream, gateway),
         gemini_at(gateway) as client,
     ):
         found = client.models.generate_content(model="gemini-2.5-flash", contents="Hello")
 
     assert found.text == "Hi"
-    head = upstream.heard[0]
+    head = upstream.requests[0]
     assert f"/{PLACE}/google/models/gemini-2.5-flash:generateContent HTTP/1.1".encode() in head
     assert f"\r\nauthorization: Bearer {TOKEN}\r\n".encode() in head
-    (sum_,) = sums_of(tmp_path / "gateway.sqlite", "default", 1, By.MODEL)
+    (sum_,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 1, GroupBy.MODEL)
     assert (sum_.group, sum_.uncached, sum_.output_tokens) == (("default", "gemini-2.5-flash"), 10, 20)
     assert sum_.dollars == 10 * Decimal("0.3e-6") + 20 * Decimal("2.5e-6")
-    assert holders(tmp_path, TOKEN) == []
+    assert files_containing(tmp_path, TOKEN) == []
 
 
 def test_claude_on_vertex_is_passed_on_and_recorded(tmp_path: Path) -> None:
@@ -108,15 +108,15 @@ def test_claude_on_vertex_is_passed_on_and_recorded(tmp_path: Path) -> None:
         "messages": [{"role": "user", "content": "Hello"}],
     }
     with (
-        running(answering(answer(json.dumps(CLAUDE).encode())), tmp_path) as (upstream, gateway),
+        running(respond_always(http_response(json.dumps(CLAUDE).encode())), tmp_path) as (upstream, gateway),
         claude_at(gateway) as client,
     ):
         client.messages.create(**asked)
 
-    head, _, body = upstream.heard[0].partition(b"\r\n\r\n")
+    head, _, body = upstream.requests[0].partition(b"\r\n\r\n")
     assert f"POST /v1/{PLACE}/anthropic/models/{CLAUDE_MODEL}:rawPredict HTTP/1.1".encode() in head
     assert b"cache_control" not in body
-    (sum_,) = sums_of(tmp_path / "gateway.sqlite", "default", 1, By.MODEL)
+    (sum_,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 1, GroupBy.MODEL)
     assert (sum_.group, sum_.uncached, sum_.output_tokens) == (("default", CLAUDE_MODEL), 10, 20)
     assert sum_.unknown_calls == 0
 
@@ -129,20 +129,23 @@ def test_claude_on_vertex_costs_more_outside_the_global_location(
 ) -> None:
     reply = CLAUDE | {"usage": CLAUDE["usage"] | {"inference_geo": "not_available"}}
     with (
-        running(answering(answer(json.dumps(reply).encode())), tmp_path) as (_, gateway),
+        running(respond_always(http_response(json.dumps(reply).encode())), tmp_path) as (_, gateway),
         claude_at(gateway, region) as client,
     ):
         client.messages.create(
             model="claude-opus-4-8", max_tokens=100, messages=[{"role": "user", "content": "Hello"}]
         )
 
-    (sum_,) = sums_of(tmp_path / "gateway.sqlite", "default", 1)
+    (sum_,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 1)
     assert sum_.dollars == (10 * Decimal("5e-6") + 20 * Decimal("25e-6")) * Decimal(multiple)
 
 
 def test_claude_on_vertex_streams(tmp_path: Path) -> None:
     with (
-        running(answering(answer(STREAM, content_type="text/event-stream")), tmp_path) as (upstream, gateway),
+        running(respond_always(http_response(STREAM, content_type="text/event-stream")), tmp_path) as (
+            upstream,
+            gateway,
+        ),
         claude_at(gateway) as client,
         client.messages.stream(
             model=CLAUDE_MODEL, max_tokens=100, messages=[{"role": "user", "content": "Hello"}]
@@ -150,14 +153,14 @@ def test_claude_on_vertex_streams(tmp_path: Path) -> None:
     ):
         assert stream.get_final_text() == "Hi"
 
-    assert b":streamRawPredict HTTP/1.1" in upstream.heard[0]
-    (sum_,) = sums_of(tmp_path / "gateway.sqlite", "default", 1)
+    assert b":streamRawPredict HTTP/1.1" in upstream.requests[0]
+    (sum_,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 1)
     assert (sum_.uncached, sum_.output_tokens, sum_.partial_calls) == (10, 20, 0)
 
 
 def test_a_cap_holds_clients_of_vertex(tmp_path: Path) -> None:
-    caps = [Cap(scope=Scope.AGENT, agent="default", dollars=Decimal("0.001"))]
-    with running(answering(answer(b"{}")), tmp_path, caps=caps) as (upstream, gateway):
+    caps = [Cap(scope=CapScope.AGENT, agent="default", dollars=Decimal("0.001"))]
+    with running(respond_always(http_response(b"{}")), tmp_path, caps=caps) as (upstream, gateway):
         with (
             gemini_at(gateway) as client,
             pytest.raises(errors.ClientError, match="the cap on agent default") as gemini,
@@ -173,4 +176,4 @@ def test_a_cap_holds_clients_of_vertex(tmp_path: Path) -> None:
             )
 
     assert (gemini.value.code, found.value.status_code) == (402, 402)
-    assert upstream.heard == []
+    assert upstream.requests == []

@@ -17,24 +17,24 @@ import anthropic
 import openai
 import pytest
 
-from foveate.cost.caps import Cap, Scope
-from foveate.cost.ledger import Entry
+from foveate.cost.caps import Cap, CapScope
+from foveate.cost.ledger import Charge
 from foveate.engine.options import AgentOptions
 from foveate.store import open_store
 from foveate.tokens import Backend, CounterOptions
 from tests.gateways import running_gateway
 from tests.sandboxes import KEY, running_sandbox
-from tests.served import configure, serving
-from tests.tokenizers import scaled
+from tests.served import gateway_process, write_config
+from tests.tokenizers import scaled_block_tokens
 
 MODEL = "claude-opus-4-5"
 COUNT = "/v1/messages/count_tokens"
 
 
-def entries(folder: Path, name: str = "gateway.sqlite") -> list[Entry]:
-    async def read() -> list[Entry]:
+def entries(folder: Path, name: str = "gateway.sqlite") -> list[Charge]:
+    async def read() -> list[Charge]:
         async with await open_store(f"sqlite:///{folder}/{name}") as store:
-            return [entry async for entry in store.ledger.entries()]
+            return [entry async for entry in store.ledger.list_charges()]
 
     return asyncio.run(read())
 
@@ -49,14 +49,14 @@ def test_anthropics_counter_is_asked_with_the_clients_own_key_and_its_calls_are_
 ) -> None:
     options = AgentOptions(counter=CounterOptions(backend=Backend.ANTHROPIC_API))
     with (
-        running_sandbox(tokens=scaled(1.3)) as sandbox,
+        running_sandbox(tokens=scaled_block_tokens(1.3)) as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
         anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
     ):
         ask(client)
         ask(client)  # the same is asked for once
 
-    counts = [heard for heard in sandbox.heard if heard.path == COUNT]
+    counts = [heard for heard in sandbox.requests if heard.path == COUNT]
     assert [heard.headers["authorization"] for heard in counts] == [f"Bearer {KEY}"]
     booked = entries(tmp_path)
     main = [entry for entry in booked if entry.call.category == "main"]
@@ -72,15 +72,15 @@ def test_by_default_the_provider_is_asked_only_where_a_refusal_hangs_on_an_estim
     text = "The parser reads src/part.py line by line, and then it stops. " * 90
     narrow = AgentOptions(window_tokens=1_200)
     offline = AgentOptions(window_tokens=1_200, counter=CounterOptions(backend=Backend.OFFLINE))
-    with running_sandbox(tokens=scaled(0.7)) as sandbox:
+    with running_sandbox(tokens=scaled_block_tokens(0.7)) as sandbox:
         with (
             running_gateway(sandbox.url, tmp_path, options=narrow) as gateway,
             anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
         ):
             ask(client)
-            unasked = [heard.path for heard in sandbox.heard]
+            unasked = [heard.path for heard in sandbox.requests]
             ask(client, text)  # an estimate would not let it through
-        asked = [heard.path for heard in sandbox.heard]
+        asked = [heard.path for heard in sandbox.requests]
         with (
             running_gateway(sandbox.url, tmp_path / "..", options=offline) as gateway,
             anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
@@ -90,7 +90,7 @@ def test_by_default_the_provider_is_asked_only_where_a_refusal_hangs_on_an_estim
 
     assert unasked == ["/v1/messages"]
     assert asked == ["/v1/messages", COUNT, "/v1/messages"]
-    assert len(sandbox.heard) == 3
+    assert len(sandbox.requests) == 3
 
 
 def test_a_key_that_is_refused_is_the_trouble_of_who_shows_it(tmp_path: Path) -> None:
@@ -109,10 +109,10 @@ def test_a_key_that_is_refused_is_the_trouble_of_who_shows_it(tmp_path: Path) ->
             with pytest.raises(urllib.error.HTTPError, match="401") as refused:
                 urllib.request.urlopen(keyless)
             refused.value.close()
-        sandbox.heard.clear()
+        sandbox.requests.clear()
         ask(client)
 
-    assert [heard.path for heard in sandbox.heard] == [COUNT, "/v1/messages"]
+    assert [heard.path for heard in sandbox.requests] == [COUNT, "/v1/messages"]
 
 
 def hello(number: int) -> dict[str, str]:
@@ -219,7 +219,7 @@ def test_without_the_counter_nothing_is_counted_the_window_is_left_to_the_provid
     tmp_path: Path,
 ) -> None:
     options = AgentOptions(token_counter=False, window_tokens=100)
-    caps = [Cap(scope=Scope.AGENT, agent="poor", dollars=Decimal(100))]
+    caps = [Cap(scope=CapScope.AGENT, agent="poor", dollars=Decimal(100))]
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options, caps=caps) as gateway,
@@ -230,11 +230,11 @@ def test_without_the_counter_nothing_is_counted_the_window_is_left_to_the_provid
             ask(client, extra_headers={"x-foveate-agent": "poor"})
 
     assert refused.value.status_code == 402
-    assert [heard.path for heard in sandbox.heard] == ["/v1/messages"]
-    assert b"cache_control" in sandbox.heard[0].body  # what a cache saves needs no number to be told
+    assert [heard.path for heard in sandbox.requests] == ["/v1/messages"]
+    assert b"cache_control" in sandbox.requests[0].body  # what a cache saves needs no number to be told
     booked = entries(tmp_path)
     assert [entry.estimated_input_tokens for entry in booked] == [None]
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
 
 
 @pytest.mark.process
@@ -243,19 +243,19 @@ def test_another_counter_counts_from_the_next_request_on(tmp_path: Path) -> None
     told = "context_optimization: {{token_counter: {{{0}}}}}\n"
     said_in_turn = ("backend: tiktoken", "backend: anthropic_api", "backend: endpoint", "enabled: false")
     with running_sandbox() as sandbox:
-        configure(config, sandbox.url)
+        write_config(config, sandbox.url)
         with (
-            serving(tmp_path, "--config", str(config)) as served,
+            gateway_process(tmp_path, "--config", str(config)) as served,
             anthropic.Anthropic(base_url=served.url, api_key=KEY, max_retries=0) as client,
         ):
             heard: list[list[str]] = []
             # One after the other: what a request behind its answer still asks for must hide no change.
             for number in range(5):
                 for said in said_in_turn:
-                    configure(config, sandbox.url, told.format(said))
-                    sandbox.heard.clear()
+                    write_config(config, sandbox.url, told.format(said))
+                    sandbox.requests.clear()
                     ask(client, f"Hello {number} with {said}")
-                    heard.append([one.path for one in sandbox.heard])
+                    heard.append([one.path for one in sandbox.requests])
 
     # The third asks for what it may not have, so that the second still holds.
     each = [["/v1/messages"], [COUNT, "/v1/messages"], [COUNT, "/v1/messages"], ["/v1/messages"]]

@@ -16,10 +16,10 @@ import anthropic
 import openai
 import pytest
 
-from foveate.cost.caps import Cap, Scope
-from foveate.cost.ledger import By, Sum
+from foveate.cost.caps import Cap, CapScope
+from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import FoldOptions
+from foveate.fold.cuts import CompactionOptions
 from foveate.store import open_store
 from tests.e2e.test_gateway_sessions import SYSTEM, TOOLS, turns
 from tests.gateways import running_gateway
@@ -30,10 +30,10 @@ COUNT = "/v1/messages/count_tokens"
 LONG: Any = [{"role": "user", "content": "word " * 4_000}]
 
 
-def booked(folder: Path, *by: By) -> Sequence[Sum]:
-    async def read() -> Sequence[Sum]:
+def booked(folder: Path, *by: GroupBy) -> Sequence[ChargeTotal]:
+    async def read() -> Sequence[ChargeTotal]:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-            return await store.ledger.sums(by)
+            return await store.ledger.sum_charges(by)
 
     return asyncio.run(read())
 
@@ -56,13 +56,15 @@ def test_official_clients_count_through_the_gateway_what_their_provider_counts(t
     assert counted.parse() == expected
     assert "x-foveate-count" not in counted.headers
     assert response == expected_response
-    assert gateway.failed == []
-    counting = {one.group[0]: one for one in booked(tmp_path, By.CATEGORY)}["counting"]
+    assert gateway.failed_steps == []
+    counting = {one.group[0]: one for one in booked(tmp_path, GroupBy.CATEGORY)}["counting"]
     assert (counting.calls, counting.unknown_calls, counting.dollars) == (2, 0, Decimal(0))
 
 
 def test_a_count_is_of_the_folded_history_that_would_be_sent_and_leaves_no_trace(tmp_path: Path) -> None:
-    options = AgentOptions(compaction=True, window_tokens=12_000, fold=FoldOptions(extractive=True))
+    options = AgentOptions(
+        compaction=True, window_tokens=12_000, compaction_options=CompactionOptions(extractive=True)
+    )
     messages = last_messages()
     with running_sandbox() as sandbox:
         with (
@@ -76,7 +78,7 @@ def test_a_count_is_of_the_folded_history_that_would_be_sent_and_leaves_no_trace
             anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
         ):
             counted = client.messages.count_tokens(model=MODEL, system=SYSTEM, tools=TOOLS, messages=messages)
-        sent = json.loads(sandbox.heard[-1].body)
+        sent = json.loads(sandbox.requests[-1].body)
         after = rows(tmp_path)
         with anthropic.Anthropic(base_url=sandbox.url, api_key=KEY, max_retries=0) as direct:
             whole = direct.messages.count_tokens(model=MODEL, system=SYSTEM, tools=TOOLS, messages=messages)
@@ -85,7 +87,7 @@ def test_a_count_is_of_the_folded_history_that_would_be_sent_and_leaves_no_trace
     assert counted.input_tokens < 12_000 < whole.input_tokens
     assert counted.input_tokens <= max(bill.inputs) * 1.2
     assert before == after
-    assert asked.failed == gateway.failed == []
+    assert asked.failed_steps == gateway.failed_steps == []
 
 
 def last_messages() -> list[Any]:
@@ -110,8 +112,8 @@ def rows(folder: Path) -> tuple[object, ...]:
 
     async def read() -> tuple[object, ...]:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-            folds = await store.journal.listed(limit=1000)
-            sessions = [await store.turns.session(fold.session_id) for fold in folds]
+            folds = await store.compactions.list_compactions(limit=1000)
+            sessions = [await store.sessions.get_session(fold.session_id) for fold in folds]
             return tuple(folds), tuple(sessions)
 
     return asyncio.run(read())
@@ -128,7 +130,7 @@ def test_a_count_makes_no_session_and_gives_tools_no_order(tmp_path: Path) -> No
         until_booked(tmp_path, "counting")
         session = asyncio.run(session_of(tmp_path, "counting"))
         client.messages.create(model=MODEL, max_tokens=50, messages=hello, tools=TOOLS)
-        sent = [tool["name"] for tool in json.loads(sandbox.heard[-1].body)["tools"]]
+        sent = [tool["name"] for tool in json.loads(sandbox.requests[-1].body)["tools"]]
 
     assert session is None
     assert sent == [tool["name"] for tool in TOOLS]
@@ -157,7 +159,7 @@ def test_a_count_is_booked_in_the_session_that_it_is_of_and_in_none_if_that_has_
         client.messages.count_tokens(model=MODEL, messages=more)
 
     by_session: dict[str, dict[str, int]] = {}
-    for one in booked(tmp_path, By.SESSION, By.CATEGORY):
+    for one in booked(tmp_path, GroupBy.SESSION, GroupBy.CATEGORY):
         session, category = one.group
         by_session.setdefault(session, {})[category] = one.calls
     assert by_session.pop("") == {"counting": 1}
@@ -166,7 +168,7 @@ def test_a_count_is_booked_in_the_session_that_it_is_of_and_in_none_if_that_has_
 
 def until_booked(folder: Path, category: str) -> None:
     deadline = time.monotonic() + 10
-    while category not in {one.group[0] for one in booked(folder, By.CATEGORY)}:
+    while category not in {one.group[0] for one in booked(folder, GroupBy.CATEGORY)}:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -174,14 +176,14 @@ def until_booked(folder: Path, category: str) -> None:
 async def session_of(folder: Path, category: str) -> object:
     """The session that the first such call in the ledger names, if it is kept."""
     async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-        async for entry in store.ledger.entries():
+        async for entry in store.ledger.list_charges():
             if entry.call.category == category:
-                return await store.turns.session(entry.call.session_id)
+                return await store.sessions.get_session(entry.call.session_id)
         return None
 
 
 def test_what_would_be_refused_is_counted_nevertheless_and_no_cap_is_held_against_it(tmp_path: Path) -> None:
-    caps = [Cap(scope=Scope.CALL, dollars=Decimal("0.0000001"))]
+    caps = [Cap(scope=CapScope.CALL, dollars=Decimal("0.0000001"))]
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, options=AgentOptions(window_tokens=1_000), caps=caps) as gateway,
@@ -190,7 +192,7 @@ def test_what_would_be_refused_is_counted_nevertheless_and_no_cap_is_held_agains
         counted = client.messages.count_tokens(model=MODEL, messages=LONG)
 
     assert counted.input_tokens > 3_000
-    assert [ask.path for ask in sandbox.heard] == [COUNT]
+    assert [ask.path for ask in sandbox.requests] == [COUNT]
 
 
 @contextmanager

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from foveate.cost.caps import Cap, Scope
+from foveate.cost.caps import Cap, CapScope
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import FoldOptions
+from foveate.fold.cuts import CompactionOptions
 from tests.gateways import RunningGateway, running_gateway
-from tests.odd_requests import GOOD, HUGE, nearly_right
-from tests.raw_http import Heard, message, post, sent
-from tests.upstreams import ScriptedUpstream, answer, answering, claude_reply, running_upstream
+from tests.odd_requests import HUGE_REQUESTS, VALID_REQUESTS, malformed_requests
+from tests.raw_http import RawResponse, build_post, claude_request, send_raw
+from tests.upstreams import ScriptedUpstream, claude_response, http_response, respond_always, running_upstream
 
 SECRET = "sk-nobody-may-read-this-4712"
 EXAMPLES = int(os.environ.get("FOVEATE_FUZZ_EXAMPLES", "60"))
@@ -34,62 +34,64 @@ fuzzed = settings(
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[ScriptedUpstream]:
     """A provider that takes everything."""
-    with running_upstream(answering(answer(claude_reply("Well")))) as running:
+    with running_upstream(respond_always(http_response(claude_response("Well")))) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def gateway(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
     """A gateway with all mechanisms on."""
-    options = AgentOptions(compaction=True, fold=FoldOptions(extractive=True))
+    options = AgentOptions(compaction=True, compaction_options=CompactionOptions(extractive=True))
     folder = tmp_path_factory.mktemp("gateway")
     with running_gateway(upstream.url, folder, options=options) as running:
         yield running
 
 
-def check(gateway: RunningGateway, request: bytes) -> Heard:
+def check(gateway: RunningGateway, request: bytes) -> RawResponse:
     """What a request is answered; nothing is wrong with the gateway before or after it."""
-    gateway.failed.clear()
-    found = sent(gateway.url, request, timeout_seconds=20)
-    after = sent(gateway.url, message(SECRET))
+    gateway.failed_steps.clear()
+    found = send_raw(gateway.url, request, timeout_seconds=20)
+    after = send_raw(gateway.url, claude_request(SECRET))
 
-    assert found.is_whole
+    assert found.is_complete
     assert 200 <= found.status < 500
-    assert [problem for problem in gateway.failed if not problem.reason.startswith("MalformedRequest")] == []
+    assert [
+        problem for problem in gateway.failed_steps if not problem.reason.startswith("MalformedRequest")
+    ] == []
     assert (after.status, b"Well" in after.body) == (200, True)
     return found
 
 
-@given(request=nearly_right())
+@given(request=malformed_requests())
 @fuzzed
 def test_what_is_nearly_right_is_answered(gateway: RunningGateway, request: tuple[str, bytes]) -> None:
     path, body = request
-    check(gateway, post(path, body, **KEYS))
+    check(gateway, build_post(path, body, **KEYS))
 
 
 def test_for_a_limit_longer_than_the_window_nothing_is_folded(
     gateway: RunningGateway, upstream: ScriptedUpstream
 ) -> None:
     """Defect: folds were tried and paid for, while the client waited, where no fold could help."""
-    upstream.heard.clear()
-    body = json.dumps(GOOD["/v1/chat/completions"] | {"max_tokens": 2**31}).encode()
-    found = sent(gateway.url, post("/v1/chat/completions", body, **KEYS))
+    upstream.requests.clear()
+    body = json.dumps(VALID_REQUESTS["/v1/chat/completions"] | {"max_tokens": 2**31}).encode()
+    found = send_raw(gateway.url, build_post("/v1/chat/completions", body, **KEYS))
 
     assert found.status == 200  # whether the limit is too high is the provider's to say
-    assert len(upstream.heard) == 1
+    assert len(upstream.requests) == 1
 
 
-@pytest.mark.parametrize("name", HUGE)
+@pytest.mark.parametrize("name", HUGE_REQUESTS)
 def test_what_is_huge_is_answered_in_time(gateway: RunningGateway, name: str) -> None:
-    path, body = HUGE[name]
+    path, body = HUGE_REQUESTS[name]
     started = time.process_time()
-    check(gateway, post(path, body, **KEYS))
+    check(gateway, build_post(path, body, **KEYS))
 
     assert time.process_time() - started < 10
 
 
 @given(
-    path=st.sampled_from(sorted(GOOD)),
+    path=st.sampled_from(sorted(VALID_REQUESTS)),
     body=st.binary(max_size=300) | st.text(max_size=100).map(lambda said: said.encode("utf-8", "replace")),
     encoding=st.sampled_from(
         ("", "gzip", "deflate", "br", "zstd", "gzip, gzip", "identity", "x", "gzip,,", "\xff")
@@ -102,19 +104,19 @@ def test_any_bytes_are_answered_however_they_say_they_are_packed(
 ) -> None:
     if is_packed:
         body = gzip.compress(body) if "gzip" in encoding else zlib.compress(body)
-    check(gateway, post(path, body, **KEYS, content_encoding=encoding))
+    check(gateway, build_post(path, body, **KEYS, content_encoding=encoding))
 
 
 @pytest.fixture(scope="module")
 def capped(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
     """A gateway under a cap that has room for nothing."""
-    caps = [Cap(scope=Scope.CALL, dollars=Decimal("1e-9"))]
+    caps = [Cap(scope=CapScope.CALL, dollars=Decimal("1e-9"))]
     with running_gateway(upstream.url, tmp_path_factory.mktemp("capped"), caps=caps) as running:
         yield running
 
 
 @given(
-    request=nearly_right(),
+    request=malformed_requests(),
     path=st.sampled_from(
         ("", "/", "/v1/../v1/messages", "/v1/completions", "//v1//messages//", "/v1/messages%2F")
     ),
@@ -127,13 +129,15 @@ def test_nothing_that_could_cost_goes_round_a_cap(
     own, body = request
     assume(not (path or own).endswith("count_tokens"))  # which is free
     assume(own != "/v1/embeddings" or b'"Hello"' in body)  # as are vectors of nothing
-    upstream.heard.clear()
-    found = sent(capped.url, post(path or own, body, **KEYS, content_encoding=encoding), timeout_seconds=20)
+    upstream.requests.clear()
+    found = send_raw(
+        capped.url, build_post(path or own, body, **KEYS, content_encoding=encoding), timeout_seconds=20
+    )
 
     assert found.status in (402, 400)  # it may be too long as well
     assert found.headers["x-should-retry"] == "false"
     assert json.loads(found.body)["error"]["message"]
-    assert upstream.heard == []
+    assert upstream.requests == []
 
 
 NAMES = st.sampled_from(
@@ -150,7 +154,7 @@ VALUES = st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_c
 def test_any_headers_are_answered(gateway: RunningGateway, headers: list[tuple[str, str]]) -> None:
     path = "/v1/messages"
     lines = "".join(f"{name}: {said}\r\n" for name, said in headers).encode("latin-1")
-    request = post(path, json.dumps(GOOD[path]).encode(), **KEYS)
+    request = build_post(path, json.dumps(VALID_REQUESTS[path]).encode(), **KEYS)
     check(gateway, request.replace(b"\r\n", b"\r\n" + lines, 1))
 
 
@@ -174,16 +178,16 @@ def test_any_method_on_any_path_reaches_the_provider_as_it_came_or_is_refused(
 ) -> None:
     """Defect: paths were sent on without their escapes, so that a name with a slash in it was another one."""
     target = f"/own/{'/'.join(pieces)}{query}"
-    upstream.heard.clear()
-    found = sent(
-        gateway.url, post(target, b"", **KEYS).replace(b"POST", method.encode(), 1), timeout_seconds=20
+    upstream.requests.clear()
+    found = send_raw(
+        gateway.url, build_post(target, b"", **KEYS).replace(b"POST", method.encode(), 1), timeout_seconds=20
     )
-    lines = [head.partition(b"\r\n")[0] for head in upstream.heard]
-    after = sent(gateway.url, message(SECRET))
+    lines = [head.partition(b"\r\n")[0] for head in upstream.requests]
+    after = send_raw(gateway.url, claude_request(SECRET))
     refused = 405 if method not in FORWARDED else 400 if not {"..", ".", "%2e%2e"}.isdisjoint(pieces) else None
 
     assert found.status == (refused or 200)
-    assert found.is_whole or method == "HEAD"
+    assert found.is_complete or method == "HEAD"
     assert lines == ([] if refused else [f"{method} {target} HTTP/1.1".encode()])
     assert after.status == 200
 
@@ -195,8 +199,8 @@ def test_any_method_on_any_path_reaches_the_provider_as_it_came_or_is_refused(
 def test_odd_targets_lead_to_the_provider_and_nowhere_else(
     gateway: RunningGateway, upstream: ScriptedUpstream, method: str, target: str
 ) -> None:
-    upstream.heard.clear()
-    found = sent(gateway.url, post(target, b"", **KEYS).replace(b"POST", method.encode(), 1))
+    upstream.requests.clear()
+    found = send_raw(gateway.url, build_post(target, b"", **KEYS).replace(b"POST", method.encode(), 1))
 
     assert found.status < 500
-    assert all(b"\r\nhost: 127.0.0.1:" in head for head in upstream.heard)
+    assert all(b"\r\nhost: 127.0.0.1:" in head for head in upstream.requests)

@@ -12,22 +12,22 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from foveate.engine.embeddings import embeddings_asked
+from foveate.engine.embeddings import read_embeddings_request
 from foveate.engine.options import AgentOptions
 from foveate.errors import FoveateError
-from foveate.fold.cuts import FoldOptions
-from foveate.gateway.doors import Asks, Door, door_of, meant_path
+from foveate.fold.cuts import CompactionOptions
+from foveate.gateway.doors import Endpoint, Operation, canonicalize_path, match_endpoint
 from foveate.gateway.routing import Route, ThreadMode
 from foveate.values import Format
 from tests.conftest import recorded_data
-from tests.odd_requests import GOOD
-from tests.raw_http import post, sent
+from tests.odd_requests import VALID_REQUESTS
+from tests.raw_http import build_post, send_raw
 from tests.support.fuzz_harness import FuzzedGateway, fuzzed_gateway
-from tests.support.fuzz_requests import BUILT_IN, FuzzedRequest, Seed, recorded_seeds, requests
+from tests.support.fuzz_requests import BUILT_IN, FuzzedRequest, Seed, fuzzed_requests, recorded_seeds
 from tests.support.fuzz_responses import stream_body
 from tests.support.mutated_json import parse
-from tests.support.response_seeds import STREAMED, WHOLE
-from tests.upstreams import Gone, Talk, answer
+from tests.support.response_seeds import COMPLETE, STREAMED
+from tests.upstreams import ConnectionClosed, UpstreamConnection, http_response
 
 EXAMPLES = int(os.environ.get("FOVEATE_FUZZ_EXAMPLES", "10"))
 fuzzed = settings(
@@ -48,9 +48,9 @@ def _seeds() -> Sequence[Seed]:
     return [*BUILT_IN, *(recorded_seeds(folder) if folder is not None else ())]
 
 
-def _door(path: str) -> Door:
+def _door(path: str) -> Endpoint:
     headers = {"anthropic-version": "2023-06-01"} if path.startswith("/v1/mess") else {}
-    return door_of("POST", meant_path(path.partition("?")[0]), headers)
+    return match_endpoint("POST", canonicalize_path(path.partition("?")[0]), headers)
 
 
 def _response(request: bytes) -> bytes:
@@ -58,31 +58,33 @@ def _response(request: bytes) -> bytes:
     line, _, rest = request.partition(b"\r\n")
     # OpenAI's upstream has the version in its address, and the path of Azure's is the client's own.
     door = _door(line.split(b" ")[1].decode("latin-1"))
-    if door.asks is Asks.EMBEDDINGS:
-        return answer(json.dumps(WHOLE["embeddings"]).encode())
-    if door.asks is Asks.COUNT:
-        return answer(b'{"input_tokens": 9, "totalTokens": 9}')
-    name = _NAMES.get(door.spoken) if door.spoken is not None else None
-    if name is None or door.asks is Asks.OTHER:
-        return answer(b'{"object": "something"}')
-    if door.streams or (b'"stream":true' in rest.replace(b" ", b"") and name not in ("gemini", "bedrock")):
+    if door.operation is Operation.EMBEDDINGS:
+        return http_response(json.dumps(COMPLETE["embeddings"]).encode())
+    if door.operation is Operation.COUNT_TOKENS:
+        return http_response(b'{"input_tokens": 9, "totalTokens": 9}')
+    name = _NAMES.get(door.api_format) if door.api_format is not None else None
+    if name is None or door.operation is Operation.OTHER:
+        return http_response(b'{"object": "something"}')
+    if door.is_streaming or (b'"stream":true' in rest.replace(b" ", b"") and name not in ("gemini", "bedrock")):
         events = [one if isinstance(one, str) else parse(json.dumps(one)) for one in STREAMED[name]]
         kind = "application/vnd.amazon.eventstream" if name == "bedrock" else "text/event-stream"
-        return answer(stream_body(name, events), content_type=kind)
-    return answer(json.dumps(WHOLE[name]).encode())
+        return http_response(stream_body(name, events), content_type=kind)
+    return http_response(json.dumps(COMPLETE[name]).encode())
 
 
-def _answer_all(talk: Talk) -> None:
+def _answer_all(talk: UpstreamConnection) -> None:
     while True:
         try:
-            talk.say(_response(talk.ask()))
-        except Gone:
+            talk.send(_response(talk.read_request()))
+        except ConnectionClosed:
             return
 
 
 _GATEWAYS = {
     "plain": AgentOptions(prompt_cache=False),
-    "full": AgentOptions(compaction=True, fold=FoldOptions(extractive=True), replace_breakpoints=True),
+    "full": AgentOptions(
+        compaction=True, compaction_options=CompactionOptions(extractive=True), replace_breakpoints=True
+    ),
     "routed": AgentOptions(),
 }
 _ROUTES = [
@@ -107,10 +109,10 @@ def gateway(
         yield running
 
 
-_BODY = json.dumps(GOOD["/v1/messages"]).encode()
+_BODY = json.dumps(VALID_REQUESTS["/v1/messages"]).encode()
 LAST = FuzzedRequest(
     path="/v1/messages",
-    wire=post("/v1/messages", _BODY, x_api_key="sk-x", x_foveate_agent="last"),
+    wire=build_post("/v1/messages", _BODY, x_api_key="sk-x", x_foveate_agent="last"),
     body=_BODY,
     packed=_BODY,
     is_complete=True,
@@ -118,7 +120,7 @@ LAST = FuzzedRequest(
 
 
 @pytest.mark.slow
-@given(asked=st.lists(requests(_seeds(), lambda: f"fuzz-{next(_NUMBERS)}"), min_size=1, max_size=5))
+@given(asked=st.lists(fuzzed_requests(_seeds(), lambda: f"fuzz-{next(_NUMBERS)}"), min_size=1, max_size=5))
 @fuzzed
 def test_any_request_is_answered_forwarded_unchanged_unless_edited_and_charged_once(
     gateway: FuzzedGateway, asked: list[FuzzedRequest]
@@ -136,11 +138,11 @@ def test_any_request_is_answered_forwarded_unchanged_unless_edited_and_charged_o
 
 def _relay(gateway: FuzzedGateway, request: FuzzedRequest) -> bool:
     """Send a request, check what becomes of it, and tell whether the call is charged."""
-    gateway.gateway.failed.clear()
-    gateway.upstream.heard.clear()
+    gateway.gateway.failed_steps.clear()
+    gateway.upstream.requests.clear()
     # Nobody waits for the rest of a body that is cut off.
-    found = sent(gateway.gateway.url, request.wire, timeout_seconds=20, ends=not request.is_complete)
-    problems = list(gateway.gateway.failed)
+    found = send_raw(gateway.gateway.url, request.wire, timeout_seconds=20, ends=not request.is_complete)
+    problems = list(gateway.gateway.failed_steps)
     forwarded = [body for head, body in _heard(gateway) if not _counts(head, request)]
     event(f"status {found.status}, forwarded: {len(forwarded)}")
 
@@ -160,7 +162,7 @@ def _relay(gateway: FuzzedGateway, request: FuzzedRequest) -> bool:
 
 
 def _heard(gateway: FuzzedGateway) -> list[tuple[bytes, bytes]]:
-    parts = [heard.partition(b"\r\n\r\n") for heard in gateway.upstream.heard]
+    parts = [heard.partition(b"\r\n\r\n") for heard in gateway.upstream.requests]
     return [(head, body) for head, _, body in parts]
 
 
@@ -174,7 +176,7 @@ def _check_forwarded(gateway: FuzzedGateway, request: FuzzedRequest, forwarded: 
         return
     before, after = (json.loads(data.decode("utf-8-sig", "replace")) for data in (request.body, forwarded))
     if not gateway.edits:
-        assert _door(request.path).spoken is Format.CHAT
+        assert _door(request.path).api_format is Format.CHAT
         assert after.pop("stream_options")["include_usage"] is True
         before.pop("stream_options", None)
         assert before == after
@@ -182,10 +184,10 @@ def _check_forwarded(gateway: FuzzedGateway, request: FuzzedRequest, forwarded: 
 
 
 def _is_charged(request: FuzzedRequest, forwarded: bytes, *, is_read: bool) -> bool:
-    asks = _door(request.path).asks
-    if asks is Asks.EMBEDDINGS:
+    asks = _door(request.path).operation
+    if asks is Operation.EMBEDDINGS:
         try:
-            embeddings_asked(forwarded)
+            read_embeddings_request(forwarded)
         except FoveateError:
             return False
-    return asks in (Asks.ANSWER, Asks.EMBEDDINGS) and is_read
+    return asks in (Operation.GENERATE, Operation.EMBEDDINGS) and is_read

@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from foveate.engine.options import AgentOptions
-from foveate.gateway.asks import REQUEST_ID
-from tests.raw_http import post, sent
+from foveate.gateway.asks import REQUEST_ID_HEADER
+from tests.raw_http import build_post, send_raw
 from tests.support.fuzz_harness import FuzzedGateway, fuzzed_gateway
-from tests.support.fuzz_responses import Response, made_response, plans, stock_response
-from tests.support.response_seeds import STREAMED, WHOLE
-from tests.upstreams import Gone, Talk
+from tests.support.fuzz_responses import FuzzedResponse, build_response, response_plans, valid_response
+from tests.support.response_seeds import COMPLETE, STREAMED
+from tests.upstreams import ConnectionClosed, UpstreamConnection
 
 EXAMPLES = int(os.environ.get("FOVEATE_FUZZ_EXAMPLES", "10"))
 fuzzed = settings(
@@ -44,16 +44,16 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 class _Answering:
     """Gives every request the current response."""
 
-    response: Response
+    response: FuzzedResponse
 
-    def __call__(self, talk: Talk) -> None:
+    def __call__(self, talk: UpstreamConnection) -> None:
         while True:
             try:
-                talk.ask()
-            except Gone:
+                talk.read_request()
+            except ConnectionClosed:
                 return
             response = self.response  # once it is sent, the next one may be set
-            talk.say(*response.pieces)
+            talk.send(*response.pieces)
             if response.closes:
                 return
 
@@ -80,13 +80,13 @@ def _request(api_format: str, *, streams: bool) -> bytes:
         if api_format == "chat":  # without it the gateway asks for usage itself, and takes it out again
             body |= {"stream_options": {"include_usage": True}}
     headers = {"content_type": "application/json", "x_foveate_agent": f"fuzz-{next(_NUMBERS)}"}
-    return post(path, json.dumps(body).encode(), authorization="Bearer sk-x", **headers)
+    return build_post(path, json.dumps(body).encode(), authorization="Bearer sk-x", **headers)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("api_format", "streams"),
-    [*((name, False) for name in WHOLE), *((name, True) for name in STREAMED)],
+    [*((name, False) for name in COMPLETE), *((name, True) for name in STREAMED)],
 )
 @given(data=st.data())
 @fuzzed
@@ -94,10 +94,10 @@ def test_any_response_reaches_the_client_unchanged_or_as_an_error_and_is_charged
     gateway: FuzzedGateway, answering: _Answering, api_format: str, streams: bool, data: st.DataObject
 ) -> None:
     responses = data.draw(
-        st.lists(plans(api_format, streams=streams).map(made_response), min_size=1, max_size=5)
+        st.lists(response_plans(api_format, streams=streams).map(build_response), min_size=1, max_size=5)
     )
     # Charges are recorded in their order: once the last one is there, no other can still come.
-    last = stock_response(api_format)
+    last = valid_response(api_format)
     charged = [
         _relay(gateway, answering, response, _request(api_format, streams=streams))
         for response in (*responses, last)
@@ -105,7 +105,7 @@ def test_any_response_reaches_the_client_unchanged_or_as_an_error_and_is_charged
     rows = gateway.new_rows(sum(charged))
 
     assert gateway.take_faults() == []
-    assert gateway.gateway.failed == []
+    assert gateway.gateway.failed_steps == []
     # An error is charged as well, if it reports usage.
     assert sum(charged) <= len(rows) <= len(charged)
     for row in rows:
@@ -113,20 +113,20 @@ def test_any_response_reaches_the_client_unchanged_or_as_an_error_and_is_charged
         assert row.picodollars is None or row.picodollars > 0
 
 
-def _relay(gateway: FuzzedGateway, answering: _Answering, response: Response, request: bytes) -> bool:
+def _relay(gateway: FuzzedGateway, answering: _Answering, response: FuzzedResponse, request: bytes) -> bool:
     """Have a response relayed, check what the client gets, and tell whether the call must be charged."""
-    gateway.upstream.heard.clear()
+    gateway.upstream.requests.clear()
     answering.response = response
-    found = sent(gateway.gateway.url, request, timeout_seconds=20)
-    event(f"status {found.status}, whole: {found.is_whole}")
+    found = send_raw(gateway.gateway.url, request, timeout_seconds=20)
+    event(f"status {found.status}, whole: {found.is_complete}")
 
-    assert len(gateway.upstream.heard) == 1, found
+    assert len(gateway.upstream.requests) == 1, found
     if response.status is None:
         assert found.status == 502
     else:
         assert found.status in (response.status, 502)
     if response.body is not None:
         assert (found.status, found.body) == (response.status, response.body)
-        assert found.is_whole or found.status == 304
-    assert not any(name.startswith("x-foveate-") and name != REQUEST_ID for name in found.headers)
+        assert found.is_complete or found.status == 304
+    assert not any(name.startswith("x-foveate-") and name != REQUEST_ID_HEADER for name in found.headers)
     return response.status is None or 200 <= response.status < 300

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.aftermath import open_sockets, until
+from tests.aftermath import open_sockets, wait_until
 from tests.gateways import RunningGateway, running_gateway
-from tests.raw_http import all_of, connected, heard, message, sent
-from tests.upstreams import ScriptedUpstream, answer, answering, claude_reply, running_upstream
+from tests.raw_http import claude_request, connect, parse_response, receive_all, send_raw
+from tests.upstreams import ScriptedUpstream, claude_response, http_response, respond_always, running_upstream
 
 SECRET = "sk-nobody-may-read-this-4713"
 EXAMPLES = int(os.environ.get("FOVEATE_FUZZ_EXAMPLES", "60"))
@@ -27,7 +27,7 @@ LENGTH = b"content-length: %d\r\n" % len(BODY)
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[ScriptedUpstream]:
-    with running_upstream(answering(answer(claude_reply("Well")))) as running:
+    with running_upstream(respond_always(http_response(claude_response("Well")))) as running:
         yield running
 
 
@@ -36,13 +36,13 @@ def gateway(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
     with running_gateway(upstream.url, tmp_path_factory.mktemp("gateway")) as running:
         yield running
     # Only bodies that were cut off on purpose could not be read.
-    assert [found for found in running.failed if found.step != "read"] == []
+    assert [found for found in running.failed_steps if found.step != "read"] == []
 
 
 def said_to(gateway: RunningGateway, data: bytes, *, patience_seconds: float = 0.3) -> bytes:
     """All that comes back to some bytes, until the connection is closed or nothing comes any more."""
     pieces: list[bytes] = []
-    with connected(gateway.url, timeout_seconds=patience_seconds) as connection, suppress(OSError):
+    with connect(gateway.url, timeout_seconds=patience_seconds) as connection, suppress(OSError):
         connection.sendall(data)
         while piece := connection.recv(65_536):
             pieces.append(piece)
@@ -50,7 +50,7 @@ def said_to(gateway: RunningGateway, data: bytes, *, patience_seconds: float = 0
 
 
 def serves(gateway: RunningGateway) -> bool:
-    found = sent(gateway.url, message(SECRET))
+    found = send_raw(gateway.url, claude_request(SECRET))
     return (found.status, b"Well" in found.body) == (200, True)
 
 
@@ -88,11 +88,11 @@ SMUGGLING = {
 def test_what_can_be_read_in_two_ways_is_refused_and_reaches_no_provider(
     gateway: RunningGateway, upstream: ScriptedUpstream, name: str
 ) -> None:
-    upstream.heard.clear()
+    upstream.requests.clear()
     data = said_to(gateway, SMUGGLING[name])
 
-    assert (heard(data).status, data.count(b"HTTP/1.1 ")) == (400, 1)
-    assert upstream.heard == []
+    assert (parse_response(data).status, data.count(b"HTTP/1.1 ")) == (400, 1)
+    assert upstream.requests == []
     assert serves(gateway)
 
 
@@ -112,9 +112,9 @@ def test_what_is_odd_reaches_the_provider_as_one_plain_request(
     gateway: RunningGateway, upstream: ScriptedUpstream, name: str
 ) -> None:
     """Defect: of a request that asked for another protocol the body was lost."""
-    upstream.heard.clear()
-    found = heard(said_to(gateway, ODD[name], patience_seconds=1))
-    (asked,) = upstream.heard
+    upstream.requests.clear()
+    found = parse_response(said_to(gateway, ODD[name], patience_seconds=1))
+    (asked,) = upstream.requests
     head, _, body = asked.lower().partition(b"\r\n\r\n")
 
     assert found.status == 200
@@ -131,43 +131,43 @@ def test_a_websocket_is_refused_at_once_and_nothing_is_sent(
     gateway: RunningGateway, upstream: ScriptedUpstream, path: str
 ) -> None:
     """Defect: it went to the provider as a plain GET, and its client tried for seconds before it fell back."""
-    upstream.heard.clear()
+    upstream.requests.clear()
     handshake = (
         f"GET {path} HTTP/1.1\r\nhost: here\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n"
         "sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     )
 
-    found = heard(said_to(gateway, handshake.encode(), patience_seconds=1))
+    found = parse_response(said_to(gateway, handshake.encode(), patience_seconds=1))
 
     assert found.status == 426
     assert b"use the API over plain HTTP" in found.body
-    assert upstream.heard == []
+    assert upstream.requests == []
     assert serves(gateway)
 
 
 def test_requests_on_one_connection_are_answered_in_their_order(
     gateway: RunningGateway, upstream: ScriptedUpstream
 ) -> None:
-    upstream.heard.clear()
+    upstream.requests.clear()
     asked = [HEAD + b"x-number: %d\r\n" % number + LENGTH + b"\r\n" + BODY for number in range(8)]
-    with connected(gateway.url) as connection:
+    with connect(gateway.url) as connection:
         connection.sendall(b"".join(asked))
         data = b""
         while data.count(b"Well") < 8:
             data += connection.recv(65_536)
 
     assert data.count(b"HTTP/1.1 200") == 8
-    numbers = [int(one.lower().partition(b"x-number: ")[2].split(b"\r\n")[0]) for one in upstream.heard]
+    numbers = [int(one.lower().partition(b"x-number: ")[2].split(b"\r\n")[0]) for one in upstream.requests]
     assert numbers == list(range(8))
 
 
 def test_a_body_in_any_chunks_is_one_body(gateway: RunningGateway, upstream: ScriptedUpstream) -> None:
-    upstream.heard.clear()
+    upstream.requests.clear()
     chunks = b"".join(b"1;ext=x\r\n%c\r\n" % byte for byte in BODY) + b"0\r\nx-trailer: y\r\n\r\n"
-    found = sent(gateway.url, HEAD + CHUNKED + b"connection: close\r\n\r\n" + chunks)
+    found = send_raw(gateway.url, HEAD + CHUNKED + b"connection: close\r\n\r\n" + chunks)
 
     assert found.status == 200
-    assert json.loads(upstream.heard[-1].partition(b"\r\n\r\n")[2])["messages"][0]["role"] == "user"
+    assert json.loads(upstream.requests[-1].partition(b"\r\n\r\n")[2])["messages"][0]["role"] == "user"
 
 
 @pytest.mark.parametrize(("size", "status"), [(1_000, 200), (50_000, 200), (1_000_000, 400)])
@@ -175,16 +175,18 @@ def test_a_body_in_any_chunks_is_one_body(gateway: RunningGateway, upstream: Scr
 def test_a_head_has_a_limit(gateway: RunningGateway, size: int, status: int, is_slow: bool) -> None:
     """Defect: a head without an end was read and kept without an end."""
     data = HEAD + b"x-long: " + b"y" * size + b"\r\nconnection: close\r\n" + LENGTH + b"\r\n" + BODY
-    with connected(gateway.url) as connection, suppress(BrokenPipeError, ConnectionResetError):
+    with connect(gateway.url) as connection, suppress(BrokenPipeError, ConnectionResetError):
         step = 10_000 if is_slow else len(data)
         for begin in range(0, len(data), step):
             connection.sendall(data[begin : begin + step])
-        assert heard(all_of(connection)).status in (status, 0 if status == 400 else status)
+        assert parse_response(receive_all(connection)).status in (status, 0 if status == 400 else status)
     assert serves(gateway)
 
 
 def test_many_headers_are_taken_or_refused(gateway: RunningGateway) -> None:
-    found = heard(said_to(gateway, HEAD + b"a: b\r\n" * 5_000 + LENGTH + b"\r\n" + BODY, patience_seconds=2))
+    found = parse_response(
+        said_to(gateway, HEAD + b"a: b\r\n" * 5_000 + LENGTH + b"\r\n" + BODY, patience_seconds=2)
+    )
 
     assert found.status in (0, 200, 400, 431)
     assert serves(gateway)
@@ -199,7 +201,7 @@ def test_many_headers_are_taken_or_refused(gateway: RunningGateway) -> None:
 @example(b"")
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 def test_any_bytes_do_no_harm(gateway: RunningGateway, data: bytes) -> None:
-    found = heard(said_to(gateway, data, patience_seconds=0.1))
+    found = parse_response(said_to(gateway, data, patience_seconds=0.1))
 
     assert found.status < 500
     assert serves(gateway)
@@ -210,7 +212,7 @@ def test_clients_that_say_nothing_or_half_a_request_harm_nobody_and_leave_nothin
 ) -> None:
     sockets = open_sockets()
     halves = (b"", b"POST", HEAD, HEAD + LENGTH + b"\r\n", HEAD + LENGTH + b"\r\n" + BODY[:20])
-    connections = [connected(gateway.url) for _ in range(20) for _ in halves]
+    connections = [connect(gateway.url) for _ in range(20) for _ in halves]
     for number, connection in enumerate(connections):
         connection.sendall(halves[number % len(halves)])
     started = time.monotonic()
@@ -219,4 +221,4 @@ def test_clients_that_say_nothing_or_half_a_request_harm_nobody_and_leave_nothin
     assert time.monotonic() - started < 20
     for connection in connections:
         connection.close()
-    assert until(open_sockets, lambda now: now <= sockets + 1) <= sockets + 1
+    assert wait_until(open_sockets, lambda now: now <= sockets + 1) <= sockets + 1

@@ -7,11 +7,11 @@ from typing import Any
 
 import httpx
 
-from foveate.cost.ledger import By, Sum
+from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import FoldOptions
+from foveate.fold.cuts import CompactionOptions
 from foveate.fold.overflow import OnOverflow
-from foveate.sandbox.scripts import HEADER, Step
+from foveate.sandbox.scripts import STEP_HEADER, ScriptStep
 from foveate.store import open_store
 from tests.gateways import running_gateway
 from tests.sandboxes import RunningSandbox, running_sandbox
@@ -34,7 +34,7 @@ def read_files(url: str, sandbox: RunningSandbox, turns: int, *, listing_lines: 
             sandbox.clock.now += 20
             step = {"text": f"I look into part {number}.", "tools": [{"name": "read", "input": {"path": "a"}}]}
             asked = {"contents": contents, "tools": TOOLS, "generationConfig": {"maxOutputTokens": 500}}
-            answered = client.post(ROUTE, json=asked, headers={HEADER: json.dumps(step)})
+            answered = client.post(ROUTE, json=asked, headers={STEP_HEADER: json.dumps(step)})
             assert answered.status_code == 200, answered.text
             said = answered.json()
             prompts.append(said["usageMetadata"]["promptTokenCount"])
@@ -49,10 +49,10 @@ def read_files(url: str, sandbox: RunningSandbox, turns: int, *, listing_lines: 
     return prompts
 
 
-def booked(folder: Path) -> dict[str, Sum]:
-    async def read() -> dict[str, Sum]:
+def booked(folder: Path) -> dict[str, ChargeTotal]:
+    async def read() -> dict[str, ChargeTotal]:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-            return {one.group[0]: one for one in await store.ledger.sums([By.CATEGORY])}
+            return {one.group[0]: one for one in await store.ledger.sum_charges([GroupBy.CATEGORY])}
 
     return asyncio.run(read())
 
@@ -60,17 +60,17 @@ def booked(folder: Path) -> dict[str, Sum]:
 def test_a_long_session_is_compacted_with_a_summary_from_googles_endpoint_for_chats(tmp_path: Path) -> None:
     options = AgentOptions(compaction=True, window_tokens=WINDOW_TOKENS)
     with (
-        running_sandbox(Step(text=SUMMARY), repeat=True) as sandbox,
+        running_sandbox(ScriptStep(text=SUMMARY), repeat=True) as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
     ):
         prompts = read_files(gateway.url, sandbox, 40)
 
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
     assert max(prompts) <= WINDOW_TOKENS - 500
-    summaries = [ask for ask in sandbox.heard if ask.path == "/v1beta/openai/chat/completions"]
+    summaries = [ask for ask in sandbox.requests if ask.path == "/v1beta/openai/chat/completions"]
     assert summaries
     assert {ask.headers["authorization"] for ask in summaries} == {"Bearer AIzaOfATest"}
-    assert SUMMARY.encode()[:100] in sandbox.heard[-1].body
+    assert SUMMARY.encode()[:100] in sandbox.requests[-1].body
     sums = booked(tmp_path)
     assert sums["main"].calls == 40
     assert sums["compaction"].calls == len(summaries)
@@ -78,16 +78,18 @@ def test_a_long_session_is_compacted_with_a_summary_from_googles_endpoint_for_ch
 
 
 def test_a_long_session_is_compacted_without_a_model(tmp_path: Path) -> None:
-    options = AgentOptions(compaction=True, window_tokens=WINDOW_TOKENS, fold=FoldOptions(extractive=True))
+    options = AgentOptions(
+        compaction=True, window_tokens=WINDOW_TOKENS, compaction_options=CompactionOptions(extractive=True)
+    )
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
     ):
         prompts = read_files(gateway.url, sandbox, 40)
 
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
     assert max(prompts) <= WINDOW_TOKENS - 500
-    assert b"summary" in sandbox.heard[-1].body
+    assert b"summary" in sandbox.requests[-1].body
 
 
 def test_without_compaction_room_is_made_by_leaving_results_out(tmp_path: Path) -> None:
@@ -98,20 +100,22 @@ def test_without_compaction_room_is_made_by_leaving_results_out(tmp_path: Path) 
     ):
         prompts = read_files(gateway.url, sandbox, 30)
 
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
     assert max(prompts) <= WINDOW_TOKENS - 500
-    assert b"left out" in sandbox.heard[-1].body
+    assert b"left out" in sandbox.requests[-1].body
 
 
 def test_a_result_that_is_too_long_is_cut_and_stays_an_object(tmp_path: Path) -> None:
-    options = AgentOptions(compaction=True, window_tokens=30_000, fold=FoldOptions(extractive=True))
+    options = AgentOptions(
+        compaction=True, window_tokens=30_000, compaction_options=CompactionOptions(extractive=True)
+    )
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
     ):
         read_files(gateway.url, sandbox, 2, listing_lines=900)
 
-    part = json.loads(sandbox.heard[-1].body)["contents"][2]["parts"][0]["functionResponse"]
-    assert gateway.failed == []
+    part = json.loads(sandbox.requests[-1].body)["contents"][2]["parts"][0]["functionResponse"]
+    assert gateway.failed_steps == []
     assert isinstance(part["response"], dict)
     assert len(json.dumps(part["response"])) < 30_000

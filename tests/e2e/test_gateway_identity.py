@@ -30,7 +30,7 @@ def sandbox() -> Iterator[RunningSandbox]:
 def gateway(sandbox: RunningSandbox, tmp_path: Path) -> Iterator[RunningGateway]:
     with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as running:
         yield running
-        assert running.failed == []
+        assert running.failed_steps == []
 
 
 def stored(folder: Path) -> Sequence[tuple[Session, int]]:
@@ -38,8 +38,8 @@ def stored(folder: Path) -> Sequence[tuple[Session, int]]:
 
     async def read() -> list[tuple[Session, int]]:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-            calls = Counter([entry.call.session_id async for entry in store.ledger.entries()])
-            found = [(await store.turns.session(id_), count) for id_, count in calls.items()]
+            calls = Counter([entry.call.session_id async for entry in store.ledger.list_charges()])
+            found = [(await store.sessions.get_session(id_), count) for id_, count in calls.items()]
             return [(session, count) for session, count in found if session is not None]
 
     return asyncio.run(read())
@@ -73,7 +73,7 @@ def test_agents_that_name_their_conversations_have_one_session_each(
             ask(gateway, main, "hello", "Hi.", "look")
             ask(gateway, main | {"x-claude-code-agent-id": "a"}, "look", system="You look at files.")
             ask(gateway, main, "A summary of all this.")
-        assert gateway.broke == []
+        assert gateway.cache_misses == []
 
     found = stored(tmp_path)
     mains = {session.id for session, _ in found if session.parent_id is None}
@@ -97,7 +97,7 @@ def test_conversations_without_names_have_one_session_each(sandbox: RunningSandb
                     ]
 
     assert [count for _, count in stored(tmp_path)] == [4, 4, 4]
-    keys = Counter(json.loads(heard.body)["prompt_cache_key"] for heard in sandbox.heard)
+    keys = Counter(json.loads(heard.body)["prompt_cache_key"] for heard in sandbox.requests)
     assert sorted(keys.values()) == [4, 4, 4]
 
 

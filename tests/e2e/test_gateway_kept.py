@@ -11,12 +11,12 @@ from typing import Any
 import anthropic
 import pytest
 
-from foveate.config.live import LOOK_EVERY_SECONDS
-from foveate.session.requests import KeptRequest
+from foveate.config.live import CHECK_INTERVAL_SECONDS
+from foveate.session.requests import ArchivedRequest
 from foveate.store import open_store
 from tests.e2e.command import Outcome
 from tests.sandboxes import KEY, running_sandbox
-from tests.served import configure, serving
+from tests.served import gateway_process, write_config
 
 pytestmark = pytest.mark.process
 
@@ -29,7 +29,7 @@ class Kept:
     """A folder in which a gateway has kept requests, of which some came before that was turned on."""
 
     folder: Path
-    requests: list[KeptRequest]
+    requests: list[ArchivedRequest]
 
 
 @pytest.fixture
@@ -57,32 +57,34 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
     folder = tmp_path_factory.mktemp("home")
     config = folder / "foveate.yaml"
     with running_sandbox() as sandbox:
-        configure(config, sandbox.url)
-        with serving(folder, "--config", str(config)) as served:
+        write_config(config, sandbox.url)
+        with gateway_process(folder, "--config", str(config)) as served:
             with anthropic.Anthropic(base_url=served.url, api_key=KEY, max_retries=0) as client:
                 messages: list[Any] = [{"role": "user", "content": "Find the slow parser."}]
                 ask(client, 1, messages)
                 settled(folder, 1)
-                configure(config, sandbox.url, ON)
-                time.sleep(LOOK_EVERY_SECONDS)
+                write_config(config, sandbox.url, ON)
+                time.sleep(CHECK_INTERVAL_SECONDS)
                 for second in (1, 1, 2, 2):
                     ask(client, second, messages)
                 settled(folder, 5, kept=4)
-                configure(config, sandbox.url)
-                time.sleep(LOOK_EVERY_SECONDS)
+                write_config(config, sandbox.url)
+                time.sleep(CHECK_INTERVAL_SECONDS)
                 ask(client, 3, messages)
             yield Kept(folder, settled(folder, 6, kept=4))
 
 
-def settled(folder: Path, calls: int, *, kept: int = 0) -> list[KeptRequest]:
+def settled(folder: Path, calls: int, *, kept: int = 0) -> list[ArchivedRequest]:
     """The kept requests, once so many calls are booked and traced and so many kept, behind the answers."""
 
-    async def found() -> tuple[int, list[KeptRequest]]:
+    async def found() -> tuple[int, list[ArchivedRequest]]:
         async with await open_store(f"sqlite:///{folder}/foveate.sqlite") as store:
-            entries = [one async for one in store.ledger.entries()]
+            entries = [one async for one in store.ledger.list_charges()]
             session_id = entries[0].call.session_id if entries else ""
-            traced = await store.traces.listed(limit=9, session_id=session_id)
-            return min(len(entries), len(traced)), list(await store.requests.of_session(session_id, limit=9))
+            traced = await store.traces.list_traces(limit=9, session_id=session_id)
+            return min(len(entries), len(traced)), list(
+                await store.request_archive.find_by_session(session_id, limit=9)
+            )
 
     deadline = time.monotonic() + 20
     while True:
@@ -97,10 +99,10 @@ def test_what_went_out_while_it_was_on_is_kept_with_its_bill_and_without_a_key(k
     assert len(kept.requests) == 4
     for one in kept.requests:
         assert one.usage is not None
-        assert b"cache_control" in one.sent
-        assert one.came is not None
-        assert b"cache_control" not in one.came
-        assert KEY.encode() not in one.sent
+        assert b"cache_control" in one.request_body
+        assert one.original_body is not None
+        assert b"cache_control" not in one.original_body
+        assert KEY.encode() not in one.request_body
     for path in kept.folder.glob("foveate.sqlite*"):
         assert KEY.encode() not in path.read_bytes()
 

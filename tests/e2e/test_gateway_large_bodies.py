@@ -12,10 +12,10 @@ from threading import Event
 import pytest
 
 from foveate.gateway.request_body import BodyLimits
-from tests.aftermath import resident_bytes, until
+from tests.aftermath import resident_bytes, wait_until
 from tests.gateways import RunningGateway, running_gateway
-from tests.raw_http import ANTHROPIC, Heard, all_of, connected, heard, post, sent
-from tests.upstreams import Talk, answer, claude_reply, once, running_upstream
+from tests.raw_http import ANTHROPIC, RawResponse, build_post, connect, parse_response, receive_all, send_raw
+from tests.upstreams import UpstreamConnection, claude_response, http_response, respond_once, running_upstream
 
 KILOBYTE, MEGABYTE = 1024, 1024 * 1024
 BODY_BYTES = 60 * MEGABYTE
@@ -25,20 +25,20 @@ KEY = "sk-of-a-provider"
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[RunningGateway]:
-    with running_upstream(once(answer(claude_reply("Well")))) as upstream:
+    with running_upstream(respond_once(http_response(claude_response("Well")))) as upstream:
         with running_gateway(upstream.url, tmp_path) as gateway:
             yield gateway
-        assert gateway.failed == []
+        assert gateway.failed_steps == []
 
 
 def large_request(key: str, size: int = BODY_BYTES) -> bytes:
     """The head of a request, whose body is to come."""
-    return post("/v1/messages", b"", **ANTHROPIC, x_api_key=key, content_length=str(size))
+    return build_post("/v1/messages", b"", **ANTHROPIC, x_api_key=key, content_length=str(size))
 
 
 @contextmanager
 def connections(url: str, number: int) -> Iterator[list[socket.socket]]:
-    found = [connected(url) for _ in range(number)]
+    found = [connect(url) for _ in range(number)]
     try:
         yield found
     finally:
@@ -56,7 +56,7 @@ def test_connections_with_an_invalid_key_do_not_have_their_bodies_read(gateway: 
             for _ in range(BODY_BYTES // MEGABYTE - 1):
                 client.sendall(piece)
         taken = resident_bytes() - before
-        answers = [heard(all_of(client)) for client in clients]
+        answers = [parse_response(receive_all(client)) for client in clients]
 
     assert [found.status for found in answers] == [401] * CONNECTIONS
     assert json.loads(answers[0].body)["error"]["type"] == "authentication_error"
@@ -68,9 +68,9 @@ def test_a_request_that_is_refused_by_its_headers_is_answered_before_its_body_co
     gateway: RunningGateway, size: int
 ) -> None:
     key = "fov-is-none-of-them" if size == BODY_BYTES else KEY
-    with connected(gateway.url) as client:
+    with connect(gateway.url) as client:
         client.sendall(large_request(key, size))
-        found = heard(all_of(client))
+        found = parse_response(receive_all(client))
 
     assert found.status == (401 if size == BODY_BYTES else 413)
 
@@ -80,10 +80,10 @@ def crowded_gateway(folder: Path, *, wait_seconds: float) -> Iterator[tuple[Runn
     """A gateway with memory for three bodies, whose provider answers once it is let go."""
     let_go = Event()
 
-    def behave(talk: Talk) -> None:
-        talk.ask()
+    def behave(talk: UpstreamConnection) -> None:
+        talk.read_request()
         let_go.wait(30)
-        talk.say(answer(claude_reply("Well")))
+        talk.send(http_response(claude_response("Well")))
 
     limits = BodyLimits(max_bytes=4 * MEGABYTE, memory_bytes=1, memory_seconds=wait_seconds)
     with (
@@ -93,7 +93,7 @@ def crowded_gateway(folder: Path, *, wait_seconds: float) -> Iterator[tuple[Runn
         yield gateway, let_go
 
 
-def asked(gateway: RunningGateway, size: int, **headers: str) -> Heard:
+def asked(gateway: RunningGateway, size: int, **headers: str) -> RawResponse:
     said = {
         "model": "claude-opus-4-5",
         "max_tokens": 9,
@@ -103,14 +103,14 @@ def asked(gateway: RunningGateway, size: int, **headers: str) -> Heard:
     body = json.dumps(said).encode()
     if headers:
         body = gzip.compress(body)
-    request = post("/v1/messages", body, **ANTHROPIC, x_api_key=KEY, **headers)
-    return sent(gateway.url, request, timeout_seconds=60)
+    request = build_post("/v1/messages", body, **ANTHROPIC, x_api_key=KEY, **headers)
+    return send_raw(gateway.url, request, timeout_seconds=60)
 
 
 def test_bodies_together_stay_within_the_memory_limit(tmp_path: Path) -> None:
     with crowded_gateway(tmp_path, wait_seconds=0.3) as (gateway, let_go), ThreadPoolExecutor(12) as clients:
         large = [clients.submit(asked, gateway, 3 * MEGABYTE) for _ in range(8)]
-        refused = until(
+        refused = wait_until(
             lambda: [one.result() for one in large if one.done()], lambda found: len(found) >= 5, 30
         )
         small = clients.submit(asked, gateway, KILOBYTE)
@@ -136,8 +136,8 @@ def test_a_request_that_waits_for_memory_is_served_once_others_end(tmp_path: Pat
         assert {one.result().status for one in found} == {200}
 
 
-def answered(gateway: RunningGateway, body: bytes, path: str = "/v1/messages") -> Heard:
-    return sent(gateway.url, post(path, body, **ANTHROPIC, x_api_key=KEY), timeout_seconds=60)
+def answered(gateway: RunningGateway, body: bytes, path: str = "/v1/messages") -> RawResponse:
+    return send_raw(gateway.url, build_post(path, body, **ANTHROPIC, x_api_key=KEY), timeout_seconds=60)
 
 
 def request_with(**members: object) -> bytes:
@@ -160,7 +160,7 @@ def test_a_million_messages_are_refused_and_leave_no_memory_behind(gateway: Runn
     assert (
         "has 1,000,000 messages, and at most 20,000 are accepted (server.max_messages)" in found.body.decode()
     )
-    until(resident_bytes, lambda now: now - before < 100 * MEGABYTE, 30)
+    wait_until(resident_bytes, lambda now: now - before < 100 * MEGABYTE, 30)
 
 
 TOOL = {"name": "look", "input_schema": {"type": "object"}}

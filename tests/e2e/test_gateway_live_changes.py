@@ -17,13 +17,13 @@ import pytest
 from foveate.cost.ledger import Category
 from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import FoldOptions
-from foveate.fold.journal import Outcome
+from foveate.fold.cuts import CompactionOptions
+from foveate.fold.journal import CompactionOutcome
 from foveate.fold.overflow import OnOverflow
-from foveate.sandbox.scripts import Step
+from foveate.sandbox.scripts import ScriptStep
 from foveate.store import Store, open_store
 from tests.gateways import RunningGateway, running_gateway
-from tests.injected import garden
+from tests.injected import garden_sections
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox
 
 ROUNDS = 40
@@ -32,7 +32,7 @@ SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
 FOLDING = AgentOptions(
     compaction=True,
     window_tokens=7_000,
-    fold=FoldOptions(extractive=True, tail_keep_tokens=1_500, min_turns_between=3),
+    compaction_options=CompactionOptions(extractive=True, tail_keep_tokens=1_500, min_turns_between=3),
 )
 SUMMARY = (
     "The user looks for the slow parser. All files so far were read, with parse_ functions in each. Go on."
@@ -150,7 +150,7 @@ class Site:
     def end(self, place: int) -> None:
         stack, clients = self.running.pop(place)
         stack.close()
-        assert {problem.step for problem in clients.gateway.failed} <= {"sections/room"}
+        assert {problem.step for problem in clients.gateway.failed_steps} <= {"sections/room"}
 
     def change(self, random: Random, sections: SectionOptions) -> None:
         """Something is set, undone or begun anew."""
@@ -171,7 +171,7 @@ class Site:
 
 @contextmanager
 def site(folder: Path) -> Iterator[Site]:
-    with running_sandbox(Step(text=SUMMARY), repeat=True) as sandbox:
+    with running_sandbox(ScriptStep(text=SUMMARY), repeat=True) as sandbox:
         found = Site(sandbox, folder)
         for place in range(2):
             found.start(place)
@@ -189,13 +189,13 @@ def at_store(folder: Path, work: Any) -> Any:
 
 
 async def undone(store: Store) -> None:
-    for fold in await store.journal.listed(limit=5):
-        if fold.outcome is Outcome.OK and fold.undone_at is None:
-            await store.journal.undo(fold.id, now=1.0)
+    for fold in await store.compactions.list_compactions(limit=5):
+        if fold.outcome is CompactionOutcome.OK and fold.undone_at is None:
+            await store.compactions.undo(fold.id, now=1.0)
 
 
 async def booked(store: Store) -> list[tuple[int, int]]:
-    entries = [entry async for entry in store.ledger.entries() if entry.call.category is Category.MAIN]
+    entries = [entry async for entry in store.ledger.list_charges() if entry.call.category is Category.MAIN]
     return [(entry.usage.cache.input_tokens, entry.usage.output_tokens) for entry in entries]
 
 
@@ -216,7 +216,7 @@ def test_no_session_is_stuck_whatever_is_changed_and_each_answer_is_booked_once(
     tmp_path: Path, seed: int
 ) -> None:
     random, bills = Random(seed), list[tuple[int, int]]()
-    sections = garden(tmp_path / "garden", memory_limit_tokens=150)
+    sections = garden_sections(tmp_path / "garden", memory_limit_tokens=150)
     talks: list[Talk] = [Claude(), Claude(), Gpt()]
     with site(tmp_path) as found:
         found.options = replace(FOLDING, on_overflow=OnOverflow.MAKE_ROOM)

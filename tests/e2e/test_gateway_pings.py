@@ -12,12 +12,12 @@ from typing import Any
 import anthropic
 import pytest
 
-from foveate.cost.caps import Cap, Scope
-from foveate.cost.ledger import By, Sum
-from foveate.engine.options import AgentOptions, PingOptions
-from foveate.gateway.doors import Family
+from foveate.cost.caps import Cap, CapScope
+from foveate.cost.ledger import ChargeTotal, GroupBy
+from foveate.engine.options import AgentOptions, KeepAliveOptions
+from foveate.gateway.doors import ApiFamily
 from foveate.gateway.routing import Upstream
-from foveate.sandbox.scripts import Step
+from foveate.sandbox.scripts import ScriptStep
 from foveate.store import open_store
 from tests.gateways import running_gateway
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox
@@ -27,19 +27,19 @@ SYSTEM = "You are a careful engineer. Never push to the main branch. " * 800
 HELLO: list[Any] = [{"role": "user", "content": "Find the slow parser."}]
 # So long nothing comes where nothing is to come.
 QUIET_SECONDS = 1.0
-PINGING = AgentOptions(pings=PingOptions(enabled=True))
+PINGING = AgentOptions(keep_alive=KeepAliveOptions(enabled=True))
 
 
-def booked(folder: Path) -> dict[str, Sum]:
-    async def read() -> Sequence[Sum]:
+def booked(folder: Path) -> dict[str, ChargeTotal]:
+    async def read() -> Sequence[ChargeTotal]:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-            return await store.ledger.sums([By.CATEGORY])
+            return await store.ledger.sum_charges([GroupBy.CATEGORY])
 
     return {one.group[0]: one for one in asyncio.run(read())}
 
 
 def pings(sandbox: RunningSandbox) -> list[Any]:
-    asked = [json.loads(heard.body) for heard in sandbox.heard if heard.path == "/v1/messages"]
+    asked = [json.loads(heard.body) for heard in sandbox.requests if heard.path == "/v1/messages"]
     return [one for one in asked if one["max_tokens"] == 0]
 
 
@@ -84,7 +84,7 @@ def test_a_session_that_returns_after_forty_minutes_reads_its_cache(tmp_path: Pa
     assert first.usage.cache_creation_input_tokens > 5_000
     assert late.usage.cache_read_input_tokens >= first.usage.cache_creation_input_tokens
     assert late.usage.cache_creation_input_tokens < 200
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
     sums = booked(tmp_path)
     assert sums["main"].calls == 2
     assert sums["ping"].calls == len(pings(sandbox)) == 1
@@ -95,7 +95,7 @@ def test_a_session_that_returns_after_forty_minutes_reads_its_cache(tmp_path: Pa
     assert saved.keep_alive is not None
     assert saved.keep_alive > 5 * sums["ping"].dollars
     assert sums["ping"].savings.keep_alive == -sums["ping"].dollars
-    keys = {heard.headers["authorization"] for heard in sandbox.heard}
+    keys = {heard.headers["authorization"] for heard in sandbox.requests}
     assert keys == {f"Bearer {KEY}"}
 
 
@@ -103,7 +103,11 @@ def test_a_ping_to_an_upstream_without_reuse_has_a_connection_of_its_own(tmp_pat
     """Defect: only the requests of clients heeded `reuse: false`."""
     with running_sandbox() as sandbox:
         upstream = Upstream(
-            name="anthropic", base_url=sandbox.url, family=Family.ANTHROPIC, provider="anthropic", reuse=False
+            name="anthropic",
+            base_url=sandbox.url,
+            family=ApiFamily.ANTHROPIC,
+            provider="anthropic",
+            reuse=False,
         )
         with (
             running_gateway(
@@ -114,13 +118,13 @@ def test_a_ping_to_an_upstream_without_reuse_has_a_connection_of_its_own(tmp_pat
             ask(client, HELLO)
             assert one_more(sandbox, after_seconds=291)
 
-    assert len(sandbox.heard) > 1
-    assert {heard.headers.get("connection") for heard in sandbox.heard} == {"close"}
+    assert len(sandbox.requests) > 1
+    assert {heard.headers.get("connection") for heard in sandbox.requests} == {"close"}
 
 
 @pytest.mark.parametrize("calls", [False, True])
 def test_a_session_that_does_not_return_is_let_go_when_it_no_longer_pays(tmp_path: Path, calls: bool) -> None:
-    eager = AgentOptions(pings=PingOptions(enabled=True, most_in_a_row=50))
+    eager = AgentOptions(keep_alive=KeepAliveOptions(enabled=True, max_in_a_row=50))
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=eager) as gateway,
@@ -145,7 +149,7 @@ def test_a_session_that_does_not_return_is_let_go_when_it_no_longer_pays(tmp_pat
 
 
 def test_no_more_are_sent_in_a_row_than_are_allowed(tmp_path: Path) -> None:
-    one = AgentOptions(pings=PingOptions(enabled=True, most_in_a_row=1))
+    one = AgentOptions(keep_alive=KeepAliveOptions(enabled=True, max_in_a_row=1))
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=one) as gateway,
@@ -171,7 +175,7 @@ def test_a_tool_call_is_kept_warm_by_repeating_what_was_asked(tmp_path: Path) ->
         call_a_tool(client)
         assert one_more(sandbox, after_seconds=291)
 
-    sent = {**json.loads(sandbox.heard[0].body), "max_tokens": 0, "stream": False}
+    sent = {**json.loads(sandbox.requests[0].body), "max_tokens": 0, "stream": False}
     assert pings(sandbox) == [sent]
 
 
@@ -186,9 +190,9 @@ def test_nothing_is_pinged_by_default(tmp_path: Path) -> None:
 
 
 def test_nothing_is_pinged_while_a_request_of_the_session_is_under_way(tmp_path: Path) -> None:
-    slow = Step(text="Yes.", delay_seconds=1.5)
+    slow = ScriptStep(text="Yes.", delay_seconds=1.5)
     with (
-        running_sandbox(Step(text="Yes."), slow, Step(text="Yes."), repeat=True) as sandbox,
+        running_sandbox(ScriptStep(text="Yes."), slow, ScriptStep(text="Yes."), repeat=True) as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=PINGING) as gateway,
         anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
     ):
@@ -197,7 +201,7 @@ def test_nothing_is_pinged_while_a_request_of_the_session_is_under_way(tmp_path:
         later = [*HELLO, said, {"role": "user", "content": "And then?"}]
         asking = Thread(target=lambda: ask(client, later))
         asking.start()
-        until(lambda: len(sandbox.heard) == 2)
+        until(lambda: len(sandbox.requests) == 2)
         during = one_more(sandbox, after_seconds=291, within_seconds=QUIET_SECONDS)
         asking.join()
 
@@ -205,9 +209,9 @@ def test_nothing_is_pinged_while_a_request_of_the_session_is_under_way(tmp_path:
 
 
 def test_an_error_is_the_end_of_pings_for_a_session_and_so_is_a_cap(tmp_path: Path) -> None:
-    refuses = Step(status=429, message="slow down", retry_after_seconds=1)
+    refuses = ScriptStep(status=429, message="slow down", retry_after_seconds=1)
     with (
-        running_sandbox(Step(text="Yes."), refuses, Step(text="Yes.")) as sandbox,
+        running_sandbox(ScriptStep(text="Yes."), refuses, ScriptStep(text="Yes.")) as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=PINGING) as gateway,
         anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
     ):
@@ -219,7 +223,7 @@ def test_an_error_is_the_end_of_pings_for_a_session_and_so_is_a_cap(tmp_path: Pa
 
     assert "ping" not in booked(tmp_path)
 
-    caps = [Cap(scope=Scope.SESSION, dollars=Decimal("0.15"))]
+    caps = [Cap(scope=CapScope.SESSION, dollars=Decimal("0.15"))]
     with (
         running_sandbox() as sandbox,
         running_gateway(

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from foveate.cost.ledger import By, Sum
+from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.engine.options import AgentOptions
 from foveate.store import open_store
 from tests.gateways import running_gateway
@@ -207,9 +207,9 @@ def billed(
 def saved_tokens(folder: Path, category: str = "main") -> float:
     """What the ledger says that Foveate saved, in uncached input tokens."""
 
-    async def read() -> Sum:
+    async def read() -> ChargeTotal:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-            sums = await store.ledger.sums([By.CATEGORY])
+            sums = await store.ledger.sum_charges([GroupBy.CATEGORY])
         return next(found for found in sums if found.group == (category,))
 
     found = asyncio.run(read())
@@ -258,8 +258,8 @@ def through_gateway(
         ) as gateway,
     ):
         cost, _ = billed(gateway.url, sandbox, workload, change)
-        assert gateway.failed == []
-        assert max(ask.body.count(b'"cache_control":{') for ask in sandbox.heard) <= 4
+        assert gateway.failed_steps == []
+        assert max(ask.body.count(b'"cache_control":{') for ask in sandbox.requests) <= 4
     assert saved_tokens(folder) == pytest.approx(without - cost, abs=0.001 * without)
     return cost
 
@@ -302,8 +302,8 @@ def test_replaced_breakpoints_are_gone_from_every_place_a_client_may_set_them(tm
     ):
         found = httpx.post(f"{gateway.url}/v1/messages", json=request, headers=HEADERS)
         assert found.status_code == 200, found.text
-        assert gateway.failed == []
-        sent = json.loads(sandbox.heard[0].body)
+        assert gateway.failed_steps == []
+        sent = json.loads(sandbox.requests[0].body)
 
     assert sent["cache_control"] is None
     blocks = [sent["tools"][0], sent["system"][0], sent["messages"][2]["content"][0]]
@@ -325,8 +325,8 @@ def test_long_instructions_of_a_response_bear_no_breakpoint_and_cost_no_other_ed
             found = client.post("/v1/responses", json=request)
             assert found.status_code == 200, found.text
             said += [{"role": "assistant", "content": text(20)}, {"role": "user", "content": text(300)}]
-        assert gateway.failed == []
-        sent = json.loads(sandbox.heard[-1].body)
+        assert gateway.failed_steps == []
+        sent = json.loads(sandbox.requests[-1].body)
 
     assert sent["prompt_cache_key"]
     assert sent["instructions"] == request["instructions"]

@@ -14,9 +14,9 @@ import httpx
 import openai
 import pytest
 
-from foveate.gateway.doors import Family
+from foveate.gateway.doors import ApiFamily
 from foveate.gateway.routing import Route, Upstream
-from tests.aftermath import sums_of
+from tests.aftermath import wait_for_agent_sums
 from tests.gateways import RunningGateway, running_gateway
 
 SAID = {
@@ -89,8 +89,8 @@ def routed(tmp_path: Path) -> Iterator[tuple[RunningGateway, Heard, Heard]]:
     """A gateway, what its usual providers heard, and what another one did."""
     with provider() as (usual, at_usual), provider() as (other, at_other):
         upstreams = [
-            Upstream(name="other", base_url=f"{other}/v1", family=Family.OPENAI, provider="other"),
-            Upstream(name="claude", base_url=other, family=Family.ANTHROPIC, provider="anthropic"),
+            Upstream(name="other", base_url=f"{other}/v1", family=ApiFamily.OPENAI, provider="other"),
+            Upstream(name="claude", base_url=other, family=ApiFamily.ANTHROPIC, provider="anthropic"),
         ]
         routes = [
             Route(models="fast", upstream="other", model="gpt-4.1-mini"),
@@ -187,7 +187,7 @@ def test_a_base_url_with_the_version_missing_or_doubled_leads_to_the_same_and_is
             claude.messages.create(model="gpt-4.1", max_tokens=9, messages=[{"role": "user", "content": "Hi"}])
 
     assert [path for path, _ in heard] == ["/v1/chat/completions"] * 3 + ["/v1/messages"]
-    (found,) = sums_of(tmp_path / "gateway.sqlite", "default", 4)
+    (found,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 4)
     assert found.calls == 4
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from foveate.cost.ledger import By, Sum
+from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import FoldOptions
+from foveate.fold.cuts import CompactionOptions
 from foveate.store import open_store
 from tests.e2e.command import spawn
 from tests.e2e.test_gateway_placement import (
@@ -27,7 +27,7 @@ from tests.e2e.test_gateway_placement import (
 from tests.gateways import running_gateway
 from tests.sandboxes import running_sandbox
 
-EXTRACTIVE = FoldOptions(extractive=True, tail_keep_tokens=6_000)
+EXTRACTIVE = CompactionOptions(extractive=True, tail_keep_tokens=6_000)
 
 
 def long_session() -> Iterator[Step]:
@@ -40,10 +40,10 @@ def long_session() -> Iterator[Step]:
         messages = [*messages, text(50), text(1200)]
 
 
-def sums(folder: Path) -> Mapping[str, Sum]:
-    async def read() -> Sequence[Sum]:
+def sums(folder: Path) -> Mapping[str, ChargeTotal]:
+    async def read() -> Sequence[ChargeTotal]:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-            return await store.ledger.sums([By.CATEGORY])
+            return await store.ledger.sum_charges([GroupBy.CATEGORY])
 
     return {found.group[0]: found for found in asyncio.run(read())}
 
@@ -63,7 +63,9 @@ def test_compaction_is_credited_with_exactly_what_it_saved(
     tmp_path: Path, prompt_cache: bool, has_breakpoints: bool
 ) -> None:
     change = with_usual_breakpoints if has_breakpoints else _unchanged
-    options = AgentOptions(compaction=True, prompt_cache=prompt_cache, window_tokens=24_000, fold=EXTRACTIVE)
+    options = AgentOptions(
+        compaction=True, prompt_cache=prompt_cache, window_tokens=24_000, compaction_options=EXTRACTIVE
+    )
     with running_sandbox() as sandbox:
         without, _ = billed(sandbox.url, sandbox, long_session, change)
     with (
@@ -71,8 +73,8 @@ def test_compaction_is_credited_with_exactly_what_it_saved(
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
     ):
         ours, _ = billed(gateway.url, sandbox, with_pauses, change)
-        assert gateway.failed == []
-        causes = {seen.verdict.cause.value for seen in gateway.broke}
+        assert gateway.failed_steps == []
+        causes = {seen.verdict.cause.value for seen in gateway.cache_misses}
     found = sums(tmp_path)["main"]
 
     assert found.compared_calls == found.calls == 12
@@ -92,7 +94,7 @@ def _unchanged(request: Body) -> Body:
 def test_a_session_that_would_not_fit_without_compaction_is_credited_with_nothing(tmp_path: Path) -> None:
     """From the first request that exceeds the window of 200,000 tokens, all calls are counted apart."""
     text, url = Texts(), f"sqlite:///{tmp_path}/gateway.sqlite"
-    options = AgentOptions(compaction=True, fold=EXTRACTIVE)
+    options = AgentOptions(compaction=True, compaction_options=EXTRACTIVE)
     messages = [text(30_000)]
     with (
         running_sandbox() as sandbox,

@@ -14,13 +14,13 @@ import openai
 import pytest
 
 from foveate.budget.budgets import Budget
-from foveate.cost.caps import Cap, Scope
+from foveate.cost.caps import Cap, CapScope
 from foveate.engine.options import AgentOptions
 from foveate.fold.overflow import OnOverflow
 from tests.gateways import RunningGateway, running_gateway
-from tests.injected import HEADING, garden, only
+from tests.injected import HEADING, garden_sections, only_sections
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox
-from tests.served import configure, serving
+from tests.served import gateway_process, write_config
 
 CLAUDE, GPT = "claude-sonnet-4-6", "gpt-4.1"
 HELLO: Any = [{"role": "user", "content": "When does bed 7 get water?"}]
@@ -43,11 +43,11 @@ def sandbox() -> Iterator[RunningSandbox]:
 @pytest.fixture(scope="module")
 def gateway(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
     folder = tmp_path_factory.mktemp("gateway")
-    options = AgentOptions(sections=garden(folder / "garden"))
-    caps = [Cap(scope=Scope.DAY, dollars=Decimal(500))]
+    options = AgentOptions(sections=garden_sections(folder / "garden"))
+    caps = [Cap(scope=CapScope.DAY, dollars=Decimal(500))]
     with running_gateway(sandbox.url, folder, clock=sandbox.clock, options=options, caps=caps) as found:
         yield found
-        assert found.failed == []
+        assert found.failed_steps == []
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def gpt(gateway: RunningGateway) -> Iterator[openai.OpenAI]:
 
 def arrived(sandbox: RunningSandbox) -> dict[str, Any]:
     """The body that the provider got last, of a client whose headers said nothing of us."""
-    ask = sandbox.heard[-1]
+    ask = sandbox.requests[-1]
     assert not any("foveate" in name for name in ask.headers)
     found: dict[str, Any] = json.loads(ask.body)
     return found
@@ -93,8 +93,8 @@ def test_anthropics_client_gets_every_section(
     assert "of $500.00 left (a day)" in turn[3]
     assert turn[4:6] == ["Channel: slack\nChannel topic: roses", "Sender: Bøb"]
     assert turn[6].startswith("Time: 2027-01-15T08:00+00:00")
-    assert "1234" not in sandbox.heard[-1].body.decode()
-    assert "Nobody reads this" not in sandbox.heard[-1].body.decode()
+    assert "1234" not in sandbox.requests[-1].body.decode()
+    assert "Nobody reads this" not in sandbox.requests[-1].body.decode()
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -183,8 +183,8 @@ def test_a_count_is_of_what_would_be_sent(claude: anthropic.Anthropic, sandbox: 
 def test_required_sections_that_do_not_fit_are_refused_in_the_providers_format(
     sandbox: RunningSandbox, tmp_path: Path, path: str, body: dict[str, Any], kind: str
 ) -> None:
-    sections = replace(garden(tmp_path / "garden"), limits=Budget(total_tokens=10))
-    heard = len(sandbox.heard)
+    sections = replace(garden_sections(tmp_path / "garden"), limits=Budget(total_tokens=10))
+    heard = len(sandbox.requests)
     with running_gateway(sandbox.url, tmp_path, options=AgentOptions(sections=sections)) as gateway:
         refused = httpx.post(gateway.url + path, json=body, headers=HEADERS)
 
@@ -192,17 +192,17 @@ def test_required_sections_that_do_not_fit_are_refused_in_the_providers_format(
     error = refused.json()["error"]
     assert error["type"] == kind
     assert "workspace/IDENTITY.md (required)" in error["message"]
-    assert len(sandbox.heard) == heard
+    assert len(sandbox.requests) == heard
 
 
 @pytest.mark.parametrize("on_overflow", list(OnOverflow))
 def test_room_for_required_sections_is_made_as_for_the_request_itself(
     sandbox: RunningSandbox, tmp_path: Path, on_overflow: OnOverflow
 ) -> None:
-    made = garden(tmp_path / "garden")
+    made = garden_sections(tmp_path / "garden")
     assert made.workspace is not None
     (Path(made.workspace.root) / "IDENTITY.md").write_text("You are Ana.\n" * 300)
-    sections = only(made, workspace=made.workspace)
+    sections = only_sections(made, workspace=made.workspace)
     options = AgentOptions(sections=sections, window_tokens=4_000, on_overflow=on_overflow)
     said = [{"role": "user", "content": "one two three " * 250}, {"role": "assistant", "content": "Yes."}]
     body = {"model": CLAUDE, "max_tokens": 100, "messages": [*said * 4, *HELLO]}
@@ -225,21 +225,21 @@ def test_room_for_required_sections_is_made_as_for_the_request_itself(
 def test_sections_take_effect_change_and_go_with_the_configuration(
     tmp_path: Path, sandbox: RunningSandbox
 ) -> None:
-    garden(tmp_path / "garden")
+    garden_sections(tmp_path / "garden")
     config = tmp_path / "foveate.yaml"
 
-    configure(config, sandbox.url)
+    write_config(config, sandbox.url)
     with (
-        serving(tmp_path, "--config", str(config), GARDEN=str(tmp_path / "garden")) as gateway,
+        gateway_process(tmp_path, "--config", str(config), GARDEN=str(tmp_path / "garden")) as gateway,
         anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
     ):
 
         def saying(sections: str) -> str:
-            configure(config, sandbox.url, f"agents:\n- id: ana\n  sections: {sections}\n")
+            write_config(config, sandbox.url, f"agents:\n- id: ana\n  sections: {sections}\n")
             client.messages.create(
                 model=CLAUDE, max_tokens=50, messages=HELLO, extra_headers={"x-foveate-agent": "ana"}
             )
-            return sandbox.heard[-1].body.decode()
+            return sandbox.requests[-1].body.decode()
 
         workspace = saying("{workspace: {root: $GARDEN/workspace}}")
         memory = saying(

@@ -11,11 +11,11 @@ import pytest
 
 from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import FoldOptions
+from foveate.fold.cuts import CompactionOptions
 from foveate.prompt.workspace import WorkspaceCacheOptions
-from tests.aftermath import until
+from tests.aftermath import wait_until
 from tests.gateways import RunningGateway, running_gateway
-from tests.injected import HEADING, garden
+from tests.injected import HEADING, garden_sections
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox
 
 ADAPTIVE = {"type": "adaptive"}
@@ -89,7 +89,7 @@ class Session:
     @property
     def sent(self) -> str:
         """What arrived last."""
-        return self.sandbox.heard[-1].body.decode()
+        return self.sandbox.requests[-1].body.decode()
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def talking(
 @pytest.fixture
 def sections(tmp_path: Path) -> SectionOptions:
     quick = WorkspaceCacheOptions(watch_debounce_ms=10)
-    return replace(garden(tmp_path / "garden", memory_limit_tokens=200), workspace_cache=quick)
+    return replace(garden_sections(tmp_path / "garden", memory_limit_tokens=200), workspace_cache=quick)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_thirty_requests_of_a_tool_user_are_read_from_the_cache(
         session = Session(client, sandbox, model, thinking)
         session.go_on(30)
 
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
     assert session.hit_ratio > 0.9
     assert session.thoughts == (30 if thinking else 0)
     assert session.sent.count('"type":"thinking"') == (29 if thinking else 0)
@@ -147,7 +147,7 @@ def test_another_gateway_goes_on_with_a_session_whose_thoughts_stand_after_what_
             session.client = client
             session.go_on(10)
 
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
     assert session.reads[-1] > 0.9 * session.inputs[-1]
     assert session.sent.count('"type":"thinking"') >= 9  # those of before are left out, all since are there
 
@@ -162,11 +162,11 @@ def test_an_edit_of_the_workspace_is_sent_at_once_and_no_thought_is_refused(
         session = Session(client, sandbox, "claude-opus-5-5", ADAPTIVE)
         session.go_on(5)
         (tmp_path / "garden" / "workspace" / "USER.md").write_text("# Bob\n\nHas tulips.\n")
-        until(lambda: session.go_on(1), lambda _: "Has tulips." in session.sent)  # as soon as it is seen
+        wait_until(lambda: session.go_on(1), lambda _: "Has tulips." in session.sent)  # as soon as it is seen
         edited = session.sent
         session.go_on(5)
 
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
     assert "Has tulips." in edited
     assert "Has roses." not in edited
     assert session.reads[-1] > 0.9 * session.inputs[-1]
@@ -176,7 +176,10 @@ def test_an_edit_of_the_workspace_is_sent_at_once_and_no_thought_is_refused(
 def test_folds_go_on_with_sections_and_nothing_overflows(tmp_path: Path, sections: SectionOptions) -> None:
     window_tokens = 14_000
     options = AgentOptions(
-        sections=sections, compaction=True, window_tokens=window_tokens, fold=FoldOptions(extractive=True)
+        sections=sections,
+        compaction=True,
+        window_tokens=window_tokens,
+        compaction_options=CompactionOptions(extractive=True),
     )
     with (
         running_sandbox() as sandbox,
@@ -186,7 +189,7 @@ def test_folds_go_on_with_sections_and_nothing_overflows(tmp_path: Path, section
         session.go_on(25)
 
     # Until a fold is there, what is left of the window may be too little for all sections.
-    assert {problem.step for problem in gateway.failed} <= {"sections/room"}
+    assert {problem.step for problem in gateway.failed_steps} <= {"sections/room"}
     assert max(session.inputs) <= window_tokens - 3000
-    bodies = [ask.body for ask in sandbox.heard]
+    bodies = [ask.body for ask in sandbox.requests]
     assert any(b"You are Ana" in body and b"were folded into this summary" in body for body in bodies)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 
-from foveate.cost.ledger import By, Sum
+from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.store import open_store
 from tests.gateways import running_gateway
 from tests.sandboxes import KEY, running_sandbox
@@ -22,11 +22,11 @@ def sessions_of(folder: Path, requests: Sequence[dict[str, str]]) -> list[int]:
         for headers in requests:
             headers = {"anthropic-version": "2023-06-01", "user-agent": "test/1", **headers}
             assert httpx.post(f"{gateway.url}/v1/messages", headers=headers, json=body).status_code == 200
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
 
-    async def read() -> Sequence[Sum]:
+    async def read() -> Sequence[ChargeTotal]:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-            return await store.ledger.sums([By.SESSION])
+            return await store.ledger.sum_charges([GroupBy.SESSION])
 
     return sorted((one.calls for one in asyncio.run(read())), reverse=True)
 

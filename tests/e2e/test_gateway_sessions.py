@@ -8,9 +8,9 @@ from typing import Any
 import anthropic
 import pytest
 
-from foveate.cost.ledger import By, Sum
+from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import FoldOptions
+from foveate.fold.cuts import CompactionOptions
 from foveate.store import open_store
 from tests.gateways import running_gateway
 from tests.sandboxes import KEY, running_sandbox
@@ -76,7 +76,9 @@ def turns(client: anthropic.Anthropic, sandbox: Any, count: int, model: str) -> 
 def test_sixty_turns_of_an_agent_stay_within_the_window_and_are_read_from_the_cache(
     tmp_path: Path, model: str
 ) -> None:
-    options = AgentOptions(compaction=True, window_tokens=WINDOW_TOKENS, fold=FoldOptions(extractive=True))
+    options = AgentOptions(
+        compaction=True, window_tokens=WINDOW_TOKENS, compaction_options=CompactionOptions(extractive=True)
+    )
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
@@ -84,7 +86,7 @@ def test_sixty_turns_of_an_agent_stay_within_the_window_and_are_read_from_the_ca
     ):
         bill = turns(client, sandbox, 60, model)
 
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
     assert max(bill.inputs) <= WINDOW_TOKENS - 500
     assert bill.hit_ratio > 0.9
     report, folds = booked(tmp_path, "main"), booked(tmp_path, "compaction")
@@ -97,10 +99,10 @@ def test_sixty_turns_of_an_agent_stay_within_the_window_and_are_read_from_the_ca
     assert report.savings.simulation_error == 0
 
 
-def booked(folder: Path, category: str) -> Sum:
-    async def read() -> Sum:
+def booked(folder: Path, category: str) -> ChargeTotal:
+    async def read() -> ChargeTotal:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-            found = await store.ledger.sums([By.CATEGORY])
+            found = await store.ledger.sum_charges([GroupBy.CATEGORY])
             return next(one for one in found if one.group == (category,))
 
     return asyncio.run(read())

@@ -9,11 +9,11 @@ from typing import Any
 import openai
 import pytest
 
-from foveate.cost.caps import Cap, Scope, Unknown
-from tests.aftermath import until
+from foveate.cost.caps import Cap, CapScope, UnknownPricePolicy
+from tests.aftermath import wait_until
 from tests.gateways import RunningGateway, running_gateway
 from tests.sandboxes import KEY, running_sandbox
-from tests.upstreams import answer, answering, running_upstream
+from tests.upstreams import http_response, respond_always, running_upstream
 
 MODEL = "gpt-4.1"
 LONG = "Be kind. " * 3000
@@ -32,7 +32,7 @@ def counted(folder: Path, calls: int) -> list[tuple[int | None, str]]:
         with sqlite3.connect(folder / "gateway.sqlite") as store:
             return store.execute("SELECT tokens, session_id FROM traces_v1 ORDER BY tokens").fetchall()
 
-    return until(look, lambda found: len(found) >= calls)
+    return wait_until(look, lambda found: len(found) >= calls)
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -55,7 +55,7 @@ def test_what_a_seen_response_continues_is_counted_whole(tmp_path: Path, streams
         respond("And more", second.id)
         found = counted(tmp_path, 3)
 
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
     assert min(tokens or 0 for tokens, _ in found) > STORED_TOKENS
     assert len({session for _, session in found}) == 1
     billed = second.usage.input_tokens
@@ -79,7 +79,7 @@ def test_a_gateway_that_did_not_see_the_response_shows_the_size_as_unknown(tmp_p
 
 
 def test_a_cap_refuses_what_is_unknown_and_reserves_for_what_is_known(tmp_path: Path) -> None:
-    call, day = Cap(scope=Scope.CALL, dollars=Decimal("0.05")), Cap(scope=Scope.DAY, dollars=Decimal(100))
+    call, day = Cap(scope=CapScope.CALL, dollars=Decimal("0.05")), Cap(scope=CapScope.DAY, dollars=Decimal(100))
     asking: Any = {"model": MODEL, "input": "More", "max_output_tokens": 1000}
     with (
         running_sandbox() as sandbox,
@@ -102,7 +102,7 @@ def test_a_cap_refuses_what_is_unknown_and_reserves_for_what_is_known(tmp_path: 
 
 
 def test_a_cap_that_allows_what_is_unknown_reserves_the_window(tmp_path: Path) -> None:
-    caps = [Cap(scope=Scope.DAY, dollars=Decimal(1), unknown=Unknown.ALLOW)]
+    caps = [Cap(scope=CapScope.DAY, dollars=Decimal(1), unknown=UnknownPricePolicy.ALLOW)]
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, caps=caps) as gateway,
@@ -122,7 +122,7 @@ def test_the_size_of_a_conversation_is_known_until_its_items_change(tmp_path: Pa
         "usage": {"input_tokens": 7000, "output_tokens": 100, "total_tokens": 7100},
     }
     with (
-        running_upstream(answering(answer(json.dumps(said).encode()))) as upstream,
+        running_upstream(respond_always(http_response(json.dumps(said).encode()))) as upstream,
         running_gateway(upstream.url, tmp_path) as gateway,
         client_of(gateway) as client,
     ):

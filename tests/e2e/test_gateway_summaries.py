@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from foveate.cost.caps import Cap, Scope
-from foveate.cost.ledger import By, Sum
+from foveate.cost.caps import Cap, CapScope
+from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import FoldOptions
-from foveate.fold.journal import Fold, Outcome
-from foveate.fold.summariser import EXTRACTIVE
-from foveate.gateway.doors import Family
+from foveate.fold.cuts import CompactionOptions
+from foveate.fold.journal import Compaction, CompactionOutcome
+from foveate.fold.summariser import EXTRACTIVE_MODEL
+from foveate.gateway.doors import ApiFamily
 from foveate.gateway.routing import Route, Upstream
-from foveate.sandbox.scripts import Step
+from foveate.sandbox.scripts import ScriptStep
 from foveate.store import open_store
 from tests.gateways import running_gateway
 from tests.sandboxes import KEY, running_sandbox
@@ -40,17 +40,17 @@ def post(url: str, body: dict[str, Any]) -> None:
         response.read()
 
 
-def compactions(folder: Path, count: int) -> tuple[Sequence[Fold], Sum | None]:
+def compactions(folder: Path, count: int) -> tuple[Sequence[Compaction], ChargeTotal | None]:
     """The rows of a session once there are so many, and what its summaries cost."""
 
-    async def read() -> tuple[Sequence[Fold], Sum | None]:
+    async def read() -> tuple[Sequence[Compaction], ChargeTotal | None]:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
             for _ in range(500):
-                rows = await store.journal.listed()
+                rows = await store.compactions.list_compactions()
                 if len(rows) >= count:
                     break
                 await asyncio.sleep(0.02)
-            sums = await store.ledger.sums([By.CATEGORY])
+            sums = await store.ledger.sum_charges([GroupBy.CATEGORY])
             return rows, next((found for found in sums if found.group == ("compaction",)), None)
 
     return asyncio.run(read())
@@ -75,28 +75,36 @@ def claude_with_system_messages(steps: int) -> dict[str, Any]:
 def test_a_summary_is_asked_for_in_the_clients_api_and_reads_its_cache(
     tmp_path: Path, body: dict[str, Any], path: str
 ) -> None:
-    options = AgentOptions(compaction=True, window_tokens=16_000, fold=FoldOptions(tail_keep_tokens=1_000))
+    options = AgentOptions(
+        compaction=True, window_tokens=16_000, compaction_options=CompactionOptions(tail_keep_tokens=1_000)
+    )
     with (
-        running_sandbox(Step(text=GOOD), repeat=True) as sandbox,
+        running_sandbox(ScriptStep(text=GOOD), repeat=True) as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
     ):
         post(f"{gateway.url}{path}", body)
         (fold, *_), cost = compactions(tmp_path, 1)
 
-    assert gateway.failed == []
-    assert fold.outcome is Outcome.OK, fold.reason
+    assert gateway.failed_steps == []
+    assert fold.outcome is CompactionOutcome.OK, fold.reason
     assert (fold.model, fold.summary) == (body["model"], GOOD)
-    assert {heard.path.removesuffix("/count_tokens") for heard in sandbox.heard} == {path}
+    assert {heard.path.removesuffix("/count_tokens") for heard in sandbox.requests} == {path}
     assert cost is not None
     assert cost.read > 9 * (cost.uncached + cost.written_5m + cost.written_1h)
 
 
 def test_a_summary_from_an_upstream_without_reuse_has_a_connection_of_its_own(tmp_path: Path) -> None:
     """Defect: only the requests of clients heeded `reuse: false`."""
-    options = AgentOptions(compaction=True, window_tokens=16_000, fold=FoldOptions(tail_keep_tokens=1_000))
-    with running_sandbox(Step(text=GOOD), repeat=True) as sandbox:
+    options = AgentOptions(
+        compaction=True, window_tokens=16_000, compaction_options=CompactionOptions(tail_keep_tokens=1_000)
+    )
+    with running_sandbox(ScriptStep(text=GOOD), repeat=True) as sandbox:
         upstream = Upstream(
-            name="anthropic", base_url=sandbox.url, family=Family.ANTHROPIC, provider="anthropic", reuse=False
+            name="anthropic",
+            base_url=sandbox.url,
+            family=ApiFamily.ANTHROPIC,
+            provider="anthropic",
+            reuse=False,
         )
         with running_gateway(
             sandbox.url, tmp_path, clock=sandbox.clock, options=options, upstreams=[upstream]
@@ -104,8 +112,8 @@ def test_a_summary_from_an_upstream_without_reuse_has_a_connection_of_its_own(tm
             post(f"{gateway.url}/v1/messages", claude_body(38, model="claude-opus-4-8"))
             (fold, *_), _ = compactions(tmp_path, 1)
 
-    assert fold.outcome is Outcome.OK, fold.reason
-    assert {heard.headers.get("connection") for heard in sandbox.heard} == {"close"}
+    assert fold.outcome is CompactionOutcome.OK, fold.reason
+    assert {heard.headers.get("connection") for heard in sandbox.requests} == {"close"}
 
 
 def without_reasoning(body: dict[str, Any]) -> dict[str, Any]:
@@ -137,12 +145,14 @@ def test_azure_is_asked_for_a_summary_at_the_deployment_that_the_session_uses(
     tmp_path: Path, body: dict[str, Any], path: str, sent_path: str
 ) -> None:
     """Defect: summaries named the model, or the alias of a route, where only the deployment is known."""
-    options = AgentOptions(compaction=True, window_tokens=16_000, fold=FoldOptions(tail_keep_tokens=1_000))
-    with running_sandbox(Step(text=GOOD), repeat=True) as sandbox:
+    options = AgentOptions(
+        compaction=True, window_tokens=16_000, compaction_options=CompactionOptions(tail_keep_tokens=1_000)
+    )
+    with running_sandbox(ScriptStep(text=GOOD), repeat=True) as sandbox:
         azure = Upstream(
             name="azure",
             base_url=sandbox.url,
-            family=Family.AZURE,
+            family=ApiFamily.AZURE,
             provider="azure",
             deployments={"house": "gpt-4.1"},
         )
@@ -153,30 +163,34 @@ def test_azure_is_asked_for_a_summary_at_the_deployment_that_the_session_uses(
             options=options,
             upstreams=[azure],
             routes=[Route(models="gpt", upstream="azure", model="house")],
-            caps=[Cap(scope=Scope.TOTAL, dollars=Decimal(10))],
+            caps=[Cap(scope=CapScope.TOTAL, dollars=Decimal(10))],
         ) as gateway:
             post(f"{gateway.url}{path}", body | {"model": "gpt"})
             (fold, *_), cost = compactions(tmp_path, 1)
 
-    assert gateway.failed == []
-    assert (fold.outcome, fold.model) == (Outcome.OK, "gpt-4.1"), fold.reason
-    assert len(sandbox.heard) >= 2
-    assert {(heard.path, heard.query) for heard in sandbox.heard} == {(sent_path, path.partition("?")[2])}
+    assert gateway.failed_steps == []
+    assert (fold.outcome, fold.model) == (CompactionOutcome.OK, "gpt-4.1"), fold.reason
+    assert len(sandbox.requests) >= 2
+    assert {(heard.path, heard.query) for heard in sandbox.requests} == {(sent_path, path.partition("?")[2])}
     if "/deployments/" not in path:
-        assert {json.loads(heard.body)["model"] for heard in sandbox.heard} == {"house"}
+        assert {json.loads(heard.body)["model"] for heard in sandbox.requests} == {"house"}
     assert cost is not None
     assert cost.unknown_calls == 0
 
 
 def test_a_summary_that_fails_is_listed_with_its_reason(tmp_path: Path) -> None:
-    options = AgentOptions(compaction=True, window_tokens=16_000, fold=FoldOptions(tail_keep_tokens=1_000))
+    options = AgentOptions(
+        compaction=True, window_tokens=16_000, compaction_options=CompactionOptions(tail_keep_tokens=1_000)
+    )
     with (
-        running_sandbox(Step(text="Hello"), Step(status=401, message="no such key"), repeat=True) as sandbox,
+        running_sandbox(
+            ScriptStep(text="Hello"), ScriptStep(status=401, message="no such key"), repeat=True
+        ) as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
     ):
         post(f"{gateway.url}/v1/responses", responses_body(60))
         (fold, *_), _ = compactions(tmp_path, 1)
 
-    assert fold.outcome is Outcome.FAILED
+    assert fold.outcome is CompactionOutcome.FAILED
     assert "401" in fold.reason
-    assert fold.model != EXTRACTIVE
+    assert fold.model != EXTRACTIVE_MODEL

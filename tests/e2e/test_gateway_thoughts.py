@@ -14,12 +14,12 @@ import anthropic
 import pytest
 
 from foveate import wire
-from foveate.config.settings import Server
+from foveate.config.settings import ServerSettings
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import FoldOptions
-from foveate.fold.journal import Fold, Outcome, Use
+from foveate.fold.cuts import CompactionOptions
+from foveate.fold.journal import ApplicationChange, Compaction, CompactionOutcome
 from foveate.fold.overflow import OnOverflow
-from foveate.session.chain import chain_of
+from foveate.session.chain import compute_chain
 from foveate.store import Store, open_store
 from tests.gateways import RunningGateway, running_gateway
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox
@@ -29,7 +29,7 @@ TOOLS: Any = [{"name": "read", "description": "Reads a file.", "input_schema": {
 FOLDING = AgentOptions(
     compaction=True,
     window_tokens=9_000,
-    fold=FoldOptions(extractive=True, tail_keep_tokens=1_500, min_turns_between=4),
+    compaction_options=CompactionOptions(extractive=True, tail_keep_tokens=1_500, min_turns_between=4),
 )
 ROOMY = replace(FOLDING, window_tokens=None)
 ADAPTIVE: Any = {"type": "adaptive"}
@@ -65,7 +65,7 @@ class Agent:
             messages=self.messages,
             extra_headers={"x-sandbox-answer": json.dumps({"thinking": f"thought {number}", **says})},
         )
-        sent = next(ask.body for ask in reversed(self.sandbox.heard) if "x-sandbox-answer" in ask.headers)
+        sent = next(ask.body for ask in reversed(self.sandbox.requests) if "x-sandbox-answer" in ask.headers)
         content = [block.model_dump(exclude_none=True) for block in reply.content]
         calls = [block["id"] for block in content if block["type"] == "tool_use"]
         results = [{"type": "tool_result", "tool_use_id": id_, "content": listing} for id_ in calls]
@@ -98,7 +98,7 @@ def two_gateways(agent: Agent, folder: Path, options: AgentOptions = FOLDING) ->
                     folder,
                     clock=agent.sandbox.clock,
                     options=options,
-                    server=Server(workers=2),
+                    server=ServerSettings(workers=2),
                 )
             )
             for _ in range(2)
@@ -109,7 +109,7 @@ def two_gateways(agent: Agent, folder: Path, options: AgentOptions = FOLDING) ->
         ]
         agent.clients = itertools.cycle(clients)
         yield running
-        assert [problem for one in running for problem in one.failed] == []
+        assert [problem for one in running for problem in one.failed_steps] == []
 
 
 def at_store(folder: Path, work: Any) -> Any:
@@ -120,8 +120,8 @@ def at_store(folder: Path, work: Any) -> Any:
     return asyncio.run(do())
 
 
-async def made(store: Store) -> list[Fold]:
-    return [one for one in await store.journal.listed() if one.outcome is Outcome.OK]
+async def made(store: Store) -> list[Compaction]:
+    return [one for one in await store.compactions.list_compactions() if one.outcome is CompactionOutcome.OK]
 
 
 def folded_for(agent: Agent, steps: int) -> list[list[str]]:
@@ -152,7 +152,7 @@ def test_after_an_undo_only_what_was_thought_behind_the_summary_is_left_out(tmp_
 
     async def undo(store: Store) -> None:
         for fold in await made(store):
-            assert await store.journal.undo(fold.id, now=1.0)
+            assert await store.compactions.undo(fold.id, now=1.0)
 
     with agent_of(ADAPTIVE) as agent:
         with two_gateways(agent, tmp_path):
@@ -176,13 +176,15 @@ def test_where_somebody_was_mistaken_about_a_fold_one_request_is_refused_and_not
 ) -> None:
     with agent_of(ADAPTIVE) as agent, two_gateways(agent, tmp_path):
         folded_for(agent, 3)
-        chain = chain_of(wire.read({"model": MODEL, "messages": agent.messages}))
+        chain = compute_chain(wire.parse_request({"model": MODEL, "messages": agent.messages}))
 
         async def mistake(store: Store) -> None:
             (fold,) = await made(store)
             early = fold.messages + 1
-            use = Use(fold_id=fold.id, tip=chain.hashes[early - 1], messages=early, is_used=True)
-            await store.journal.used([use])
+            use = ApplicationChange(
+                compaction_id=fold.id, last_hash=chain.hashes[early - 1], messages=early, is_applied=True
+            )
+            await store.compactions.record_application_changes([use])
 
         at_store(tmp_path, mistake)
         with pytest.raises(anthropic.BadRequestError, match="prefix_mismatch"):
@@ -190,7 +192,9 @@ def test_where_somebody_was_mistaken_about_a_fold_one_request_is_refused_and_not
 
         async def is_doubted(store: Store) -> bool:
             (fold,) = await made(store)
-            return any(use.is_used is None for use in await store.journal.uses([fold.id]))
+            return any(
+                use.is_applied is None for use in await store.compactions.list_application_changes([fold.id])
+            )
 
         deadline = time.monotonic() + 10
         while not at_store(tmp_path, is_doubted):  # behind the answer
@@ -204,7 +208,7 @@ def test_where_somebody_was_mistaken_about_a_fold_one_request_is_refused_and_not
 def made_room_for(agent: Agent, folder: Path) -> None:
     """Have some of what the agent thinks stand after messages that were left out."""
     with two_gateways(agent, folder, TIGHT):
-        while not agent.sandbox.heard or LEFT_OUT not in agent.sandbox.heard[-1].body:
+        while not agent.sandbox.requests or LEFT_OUT not in agent.sandbox.requests[-1].body:
             agent.step()
         for _ in range(3):
             agent.step()
@@ -223,7 +227,7 @@ def test_what_was_thought_while_room_was_made_is_refused_once_where_there_is_roo
                     agent.step()
             for _ in range(4):
                 agent.step()
-                assert DROPS in agent.sandbox.heard[-1].body
+                assert DROPS in agent.sandbox.requests[-1].body
 
 
 def test_a_client_that_wants_its_thoughts_refused_has_them_refused(tmp_path: Path) -> None:
@@ -254,7 +258,7 @@ def test_thoughts_are_refused_once_however_little_is_said_of_thinking(
                 client.messages.create(max_tokens=1500, **asks)
             assert client.messages.create(max_tokens=1500, **asks).content
             assert client.messages.count_tokens(**asks).input_tokens > 0
-            sent = agent.sandbox.heard[-1].body
+            sent = agent.sandbox.requests[-1].body
 
     assert bool(thoughts_in(json.loads(sent)["messages"])) is (DROPS in sent) is not bool(said)
 
@@ -285,13 +289,13 @@ def test_whoever_else_is_sent_what_the_provider_is_to_leave_out_is_asked_for_tha
     """Was: a summary that reads the cache was refused, and asked for once more at its full price."""
     with agent_of(ENABLED) as agent:
         made_room_for(agent, tmp_path)
-        before = len(agent.sandbox.heard)
+        before = len(agent.sandbox.requests)
         with two_gateways(agent, tmp_path, replace(FOLDING, window_tokens=25_000)):
             for _ in range(2):
                 with pytest.raises(anthropic.BadRequestError, match="prefix_mismatch"):
                     agent.step()
             folded_for(agent, 1)
-        dropping = [ask for ask in agent.sandbox.heard[before:] if DROPS in ask.body]
+        dropping = [ask for ask in agent.sandbox.requests[before:] if DROPS in ask.body]
 
     assert [ask for ask in dropping if "x-sandbox-answer" not in ask.headers]  # who asks for a summary
     assert {ask.headers.get("anthropic-beta") for ask in dropping} == {BETA}

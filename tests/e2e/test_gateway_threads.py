@@ -16,20 +16,20 @@ import httpx2
 import pytest
 from anthropic import beta_tool
 
-from foveate.cost.caps import Cap, Scope, Unknown
+from foveate.cost.caps import Cap, CapScope, UnknownPricePolicy
 from foveate.engine.options import AgentOptions
-from foveate.gateway.doors import Family
+from foveate.gateway.doors import ApiFamily
 from foveate.gateway.routing import Route, ThreadMode, Upstream
-from foveate.sandbox.scripts import Call, Step
-from foveate.wire.spans import members, whole
-from tests.aftermath import until
+from foveate.sandbox.scripts import ScriptedCall, ScriptStep
+from foveate.wire.spans import find_members, value_span
+from tests.aftermath import wait_until
 from tests.gateways import RunningGateway, running_gateway
 from tests.llama import LlamaServer
-from tests.sandboxes import KEY, RunningSandbox, doing, running_sandbox
-from tests.served import configure, serving
+from tests.sandboxes import KEY, RunningSandbox, running_sandbox, step_headers
+from tests.served import gateway_process, write_config
 
 BETA = "message-threads-2026-08-12"
-LOOK = Step(text="I look.", tools=(Call(name="read_file", input={"path": "a.md"}),))
+LOOK = ScriptStep(text="I look.", tools=(ScriptedCall(name="read_file", input={"path": "a.md"}),))
 HEADERS = {
     "x-api-key": KEY,
     "anthropic-version": "2023-06-01",
@@ -103,7 +103,7 @@ def run(recorded: Recorded, *, streams: bool = False, after: Any = None, **more:
 
 def messages_in(body: bytes) -> bytes:
     """The bytes of the messages of a request, without the brackets around."""
-    return members(body, whole(body)).values["messages"].of(body)[1:-1]
+    return find_members(body, value_span(body)).values["messages"].read(body)[1:-1]
 
 
 def billed(usage: Any) -> tuple[int, ...]:
@@ -113,7 +113,7 @@ def billed(usage: Any) -> tuple[int, ...]:
 
 
 def heard_by(sandbox: RunningSandbox) -> list[Any]:
-    return [json.loads(ask.body) for ask in sandbox.heard]
+    return [json.loads(ask.body) for ask in sandbox.requests]
 
 
 def traced(folder: Path, calls: int) -> list[tuple[int | None, str]]:
@@ -123,15 +123,19 @@ def traced(folder: Path, calls: int) -> list[tuple[int | None, str]]:
         with sqlite3.connect(folder / "gateway.sqlite") as store:
             return store.execute("SELECT tokens, session_id FROM traces_v1").fetchall()
 
-    return until(look, lambda found: len(found) >= calls)
+    return wait_until(look, lambda found: len(found) >= calls)
 
 
 def upstream(url: str, mode: ThreadMode) -> Upstream:
-    return Upstream(name="anthropic", base_url=url, family=Family.ANTHROPIC, provider="anthropic", threads=mode)
+    return Upstream(
+        name="anthropic", base_url=url, family=ApiFamily.ANTHROPIC, provider="anthropic", threads=mode
+    )
 
 
-def post(gateway: RunningGateway, body: Any, *, key: str = KEY, step: Step | None = None) -> httpx2.Response:
-    headers = HEADERS | {"x-api-key": key} | ({} if step is None else doing(step))
+def post(
+    gateway: RunningGateway, body: Any, *, key: str = KEY, step: ScriptStep | None = None
+) -> httpx2.Response:
+    headers = HEADERS | {"x-api-key": key} | ({} if step is None else step_headers(step))
     return httpx2.post(f"{gateway.url}/v1/messages", json=body, headers=headers, timeout=30)
 
 
@@ -163,7 +167,7 @@ def test_a_held_thread_sends_and_costs_what_the_whole_conversation_does(
             bodies.append(heard_by(sandbox))
             bills.append([billed(answer.usage) for answer in answers])
             counted = traced(folder, 4)
-        assert gateway.failed == []
+        assert gateway.failed_steps == []
         assert recorded.statuses == [200] * 4
         assert recorded.threads == (["create", *["continue"] * 3] if name == "threaded" else [None] * 4)
         assert len({session for _, session in counted}) == 1
@@ -184,10 +188,10 @@ def test_the_bytes_of_a_turn_are_the_same_in_every_later_request(tmp_path: Path)
     ):
         run(recorded)
 
-    raw = [messages_in(ask.body) for ask in sandbox.heard]
+    raw = [messages_in(ask.body) for ask in sandbox.requests]
     assert len(raw) == 6
     assert all(later.startswith(before + b",") for before, later in pairwise(raw))
-    assert all("anthropic-beta" not in ask.headers for ask in sandbox.heard)
+    assert all("anthropic-beta" not in ask.headers for ask in sandbox.requests)
 
 
 def test_a_client_sends_everything_again_after_a_restart(tmp_path: Path) -> None:
@@ -211,7 +215,9 @@ def test_a_client_sends_everything_again_after_a_restart(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
 def test_an_answer_that_ends_with_an_error_cannot_be_continued(tmp_path: Path, streams: bool) -> None:
-    fault = Step(text="Two, " * 50, fail_after=6) if streams else Step(text="Two", disconnect_after=1)
+    fault = (
+        ScriptStep(text="Two, " * 50, fail_after=6) if streams else ScriptStep(text="Two", disconnect_after=1)
+    )
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
@@ -223,12 +229,12 @@ def test_an_answer_that_ends_with_an_error_cannot_be_continued(tmp_path: Path, s
             begun = json.loads(broken.text.split("data: ")[1].split("\n")[0])
             found = post(gateway, continuing(begun["message"]["id"]))
             assert error_code(found) == (404, "thread_not_found")
-        assert until(lambda: post(gateway, continuing(first)).status_code, lambda status: status == 200)
+        assert wait_until(lambda: post(gateway, continuing(first)).status_code, lambda status: status == 200)
 
 
 def test_a_stream_that_broke_off_cannot_be_continued(tmp_path: Path) -> None:
     with (
-        running_sandbox(Step(text="One."), Step(text="Two, " * 50, disconnect_after=6)) as sandbox,
+        running_sandbox(ScriptStep(text="One."), ScriptStep(text="Two, " * 50, disconnect_after=6)) as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
         recording(gateway.url) as recorded,
     ):
@@ -259,7 +265,7 @@ def test_of_parallel_requests_one_continues_and_all_are_answered_in_the_end(tmp_
         ThreadPoolExecutor(4) as pool,
     ):
         first = post(gateway, CREATE).json()["id"]
-        slow = Step(text="Late.", delay_seconds=1)
+        slow = ScriptStep(text="Late.", delay_seconds=1)
         found = list(pool.map(lambda _: post(gateway, continuing(first), step=slow), range(4)))
         later = error_code(post(gateway, continuing(first)))
 
@@ -289,7 +295,7 @@ def test_an_answer_that_failed_can_be_asked_for_again(tmp_path: Path) -> None:
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
     ):
         first = post(gateway, CREATE).json()["id"]
-        assert post(gateway, continuing(first), step=Step(overloaded=True)).status_code == 529
+        assert post(gateway, continuing(first), step=ScriptStep(overloaded=True)).status_code == 529
         second = post(gateway, continuing(first))
         assert second.status_code == 200
         assert post(gateway, continuing(second.json()["id"])).status_code == 200
@@ -337,9 +343,9 @@ def test_a_count_is_that_of_the_whole_conversation_and_continues_nothing(tmp_pat
 @pytest.mark.slow
 def test_several_workers_refuse_threads_and_the_client_goes_on_without(tmp_path: Path) -> None:
     with running_sandbox(LOOK, LOOK) as sandbox:
-        configure(tmp_path / "foveate.yaml", sandbox.url, "server: {workers: 2}\n")
+        write_config(tmp_path / "foveate.yaml", sandbox.url, "server: {workers: 2}\n")
         with (
-            serving(tmp_path, FOVEATE_STORE=f"sqlite:///{tmp_path}/foveate.sqlite") as served,
+            gateway_process(tmp_path, FOVEATE_STORE=f"sqlite:///{tmp_path}/foveate.sqlite") as served,
             recording(served.url) as recorded,
         ):
             run(recorded)
@@ -360,7 +366,7 @@ def test_a_passed_thread_is_kept_by_its_provider_and_not_changed(tmp_path: Path)
         run(recorded)
         counted = traced(tmp_path, 3)
 
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
     assert recorded.threads == ["create", "continue", "continue"]
     assert recorded.statuses == [200] * 3
     assert heard_by(sandbox) == recorded.sent
@@ -368,9 +374,9 @@ def test_a_passed_thread_is_kept_by_its_provider_and_not_changed(tmp_path: Path)
     assert len({session for _, session in counted}) == 1
 
 
-@pytest.mark.parametrize("unknown", list(Unknown))
-def test_a_cap_refuses_a_thread_of_unknown_size(tmp_path: Path, unknown: Unknown) -> None:
-    caps: Sequence[Cap] = [Cap(scope=Scope.DAY, dollars=Decimal(100), unknown=unknown)]
+@pytest.mark.parametrize("unknown", list(UnknownPricePolicy))
+def test_a_cap_refuses_a_thread_of_unknown_size(tmp_path: Path, unknown: UnknownPricePolicy) -> None:
+    caps: Sequence[Cap] = [Cap(scope=CapScope.DAY, dollars=Decimal(100), unknown=unknown)]
     with (
         running_sandbox() as sandbox,
         running_gateway(
@@ -384,7 +390,7 @@ def test_a_cap_refuses_a_thread_of_unknown_size(tmp_path: Path, unknown: Unknown
         first = post(gateway, CREATE).json()["id"]
         second = post(gateway, continuing(first))
 
-    if unknown is Unknown.ALLOW:
+    if unknown is UnknownPricePolicy.ALLOW:
         assert second.status_code == 200
     else:
         assert second.status_code == 402
@@ -394,7 +400,7 @@ def test_a_cap_refuses_a_thread_of_unknown_size(tmp_path: Path, unknown: Unknown
 
 def test_a_cap_reserves_for_the_whole_of_a_held_thread(tmp_path: Path) -> None:
     """Was: the 8 tokens of the new message, however long the conversation."""
-    caps = [Cap(scope=Scope.CALL, dollars=Decimal("0.1"))]
+    caps = [Cap(scope=CapScope.CALL, dollars=Decimal("0.1"))]
     large = {"role": "user", "content": "Be kind. " * 2500}
     with (
         running_sandbox() as sandbox,
@@ -411,9 +417,9 @@ def test_a_thread_is_held_for_a_server_without_threads(llama_server: LlamaServer
     local = Upstream(
         name="llama.cpp",
         base_url=llama_server.base_url,
-        family=Family.OPENAI,
+        family=ApiFamily.OPENAI,
         provider="llama.cpp",
-        speaks_both=True,
+        accepts_both=True,
     )
     route = Route(models="*", upstream="llama.cpp")
     with (
@@ -428,7 +434,7 @@ def test_a_thread_is_held_for_a_server_without_threads(llama_server: LlamaServer
         with thread.stream({"role": "user", "content": "And again."}) as stream:
             third = stream.get_final_message()
 
-    assert gateway.failed == []
+    assert gateway.failed_steps == []
     assert recorded.threads == ["create", "continue", "continue"]
     assert recorded.statuses == [200] * 3
 

@@ -13,15 +13,23 @@ from typing import Any
 
 import pytest
 
-from foveate.cost.ledger import Entry, Standing
+from foveate.cost.ledger import AccountBalance, Charge
 from foveate.store import open_store
-from tests.aftermath import until
+from tests.aftermath import wait_until
 from tests.e2e.test_serve_spool import booked, until_it_ends_with
-from tests.raw_http import connected, message
+from tests.raw_http import claude_request, connect
 from tests.sandboxes import KEY
-from tests.served import Served, serving
+from tests.served import GatewayProcess, gateway_process
 from tests.support.forked_commands import COMMAND
-from tests.upstreams import STREAM_HEAD, Talk, answer, chunk, claude_events, claude_reply, running_upstream
+from tests.upstreams import (
+    STREAM_HEAD,
+    UpstreamConnection,
+    claude_events,
+    claude_response,
+    http_chunk,
+    http_response,
+    running_upstream,
+)
 
 pytestmark = pytest.mark.process
 
@@ -36,30 +44,32 @@ STREAMS = 3
 CAP = "cost: {caps: [{scope: total, dollars: 5}]}\n"
 
 
-def stalling(talk: Talk) -> None:
+def stalling(talk: UpstreamConnection) -> None:
     """Streams begin and never end, other requests are answered whole, and one is refused."""
-    asked = talk.ask()
+    asked = talk.read_request()
     if b'"stream": true' in asked:
-        talk.say(STREAM_HEAD, *map(chunk, EVENTS[:3]))
-        talk.say(b"", b"", pause_seconds=120)
+        talk.send(STREAM_HEAD, *map(http_chunk, EVENTS[:3]))
+        talk.send(b"", b"", pause_seconds=120)
     elif b"refuse me" in asked:
-        talk.say(answer(b'{"type": "error", "error": {"type": "invalid_request_error"}}', "400 Bad Request"))
+        talk.send(
+            http_response(b'{"type": "error", "error": {"type": "invalid_request_error"}}', "400 Bad Request")
+        )
     else:
-        talk.say(answer(claude_reply("Hello")))
+        talk.send(http_response(claude_response("Hello")))
 
 
-def in_flight(served: Served, stack: ExitStack, folder: Path) -> None:
+def in_flight(served: GatewayProcess, stack: ExitStack, folder: Path) -> None:
     """Have some streams under way, one call answered and one refused."""
     for _ in range(STREAMS):
-        connection = stack.enter_context(connected(served.url))
-        connection.sendall(message(KEY, stream=True))
+        connection = stack.enter_context(connect(served.url))
+        connection.sendall(claude_request(KEY, stream=True))
         until_it_ends_with(connection, EVENTS[2][-20:])
-    for text, end in (("Hello", claude_reply("Hello")[-20:]), ("refuse me", b"invalid_request_error")):
-        connection = stack.enter_context(connected(served.url))
-        connection.sendall(message(KEY, text=text))
+    for text, end in (("Hello", claude_response("Hello")[-20:]), ("refuse me", b"invalid_request_error")):
+        connection = stack.enter_context(connect(served.url))
+        connection.sendall(claude_request(KEY, text=text))
         until_it_ends_with(connection, end)
     # What was reserved for the calls that are over is released a moment after their answers.
-    until(lambda: reservations(folder), lambda found: found in (0, STREAMS))
+    wait_until(lambda: reservations(folder), lambda found: found in (0, STREAMS))
 
 
 def reservations(folder: Path) -> int:
@@ -68,10 +78,10 @@ def reservations(folder: Path) -> int:
     return found
 
 
-def total_standing(folder: Path) -> Standing:
-    async def read() -> Standing:
+def total_standing(folder: Path) -> AccountBalance:
+    async def read() -> AccountBalance:
         async with await open_store(f"sqlite:///{folder}/foveate.sqlite") as store:
-            return (await store.ledger.standing(["total"], now=0.0))["total"]
+            return (await store.ledger.get_balances(["total"], now=0.0))["total"]
 
     return asyncio.run(read())
 
@@ -85,7 +95,7 @@ def cost(folder: Path, *options: str) -> dict[str, Any]:
     return found
 
 
-def check_recorded(folder: Path, found: list[Entry]) -> None:
+def check_recorded(folder: Path, found: list[Charge]) -> None:
     possible = [one for one in found if one.is_possibly_charged]
     (finished,) = [one for one in found if not one.is_possibly_charged]
     assert len(possible) == STREAMS
@@ -96,7 +106,7 @@ def check_recorded(folder: Path, found: list[Entry]) -> None:
         assert one.charge is not None
         assert one.charge > 0
     charged = sum((one.charge or Decimal(0) for one in possible), finished.dollars)
-    assert total_standing(folder) == Standing(spent=charged, reserved=Decimal(0))
+    assert total_standing(folder) == AccountBalance(spent=charged, reserved=Decimal(0))
     total = cost(folder)["total"]
     assert (total["calls"], total["unknown_calls"]) == (STREAMS + 1, STREAMS)
     assert total["possibly_charged_calls"] == STREAMS
@@ -109,15 +119,15 @@ def test_streams_in_flight_at_kill_9_are_recorded_once_as_possibly_charged(tmp_p
     config = tmp_path / "foveate.yaml"
     with running_upstream(stalling) as upstream:
         config.write_text(UPSTREAMS.format(url=upstream.url) + caps)
-        with serving(tmp_path, "--config", str(config), forked=False) as served, ExitStack() as stack:
+        with gateway_process(tmp_path, "--config", str(config), forked=False) as served, ExitStack() as stack:
             in_flight(served, stack, tmp_path)
             served.process.kill()
             served.process.wait()
         for _ in range(2):  # the second start finds nothing more to record
-            with serving(tmp_path, "--config", str(config), forked=False) as served:
-                found = until(lambda: booked(tmp_path), lambda found: len(found) > STREAMS)
+            with gateway_process(tmp_path, "--config", str(config), forked=False) as served:
+                found = wait_until(lambda: booked(tmp_path), lambda found: len(found) > STREAMS)
                 served.process.send_signal(signal.SIGTERM)
-                assert served.ended()[0] == 0
+                assert served.wait_for_exit()[0] == 0
             check_recorded(tmp_path, found)
             assert not list(tmp_path.glob("spool/*/*"))
 
@@ -126,9 +136,9 @@ def test_streams_of_a_killed_worker_are_recorded_by_another(tmp_path: Path) -> N
     config = tmp_path / "foveate.yaml"
     with running_upstream(stalling) as upstream:
         config.write_text(UPSTREAMS.format(url=upstream.url) + CAP + "server: {workers: 2}\n")
-        with serving(tmp_path, "--config", str(config), forked=False) as served, ExitStack() as stack:
+        with gateway_process(tmp_path, "--config", str(config), forked=False) as served, ExitStack() as stack:
             in_flight(served, stack, tmp_path)
             for pid in served.workers():
                 os.kill(pid, signal.SIGKILL)
-            found = until(lambda: booked(tmp_path), lambda found: len(found) > STREAMS, within_seconds=60)
+            found = wait_until(lambda: booked(tmp_path), lambda found: len(found) > STREAMS, within_seconds=60)
             check_recorded(tmp_path, found)

@@ -16,9 +16,9 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from foveate.sandbox.scripts import Step
-from tests.sandboxes import KEY, doing, running_sandbox
-from tests.served import configure, serving
+from foveate.sandbox.scripts import ScriptStep
+from tests.sandboxes import KEY, running_sandbox, step_headers
+from tests.served import gateway_process, write_config
 
 pytestmark = pytest.mark.process
 
@@ -82,8 +82,8 @@ def ask(url: str, agent: str = "ana", text: str = TEXT) -> anthropic.types.Messa
 def test_numbers_health_and_log_follow_requests_and_a_configuration_that_turns_invalid(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     with running_sandbox() as sandbox:
-        configure(config, sandbox.url, "server: {log: json}\n")
-        with serving(tmp_path, "--config", str(config)) as served:
+        write_config(config, sandbox.url, "server: {log: json}\n")
+        with gateway_process(tmp_path, "--config", str(config)) as served:
             reply = ask(served.url)
             with openai.OpenAI(base_url=f"{served.url}/v1", api_key=KEY, max_retries=0) as client:
                 list(
@@ -95,12 +95,12 @@ def test_numbers_health_and_log_follow_requests_and_a_configuration_that_turns_i
             assert health(served.url)["status"] == "ok"
             before = numbers(served.url, calls=2)
 
-            configure(config, sandbox.url, "server: {log: jsn}\n")
+            write_config(config, sandbox.url, "server: {log: jsn}\n")
             ask(served.url)
             told = health(served.url)
             assert numbers(served.url)["foveate_config_valid"] == 0
 
-            configure(config, sandbox.url, "server: {log: json, log_level: error}\n")
+            write_config(config, sandbox.url, "server: {log: json, log_level: error}\n")
             ask(served.url, agent="not in the log")
             assert numbers(served.url)["foveate_config_valid"] == 1
             assert health(served.url)["status"] == "ok"
@@ -112,7 +112,7 @@ def test_numbers_health_and_log_follow_requests_and_a_configuration_that_turns_i
             assert health(served.url)["store"]["reachable"] is True
 
             served.process.send_signal(signal.SIGTERM)
-            _, errors = served.ended()
+            _, errors = served.wait_for_exit()
 
     labels = "agent=ana %smodel=claude-opus-4-5 provider=anthropic"
     assert before["foveate_requests_total " + labels % "" + " status=200"] == 1
@@ -158,7 +158,9 @@ def test_no_key_is_in_any_output_wherever_a_client_puts_it(tmp_path: Path) -> No
             f"  openai: {{base_url: 'http://127.0.0.1:{nobody.getsockname()[1]}/v1'}}\n"
             "server: {log_level: debug}\n"
         )
-        with serving(tmp_path, "--config", str(config), ANTHROPIC_API_KEY="sk-ant-of-the-server") as served:
+        with gateway_process(
+            tmp_path, "--config", str(config), ANTHROPIC_API_KEY="sk-ant-of-the-server"
+        ) as served:
             for headers in (
                 {"x-api-key": SECRETS[0]},
                 {"authorization": f"Bearer {SECRETS[1]}"},
@@ -172,7 +174,7 @@ def test_no_key_is_in_any_output_wherever_a_client_puts_it(tmp_path: Path) -> No
                     got(f"{served.url}{path}{query}", b'{"model": [', headers)
             said = got(f"{served.url}/health")[1] + got(f"{served.url}/metrics")[1]
             served.process.send_signal(signal.SIGTERM)
-            said += served.ended()[1]
+            said += served.wait_for_exit()[1]
 
     assert "bad_key" in said
     assert "upstream_unreachable" in said
@@ -188,8 +190,8 @@ def test_files_of_a_workspace_are_counted_and_so_are_open_streams_and_answers_th
     (root / "IDENTITY.md").write_text("I am Ana.\n")
     agents = [{"id": "ana", "sections": {"workspace": {"root": str(root)}}}]
     with running_sandbox() as sandbox:
-        configure(config, sandbox.url, f"agents: {json.dumps(agents)}\nserver: {{log: json}}\n")
-        with serving(tmp_path, "--config", str(config)) as served:
+        write_config(config, sandbox.url, f"agents: {json.dumps(agents)}\nserver: {{log: json}}\n")
+        with gateway_process(tmp_path, "--config", str(config)) as served:
             ask(served.url)
             ask(served.url)
             deadline = time.monotonic() + 20
@@ -212,14 +214,14 @@ def test_files_of_a_workspace_are_counted_and_so_are_open_streams_and_answers_th
                     model="claude-opus-4-5",
                     max_tokens=500,
                     messages=[{"role": "user", "content": TEXT}],
-                    extra_headers=doing(Step(text="word " * 400, pace_seconds=0.05)),
+                    extra_headers=step_headers(ScriptStep(text="word " * 400, pace_seconds=0.05)),
                 ) as stream,
             ):
                 next(iter(stream.text_stream))
                 assert "\nfoveate_open_streams 1.0" in got(f"{served.url}/metrics")[1]
             assert numbers(served.url)["foveate_open_streams"] == 0
             served.process.send_signal(signal.SIGTERM)
-            _, errors = served.ended()
+            _, errors = served.wait_for_exit()
 
     *_, line = [line for line in map(json.loads, errors.splitlines()) if line["logger"] == "foveate.requests"]
     assert (line["status"], line["broken"]) == (200, True)
@@ -228,8 +230,8 @@ def test_files_of_a_workspace_are_counted_and_so_are_open_streams_and_answers_th
 def test_any_worker_shows_what_all_have_counted(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     with running_sandbox() as sandbox:
-        configure(config, sandbox.url)
-        with serving(tmp_path, "--config", str(config), "--workers", "2", forked=False) as served:
+        write_config(config, sandbox.url)
+        with gateway_process(tmp_path, "--config", str(config), "--workers", "2", forked=False) as served:
             for number in range(8):
                 ask(served.url, text=f"{TEXT} {number}")
             name = "foveate_requests_total agent=ana model=claude-opus-4-5 provider=anthropic status=200"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.command import Outcome, spawn
 from tests.sandboxes import KEY, running_sandbox
-from tests.served import configure, serving
+from tests.served import gateway_process, write_config
 
 pytestmark = pytest.mark.process
 
@@ -149,8 +149,8 @@ def rows(folder: Path, calls: int) -> list[dict[str, str]]:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_running_gateway_uses_a_price_file_from_the_next_request_on(tmp_path: Path, workers: int) -> None:
     with running_sandbox() as sandbox:
-        configure(tmp_path / "foveate.yaml", sandbox.url, f"server: {{workers: {workers}}}\n")
-        with serving(tmp_path, forked=workers == 1) as served:
+        write_config(tmp_path / "foveate.yaml", sandbox.url, f"server: {{workers: {workers}}}\n")
+        with gateway_process(tmp_path, forked=workers == 1) as served:
             assert ask(served.url) == 200
             first = Decimal(rows(tmp_path, 1)[0]["dollars"])
             done = prices(tmp_path, "update", price_list(tmp_path, 90_000), "--date", "2026-11-17")
@@ -167,8 +167,8 @@ def test_a_running_gateway_uses_a_price_file_from_the_next_request_on(tmp_path: 
 def test_an_unknown_model_of_a_family_is_let_through_under_a_cap(tmp_path: Path) -> None:
     cap = "cost: {caps: [{scope: day, dollars: 5}]}\n"
     with running_sandbox() as sandbox:
-        configure(tmp_path / "foveate.yaml", sandbox.url, cap)
-        with serving(tmp_path) as served:
+        write_config(tmp_path / "foveate.yaml", sandbox.url, cap)
+        with gateway_process(tmp_path) as served:
             assert ask(served.url, "claude-opus-9") == 200
             assert ask(served.url, "claude-fable-5-2") == 200
             found = rows(tmp_path, 2)

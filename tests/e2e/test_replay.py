@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from foveate.cli import app
 from foveate.replay.policies import Policy
 from foveate.replay.processes import replay_sessions
-from foveate.replay.reading import found, sessions
+from foveate.replay.reading import find_files, group_sessions
 from foveate.replay.replaying import ReplayOptions
 from tests.e2e.command import ESCAPE, Outcome, on_terminal, spawn
 
@@ -61,7 +61,7 @@ def test_the_same_holds_for_each_file_alone_and_for_what_it_says_itself(shared_d
     options = ReplayOptions(policies=(Policy.RECORDED,))
     off, said = {}, {}
     for file in sorted((shared_data / "sessions").rglob("*.jsonl.gz")):
-        read, _ = sessions(found([file]).files)
+        read, _ = group_sessions(find_files([file]).files)
         for done in replay_sessions(read, options, processes=1):
             for one in done.replayed:
                 off[file.name] = one.check.off or 0.0

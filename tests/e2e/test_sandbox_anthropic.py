@@ -6,8 +6,8 @@ from typing import Any
 import anthropic
 import pytest
 
-from foveate.sandbox.scripts import Call, Step
-from tests.sandboxes import KEY, RunningSandbox, doing, running_sandbox
+from foveate.sandbox.scripts import ScriptedCall, ScriptStep
+from tests.sandboxes import KEY, RunningSandbox, running_sandbox, step_headers
 
 MODEL = "claude-opus-5-5"
 LONG = "These words are kept. " * 800
@@ -87,9 +87,9 @@ def test_raw_events_come_in_the_order_of_the_api(client: anthropic.Anthropic) ->
 
 
 def test_a_tool_is_called_and_its_result_taken(client: anthropic.Anthropic) -> None:
-    step = Step(text="I look.", tools=(Call(name="read_file", input={"path": "a.md"}),))
+    step = ScriptStep(text="I look.", tools=(ScriptedCall(name="read_file", input={"path": "a.md"}),))
     asking: Any = {"model": MODEL, "max_tokens": 500, "tools": [TOOL]}
-    with client.messages.stream(messages=HELLO, extra_headers=doing(step), **asking) as stream:
+    with client.messages.stream(messages=HELLO, extra_headers=step_headers(step), **asking) as stream:
         first = stream.get_final_message()
     call = first.content[1]
     assert call.type == "tool_use"
@@ -154,25 +154,25 @@ def test_beta_headers_are_ignored(client: anthropic.Anthropic, sandbox: RunningS
     answer = client.messages.create(**ASKING, extra_headers=beta, extra_query={"beta": "true"})
 
     assert answer.stop_reason == "end_turn"
-    assert sandbox.heard[-1].headers["anthropic-beta"] == beta["anthropic-beta"]
+    assert sandbox.requests[-1].headers["anthropic-beta"] == beta["anthropic-beta"]
 
 
 @pytest.mark.parametrize(
     ("step", "error"),
     [
-        (Step(status=401), anthropic.AuthenticationError),
-        (Step(status=403), anthropic.PermissionDeniedError),
-        (Step(status=429), anthropic.RateLimitError),
-        (Step(status=500), anthropic.InternalServerError),
-        (Step(overloaded=True), anthropic.InternalServerError),
-        (Step(fail_after=1), anthropic.InternalServerError),
+        (ScriptStep(status=401), anthropic.AuthenticationError),
+        (ScriptStep(status=403), anthropic.PermissionDeniedError),
+        (ScriptStep(status=429), anthropic.RateLimitError),
+        (ScriptStep(status=500), anthropic.InternalServerError),
+        (ScriptStep(overloaded=True), anthropic.InternalServerError),
+        (ScriptStep(fail_after=1), anthropic.InternalServerError),
     ],
 )
 def test_failures_are_the_clients_own_errors(
-    client: anthropic.Anthropic, step: Step, error: type[anthropic.APIStatusError]
+    client: anthropic.Anthropic, step: ScriptStep, error: type[anthropic.APIStatusError]
 ) -> None:
     with pytest.raises(error) as found:
-        client.messages.create(**ASKING, extra_headers=doing(step))
+        client.messages.create(**ASKING, extra_headers=step_headers(step))
 
     assert found.value.request_id
 
@@ -194,18 +194,20 @@ def test_refusals_are_the_clients_own_errors(
 
 def test_a_client_tries_again_after_an_overload() -> None:
     with (
-        running_sandbox(Step(overloaded=True, retry_after_seconds=0.01)) as sandbox,
+        running_sandbox(ScriptStep(overloaded=True, retry_after_seconds=0.01)) as sandbox,
         anthropic.Anthropic(base_url=sandbox.url, api_key=KEY, max_retries=1) as client,
     ):
         answer = client.messages.create(**ASKING)
 
     assert answer.stop_reason == "end_turn"
-    assert len(sandbox.heard) == 2
+    assert len(sandbox.requests) == 2
 
 
 @pytest.mark.parametrize("events", [0, 3])
 def test_a_stream_that_is_cut_off_is_a_lost_connection(client: anthropic.Anthropic, events: int) -> None:
-    stream = client.messages.create(**ASKING, stream=True, extra_headers=doing(Step(disconnect_after=events)))
+    stream = client.messages.create(
+        **ASKING, stream=True, extra_headers=step_headers(ScriptStep(disconnect_after=events))
+    )
 
     with pytest.raises(Exception, match="peer closed connection"):
         list(stream)
@@ -214,11 +216,11 @@ def test_a_stream_that_is_cut_off_is_a_lost_connection(client: anthropic.Anthrop
 @pytest.mark.parametrize("pieces", [0, 1])
 def test_an_answer_that_is_cut_off_is_a_lost_connection(client: anthropic.Anthropic, pieces: int) -> None:
     with pytest.raises(anthropic.APIConnectionError):
-        client.messages.create(**ASKING, extra_headers=doing(Step(disconnect_after=pieces)))
+        client.messages.create(**ASKING, extra_headers=step_headers(ScriptStep(disconnect_after=pieces)))
 
 
 def test_a_stream_that_fails_in_the_middle_raises_what_it_says(client: anthropic.Anthropic) -> None:
-    stream = client.messages.create(**ASKING, stream=True, extra_headers=doing(Step(fail_after=4)))
+    stream = client.messages.create(**ASKING, stream=True, extra_headers=step_headers(ScriptStep(fail_after=4)))
 
     with pytest.raises(anthropic.APIStatusError, match="Overloaded"):
         list(stream)
@@ -227,13 +229,16 @@ def test_a_stream_that_fails_in_the_middle_raises_what_it_says(client: anthropic
 def test_the_sandbox_notices_a_client_that_goes_away(
     client: anthropic.Anthropic, sandbox: RunningSandbox
 ) -> None:
-    sandbox.lost.clear()
-    slow = doing(Step(pace_seconds=30))
+    sandbox.abandoned_requests.clear()
+    slow = step_headers(ScriptStep(pace_seconds=30))
     stream = client.messages.create(**ASKING, stream=True, extra_headers=slow)
     next(iter(stream))
     stream.close()
 
-    assert sandbox.lost_one(within_seconds=10).headers["x-sandbox-answer"] == slow["x-sandbox-answer"]
+    assert (
+        sandbox.wait_for_abandoned_request(within_seconds=10).headers["x-sandbox-answer"]
+        == slow["x-sandbox-answer"]
+    )
 
 
 async def test_the_async_client_works_too(sandbox: RunningSandbox) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import openai
 import pytest
 
-from foveate.sandbox.scripts import Call, Step
-from tests.sandboxes import KEY, RunningSandbox, doing, running_sandbox
+from foveate.sandbox.scripts import ScriptedCall, ScriptStep
+from tests.sandboxes import KEY, RunningSandbox, running_sandbox, step_headers
 
 MODEL = "gpt-5.6-sol"
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -17,7 +17,7 @@ FLAT_TOOL: Any = {"type": "function", "name": "read_file", "parameters": PARAMET
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 CHAT: Any = {"model": MODEL, "messages": HELLO}
 RESPONSE: Any = {"model": MODEL, "input": "Hello"}
-LOOKS = Step(tools=(Call(name="read_file", input={"path": "a.md"}),))
+LOOKS = ScriptStep(tools=(ScriptedCall(name="read_file", input={"path": "a.md"}),))
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +82,11 @@ def test_usage_comes_in_a_last_chunk_where_it_is_asked_for(client: openai.OpenAI
 def test_a_chat_calls_a_tool_and_takes_its_result(client: openai.OpenAI, streams: bool) -> None:
     asking: Any = CHAT | {"tools": [TOOL]}
     if streams:
-        with client.chat.completions.stream(**asking, extra_headers=doing(LOOKS)) as stream:
+        with client.chat.completions.stream(**asking, extra_headers=step_headers(LOOKS)) as stream:
             stream.until_done()
             choice: Any = stream.get_final_completion().choices[0]
     else:
-        choice = client.chat.completions.create(**asking, extra_headers=doing(LOOKS)).choices[0]
+        choice = client.chat.completions.create(**asking, extra_headers=step_headers(LOOKS)).choices[0]
     (call,) = choice.message.tool_calls
     assert choice.finish_reason == "tool_calls"
     assert json.loads(call.function.arguments) == {"path": "a.md"}
@@ -150,7 +150,7 @@ def test_a_streamed_response_is_the_one_that_comes_whole(client: openai.OpenAI) 
 
 def test_a_response_calls_a_tool_and_takes_its_output(client: openai.OpenAI) -> None:
     asking: Any = RESPONSE | {"tools": [FLAT_TOOL]}
-    with client.responses.stream(**asking, extra_headers=doing(LOOKS)) as stream:
+    with client.responses.stream(**asking, extra_headers=step_headers(LOOKS)) as stream:
         first: Any = stream.until_done().get_final_response()
     (call,) = first.output
     assert (call.type, json.loads(call.arguments)) == ("function_call", {"path": "a.md"})
@@ -188,19 +188,19 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize(
     ("step", "error"),
     [
-        (Step(status=401), openai.AuthenticationError),
-        (Step(status=429), openai.RateLimitError),
-        (Step(status=500), openai.InternalServerError),
-        (Step(overloaded=True), openai.InternalServerError),
-        (Step(disconnect_after=0), openai.APIConnectionError),
-        (Step(disconnect_after=1), openai.APIConnectionError),
+        (ScriptStep(status=401), openai.AuthenticationError),
+        (ScriptStep(status=429), openai.RateLimitError),
+        (ScriptStep(status=500), openai.InternalServerError),
+        (ScriptStep(overloaded=True), openai.InternalServerError),
+        (ScriptStep(disconnect_after=0), openai.APIConnectionError),
+        (ScriptStep(disconnect_after=1), openai.APIConnectionError),
     ],
 )
 def test_failures_are_the_clients_own_errors(
-    client: openai.OpenAI, step: Step, error: type[openai.APIError]
+    client: openai.OpenAI, step: ScriptStep, error: type[openai.APIError]
 ) -> None:
     with pytest.raises(error):
-        client.chat.completions.create(**CHAT, extra_headers=doing(step))
+        client.chat.completions.create(**CHAT, extra_headers=step_headers(step))
 
 
 def test_refusals_are_the_clients_own_errors(client: openai.OpenAI) -> None:
@@ -219,7 +219,7 @@ def test_refusals_are_the_clients_own_errors(client: openai.OpenAI) -> None:
 
 
 def test_a_stream_that_fails_in_the_middle_raises_what_it_says(client: openai.OpenAI) -> None:
-    failing = doing(Step(fail_after=3))
+    failing = step_headers(ScriptStep(fail_after=3))
 
     with pytest.raises(openai.APIError, match="currently overloaded"):
         list(client.chat.completions.create(**CHAT, stream=True, extra_headers=failing))

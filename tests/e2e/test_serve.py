@@ -11,21 +11,21 @@ from pathlib import Path
 import anthropic
 import pytest
 
-from foveate.sandbox.scripts import Step
-from tests.sandboxes import KEY, doing, running_sandbox
-from tests.served import COMMAND, configure, serving
+from foveate.sandbox.scripts import ScriptStep
+from tests.sandboxes import KEY, running_sandbox, step_headers
+from tests.served import SERVE_COMMAND, gateway_process, write_config
 
 pytestmark = pytest.mark.process
 
 
-def ask(url: str, step: Step | None = None) -> int:
+def ask(url: str, step: ScriptStep | None = None) -> int:
     """How many tokens the answer to a request has."""
     with anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0) as client:
         reply = client.messages.create(
             model="claude-opus-4-5",
             max_tokens=50,
             messages=[{"role": "user", "content": "Hello"}],
-            extra_headers={} if step is None else doing(step),
+            extra_headers={} if step is None else step_headers(step),
         )
     return reply.usage.output_tokens
 
@@ -33,24 +33,24 @@ def ask(url: str, step: Step | None = None) -> int:
 def test_a_gateway_serves_holds_a_new_configuration_at_once_and_ends_well(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     with running_sandbox() as sandbox:
-        configure(config, sandbox.url)
-        with serving(tmp_path, "--config", str(config), forked=False) as served:
+        write_config(config, sandbox.url)
+        with gateway_process(tmp_path, "--config", str(config), forked=False) as served:
             url, process = served.url, served.process
             assert ask(url)
 
-            configure(config, sandbox.url, "cost: {caps: [{scope: call, dollars: 0.0000001}]}\n")
+            write_config(config, sandbox.url, "cost: {caps: [{scope: call, dollars: 0.0000001}]}\n")
             with pytest.raises(anthropic.APIStatusError, match="the cap on a call"):
                 ask(url)
 
-            configure(config, sandbox.url, "cost: {cups: []}\n")
+            write_config(config, sandbox.url, "cost: {cups: []}\n")
             with pytest.raises(anthropic.APIStatusError, match="the cap on a call"):
                 ask(url)
 
-            configure(config, sandbox.url, "server: {timeouts: {idle_seconds: 0.3}}\n")
+            write_config(config, sandbox.url, "server: {timeouts: {idle_seconds: 0.3}}\n")
             with pytest.raises(anthropic.APIStatusError, match="did not answer in time"):
-                ask(url, Step(text="late", delay_seconds=5))
+                ask(url, ScriptStep(text="late", delay_seconds=5))
 
-            configure(config, sandbox.url)
+            write_config(config, sandbox.url)
             assert ask(url)
 
             process.send_signal(signal.SIGINT)
@@ -74,7 +74,9 @@ def test_a_configuration_that_is_wrong_at_the_start_is_told_and_nothing_is_serve
     config = tmp_path / "foveate.yaml"
     config.write_text("server:\n  prot: 1\n")
 
-    done = subprocess.run([*COMMAND, "--config", str(config)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*SERVE_COMMAND, "--config", str(config)], capture_output=True, text=True, check=False
+    )
 
     assert done.returncode == 2
     assert "foveate.yaml:2: there is no setting 'prot' here; did you mean port?" in done.stderr
@@ -103,10 +105,10 @@ def test_a_gateway_takes_its_keys_and_its_configuration_from_where_they_usually_
     (tmp_path / "foveate.yaml").write_text("agents: [{id: ana}]\n")
     (tmp_path / ".env").write_text("OPENROUTER_API_KEY=sk-hush\nDEEPSEEK_API_KEY=sk-hush\n")
 
-    with serving(
+    with gateway_process(
         tmp_path, DEEPSEEK_API_KEY="", ANTHROPIC_API_KEY="sk-hush", OPENAI_API_KEY="", forked=False
     ) as served:
-        told = served.told
+        told = served.ready_object
 
     assert told["config"] == "foveate.yaml"
     assert told["store"] == f"sqlite:///{tmp_path}/foveate.sqlite"

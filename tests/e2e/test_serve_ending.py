@@ -10,17 +10,17 @@ from pathlib import Path
 import anthropic
 import pytest
 
-from foveate.sandbox.scripts import Step
+from foveate.sandbox.scripts import ScriptStep
 from foveate.store import open_store
-from tests.aftermath import until
-from tests.raw_http import connected
-from tests.sandboxes import KEY, RunningSandbox, doing, running_sandbox
-from tests.served import configure, serving, wait_until_gone
+from tests.aftermath import wait_until
+from tests.raw_http import connect
+from tests.sandboxes import KEY, RunningSandbox, running_sandbox, step_headers
+from tests.served import gateway_process, wait_until_gone, write_config
 
 pytestmark = pytest.mark.process
 
-SLOW = Step(text="word " * 12, pace_seconds=0.1)
-ENDLESS = Step(text="word " * 400, pace_seconds=0.1)
+SLOW = ScriptStep(text="word " * 12, pace_seconds=0.1)
+ENDLESS = ScriptStep(text="word " * 400, pace_seconds=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def sandbox() -> Iterator[RunningSandbox]:
 class Reading:
     """A client in the middle of a stream."""
 
-    def __init__(self, url: str, step: Step) -> None:
+    def __init__(self, url: str, step: ScriptStep) -> None:
         self.text = ""
         self.failed: Exception | None = None
         self._has_begun = threading.Event()
@@ -40,7 +40,7 @@ class Reading:
         self._thread.start()
         assert self._has_begun.wait(30)
 
-    def _read(self, url: str, step: Step) -> None:
+    def _read(self, url: str, step: ScriptStep) -> None:
         try:
             with (
                 anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0) as client,
@@ -48,7 +48,7 @@ class Reading:
                     model="claude-opus-4-5",
                     max_tokens=1000,
                     messages=[{"role": "user", "content": "Hello"}],
-                    extra_headers=doing(step),
+                    extra_headers=step_headers(step),
                 ) as stream,
             ):
                 for text in stream.text_stream:
@@ -66,7 +66,7 @@ class Reading:
 def is_refused(url: str) -> bool:
     """Whether nobody takes connections there."""
     try:
-        connected(url).close()
+        connect(url).close()
     except ConnectionRefusedError:
         return True
     return False
@@ -75,7 +75,7 @@ def is_refused(url: str) -> bool:
 def calls_booked(folder: Path) -> int:
     async def read() -> int:
         async with await open_store(f"sqlite:///{folder}/foveate.sqlite") as store:
-            return sum(row.calls for row in await store.ledger.sums(()))
+            return sum(row.calls for row in await store.ledger.sum_charges(()))
 
     return asyncio.run(read())
 
@@ -84,14 +84,14 @@ def calls_booked(folder: Path) -> int:
 def test_a_stream_under_way_is_finished_and_booked(
     workers: str, number: signal.Signals, code: int, sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
-    configure(tmp_path / "foveate.yaml", sandbox.url)
-    with serving(tmp_path, "--workers", workers, forked=False) as served:
+    write_config(tmp_path / "foveate.yaml", sandbox.url)
+    with gateway_process(tmp_path, "--workers", workers, forked=False) as served:
         reading = Reading(served.url, SLOW)
         pids = served.workers()
         served.process.send_signal(number)
 
         reading.over()
-        ended = served.ended()
+        ended = served.wait_for_exit()
 
     assert ended[0] == code
     assert "Traceback" not in ended[1]
@@ -104,14 +104,14 @@ def test_a_stream_under_way_is_finished_and_booked(
 def test_a_second_signal_ends_at_once_and_what_was_broken_off_is_booked(
     sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
-    configure(tmp_path / "foveate.yaml", sandbox.url)
-    with serving(tmp_path, "--workers", "2", forked=False) as served:
+    write_config(tmp_path / "foveate.yaml", sandbox.url)
+    with gateway_process(tmp_path, "--workers", "2", forked=False) as served:
         reading = Reading(served.url, ENDLESS)
         served.process.send_signal(signal.SIGINT)
-        assert until(lambda: is_refused(served.url), bool, 30)  # the first has come to all its processes
+        assert wait_until(lambda: is_refused(served.url), bool, 30)  # the first has come to all its processes
         began = time.monotonic()
         served.process.send_signal(signal.SIGINT)
-        code, errors = served.ended()
+        code, errors = served.wait_for_exit()
         seconds = time.monotonic() - began
 
     assert code == 130
@@ -124,11 +124,11 @@ def test_a_second_signal_ends_at_once_and_what_was_broken_off_is_booked(
 def test_after_the_time_of_grace_what_is_under_way_is_broken_off(
     sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
-    configure(tmp_path / "foveate.yaml", sandbox.url, "server: {grace_seconds: 1}\n")
-    with serving(tmp_path, forked=False) as served:
+    write_config(tmp_path / "foveate.yaml", sandbox.url, "server: {grace_seconds: 1}\n")
+    with gateway_process(tmp_path, forked=False) as served:
         reading = Reading(served.url, ENDLESS)
         served.process.terminate()
-        code, errors = served.ended(within_seconds=15)
+        code, errors = served.wait_for_exit(within_seconds=15)
 
     assert code == 0
     assert "Traceback" not in errors
@@ -139,15 +139,15 @@ def test_after_the_time_of_grace_what_is_under_way_is_broken_off(
 def test_a_client_that_only_keeps_its_connection_is_not_waited_for(
     sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
-    configure(tmp_path / "foveate.yaml", sandbox.url)
+    write_config(tmp_path / "foveate.yaml", sandbox.url)
     with (
-        serving(tmp_path, forked=False) as served,
+        gateway_process(tmp_path, forked=False) as served,
         anthropic.Anthropic(base_url=served.url, api_key=KEY) as client,
     ):
         client.messages.count_tokens(model="claude-opus-4-5", messages=[{"role": "user", "content": "Hello"}])
         began = time.monotonic()
         served.process.terminate()
-        code, _ = served.ended()
+        code, _ = served.wait_for_exit()
 
     assert code == 0
     assert time.monotonic() - began < 20  # far less than its grace

@@ -14,8 +14,8 @@ import openai
 import pytest
 
 from foveate.errors import BadOption
-from foveate.gateway.local import weights
-from tests.served import children_of, serving, wait_until_gone
+from foveate.gateway.local import find_weights
+from tests.served import child_pids, gateway_process, wait_until_gone
 
 pytestmark = pytest.mark.process
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.process
 @pytest.fixture(scope="module", autouse=True)
 def _has_model() -> None:
     try:
-        weights()
+        find_weights()
     except BadOption as reason:
         pytest.skip(f"no model to serve: {reason}")
 
@@ -33,8 +33,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     # A cap holds, and what costs nothing is let through under it.
     folder = tmp_path_factory.mktemp("local")
     (folder / "foveate.yaml").write_text("cost: {caps: [{scope: day, dollars: 0.01}]}\n")
-    with serving(folder, "--local", forked=False) as served:
-        assert served.told["local"].startswith("SmolLM2")
+    with gateway_process(folder, "--local", forked=False) as served:
+        assert served.ready_object["local"].startswith("SmolLM2")
         yield served.url
 
 
@@ -103,7 +103,7 @@ def test_the_line_on_the_screen_works_as_it_is_printed_and_nothing_is_left_behin
             assert lines[-1], lines
         curl = next(line.strip() for line in lines if line.strip().startswith("curl"))
         said = subprocess.run(curl, shell=True, capture_output=True, text=True, check=True, timeout=60)
-        models = children_of(process.pid)
+        models = child_pids(process.pid)
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()

@@ -9,22 +9,22 @@ from threading import Thread
 import anthropic
 import pytest
 
-from foveate.cost.ledger import Entry
-from foveate.sandbox.scripts import Step
+from foveate.cost.ledger import Charge
+from foveate.sandbox.scripts import ScriptStep
 from foveate.store import open_store
-from tests.aftermath import until
+from tests.aftermath import wait_until
 from tests.e2e.test_store_faults_sqlite import locked_by_another_process
-from tests.raw_http import connected, message
-from tests.sandboxes import KEY, doing, running_sandbox
-from tests.served import configure, serving
+from tests.raw_http import claude_request, connect
+from tests.sandboxes import KEY, running_sandbox, step_headers
+from tests.served import gateway_process, write_config
 from tests.upstreams import (
     LAST_CHUNK,
     STREAM_HEAD,
-    Talk,
-    answer,
-    chunk,
+    UpstreamConnection,
     claude_events,
-    claude_reply,
+    claude_response,
+    http_chunk,
+    http_response,
     running_upstream,
 )
 
@@ -38,20 +38,20 @@ def ask(url: str, *, seconds: float = 0.0) -> None:
             model="claude-opus-4-5",
             max_tokens=50,
             messages=[{"role": "user", "content": "Hello"}],
-            extra_headers=doing(Step(delay_seconds=seconds)),
+            extra_headers=step_headers(ScriptStep(delay_seconds=seconds)),
         )
 
 
 def test_a_bill_outlives_kill_9_of_its_gateway_while_the_store_is_locked(tmp_path: Path) -> None:
     config, spool = tmp_path / "foveate.yaml", tmp_path / "spool"
     with running_sandbox() as sandbox:
-        configure(config, sandbox.url)
-        with serving(tmp_path, "--config", str(config), forked=False) as served:
+        write_config(config, sandbox.url)
+        with gateway_process(tmp_path, "--config", str(config), forked=False) as served:
             ask(served.url)
             # Locked while the provider answers: until then a gateway waits for its store at each step.
             asking = Thread(target=ask, args=(served.url,), kwargs={"seconds": 2.0})
             asking.start()
-            while len(sandbox.heard) < 2:
+            while len(sandbox.requests) < 2:
                 time.sleep(0.01)
             with locked_by_another_process(tmp_path / "foveate.sqlite"):
                 asking.join(60)
@@ -62,7 +62,7 @@ def test_a_bill_outlives_kill_9_of_its_gateway_while_the_store_is_locked(tmp_pat
                 served.process.kill()
                 served.process.wait()
         assert len(booked(tmp_path)) == 1
-        with serving(tmp_path, "--config", str(config), forked=False):
+        with gateway_process(tmp_path, "--config", str(config), forked=False):
             assert len(booked(tmp_path)) == 2
             assert not any(path.stat().st_size for path in spool.glob("*/*"))
 
@@ -70,33 +70,33 @@ def test_a_bill_outlives_kill_9_of_its_gateway_while_the_store_is_locked(tmp_pat
 STREAM = claude_events("Hello")
 
 
-def unhurried(talk: Talk) -> None:
+def unhurried(talk: UpstreamConnection) -> None:
     """A provider that answers whole at once, and closes a stream only long after its last event."""
-    if b'"stream": true' not in talk.ask():
-        talk.say(answer(claude_reply("Hello")))
+    if b'"stream": true' not in talk.read_request():
+        talk.send(http_response(claude_response("Hello")))
         return
-    talk.say(STREAM_HEAD, *map(chunk, STREAM))
-    talk.say(b"", LAST_CHUNK, pause_seconds=30)
+    talk.send(STREAM_HEAD, *map(http_chunk, STREAM))
+    talk.send(b"", LAST_CHUNK, pause_seconds=30)
 
 
 def test_bills_outlive_kill_9_of_a_gateway_whose_clients_have_just_had_their_answers(tmp_path: Path) -> None:
     """Defect: they were jotted down only after the clients had the last byte."""
     config = tmp_path / "foveate.yaml"
     with running_upstream(unhurried) as upstream:
-        configure(config, upstream.url)
+        write_config(config, upstream.url)
         with (
-            serving(tmp_path, "--config", str(config), forked=False) as served,
-            connected(served.url) as streaming,
-            connected(served.url) as asking,
+            gateway_process(tmp_path, "--config", str(config), forked=False) as served,
+            connect(served.url) as streaming,
+            connect(served.url) as asking,
         ):
-            streaming.sendall(message(KEY, stream=True))
+            streaming.sendall(claude_request(KEY, stream=True))
             until_it_ends_with(streaming, b"".join(STREAM)[-20:])
-            asking.sendall(message(KEY))
-            until_it_ends_with(asking, claude_reply("Hello")[-20:])
+            asking.sendall(claude_request(KEY))
+            until_it_ends_with(asking, claude_response("Hello")[-20:])
             served.process.kill()
             served.process.wait()
-        with serving(tmp_path, "--config", str(config), forked=False):
-            found = until(lambda: booked(tmp_path), lambda found: len(found) >= 2)
+        with gateway_process(tmp_path, "--config", str(config), forked=False):
+            found = wait_until(lambda: booked(tmp_path), lambda found: len(found) >= 2)
     assert len(found) == 2
     assert all(one.estimated_dollars for one in found)
 
@@ -110,9 +110,9 @@ def until_it_ends_with(connection: socket.socket, end: bytes) -> None:
         heard += piece
 
 
-def booked(folder: Path) -> list[Entry]:
-    async def read() -> list[Entry]:
+def booked(folder: Path) -> list[Charge]:
+    async def read() -> list[Charge]:
         async with await open_store(f"sqlite:///{folder}/foveate.sqlite") as store:
-            return [one async for one in store.ledger.entries()]
+            return [one async for one in store.ledger.list_charges()]
 
     return asyncio.run(read())

@@ -15,14 +15,14 @@ import openai
 import pytest
 import trustme
 
-from foveate.gateway.keys import hash_of, new_key
-from foveate.sandbox.scripts import Step
-from tests.sandboxes import KEY, doing, running_sandbox
-from tests.served import COMMAND, configure, serving
+from foveate.gateway.keys import generate_key, hash_key
+from foveate.sandbox.scripts import ScriptStep
+from tests.sandboxes import KEY, running_sandbox, step_headers
+from tests.served import SERVE_COMMAND, gateway_process, write_config
 
 pytestmark = pytest.mark.process
 
-GATEWAY_KEY, ADMIN_KEY = new_key(), new_key()
+GATEWAY_KEY, ADMIN_KEY = generate_key(), generate_key()
 APP = "https://app.example"
 HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "content-type": "application/json"}
 BODY = {"model": "claude-opus-4-5", "max_tokens": 50, "messages": [{"role": "user", "content": "Hello"}]}
@@ -65,12 +65,12 @@ def secure(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> I
     authority.configure_trust(trust)
     more = (
         "server:\n  host: 0.0.0.0\n  tls: {certificate: gateway.pem, key: gateway.key}\n"
-        f"  cors_origins: ['{APP}']\n  admin_keys: ['{hash_of(ADMIN_KEY)}']\n"
-        f"agents: [{{id: ana, keys: ['{hash_of(GATEWAY_KEY)}']}}]\n"
+        f"  cors_origins: ['{APP}']\n  admin_keys: ['{hash_key(ADMIN_KEY)}']\n"
+        f"agents: [{{id: ana, keys: ['{hash_key(GATEWAY_KEY)}']}}]\n"
     )
     with running_sandbox() as sandbox:
-        configure(folder / "foveate.yaml", sandbox.url, more)
-        with serving(folder) as served:
+        write_config(folder / "foveate.yaml", sandbox.url, more)
+        with gateway_process(folder) as served:
             assert served.url.startswith("https://127.0.0.1:")
             yield Secure(served.url, trust)
 
@@ -121,7 +121,7 @@ def test_a_page_of_a_listed_origin_may_ask_before_and_read_what_it_gets(secure: 
     assert headers["vary"] == "origin"
 
     streamed = {**BODY, "stream": True}
-    slow = doing(Step(text="one two three", pace_seconds=0.01))
+    slow = step_headers(ScriptStep(text="one two three", pace_seconds=0.01))
     status, headers, body = secure.ask("POST", "/v1/messages", streamed, origin=APP, **HEADERS, **slow)
     assert b"message_stop" in body
     assert headers["content-type"].startswith("text/event-stream")
@@ -152,7 +152,7 @@ def test_its_own_pages_need_a_key_beyond_loopback_and_tell_machines_whether_it_i
     assert secure.ask("GET", "/health")[0] == 200
     assert secure.ask("GET", "/ready")[0] == 200
     assert secure.ask("GET", "/metrics")[0] == 401
-    assert secure.ask("GET", "/metrics", authorization=f"Bearer {new_key()}")[0] == 401
+    assert secure.ask("GET", "/metrics", authorization=f"Bearer {generate_key()}")[0] == 401
     assert secure.ask("GET", "/metrics", authorization=f"Bearer {GATEWAY_KEY}")[0] == 403
     status, _, body = secure.ask("GET", "/metrics", authorization=f"Bearer {ADMIN_KEY}")
     assert status == 200
@@ -196,7 +196,7 @@ def test_a_certificate_that_cannot_be_used_is_told_at_the_start(
     options = ["--tls-certificate", certificate, *([] if key is None else ["--tls-key", key])]
 
     done = subprocess.run(
-        [*COMMAND, *options],
+        [*SERVE_COMMAND, *options],
         capture_output=True,
         text=True,
         check=False,
@@ -212,7 +212,7 @@ def test_a_certificate_that_cannot_be_used_is_told_at_the_start(
 def test_a_certificate_in_the_file_is_told_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "foveate.yaml").write_text("server:\n  tls:\n    certificate: none.pem\n    key: none.key\n")
 
-    done = subprocess.run(COMMAND, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
+    done = subprocess.run(SERVE_COMMAND, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
 
     assert done.returncode == 2
     assert "foveate.yaml:3: the certificate none.pem" in done.stderr

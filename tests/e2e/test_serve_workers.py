@@ -15,10 +15,10 @@ from pathlib import Path
 import anthropic
 import pytest
 
-from foveate.gateway.workers import Deaths
+from foveate.gateway.workers import CrashHistory
 from tests.databases import PostgresServer
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox
-from tests.served import COMMAND, Served, configure, serving, wait_until_gone
+from tests.served import SERVE_COMMAND, GatewayProcess, gateway_process, wait_until_gone, write_config
 
 pytestmark = pytest.mark.process
 
@@ -37,14 +37,14 @@ def sandbox() -> Iterator[RunningSandbox]:
 @pytest.fixture(scope="module")
 def config(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("workers") / "foveate.yaml"
-    configure(path, sandbox.url, "server: {workers: 2}\n")
+    write_config(path, sandbox.url, "server: {workers: 2}\n")
     return path
 
 
 @pytest.fixture(scope="module")
-def served(config: Path) -> Iterator[Served]:
+def served(config: Path) -> Iterator[GatewayProcess]:
     """Two workers, which create their store themselves."""
-    with serving(
+    with gateway_process(
         config.parent, FOVEATE_STORE=f"sqlite:///{config.parent}/foveate.sqlite", forked=False
     ) as running:
         yield running
@@ -73,7 +73,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="how busy a process is, is read from /proc")
-def test_both_workers_have_a_share_of_the_work(served: Served) -> None:
+def test_both_workers_have_a_share_of_the_work(served: GatewayProcess) -> None:
     first, second = served.workers()
     before = cpu_seconds(first), cpu_seconds(second)
     statuses: list[int] = []
@@ -98,8 +98,8 @@ def test_both_workers_have_a_share_of_the_work(served: Served) -> None:
     assert min(busy) > 0.1 * sum(busy), busy
 
 
-def test_one_that_is_killed_is_replaced_and_nobody_is_left_without_an_answer(served: Served) -> None:
-    assert served.told["workers"] == 2
+def test_one_that_is_killed_is_replaced_and_nobody_is_left_without_an_answer(served: GatewayProcess) -> None:
+    assert served.ready_object["workers"] == 2
     victim, other = served.workers()
     os.kill(victim, signal.SIGKILL)
 
@@ -111,7 +111,7 @@ def test_one_that_is_killed_is_replaced_and_nobody_is_left_without_an_answer(ser
 
 
 def test_one_that_is_started_while_the_file_is_broken_goes_by_what_held_before(
-    served: Served, config: Path
+    served: GatewayProcess, config: Path
 ) -> None:
     """Defect: a replacement ended at a file that could not be used, and after seven of them all the gateway."""
     valid = config.read_bytes()
@@ -130,8 +130,8 @@ def test_one_that_is_started_while_the_file_is_broken_goes_by_what_held_before(
 
 
 def test_no_worker_outlives_a_parent_that_is_killed(sandbox: RunningSandbox, tmp_path: Path) -> None:
-    configure(tmp_path / "foveate.yaml", sandbox.url)
-    with serving(tmp_path, "--workers", "2", forked=False) as running:
+    write_config(tmp_path / "foveate.yaml", sandbox.url)
+    with gateway_process(tmp_path, "--workers", "2", forked=False) as running:
         pids = running.workers()
         assert len(pids) == 2
         os.kill(running.process.pid, signal.SIGKILL)
@@ -144,7 +144,7 @@ def test_workers_that_die_at_once_are_told_of_and_given_up(tmp_path: Path) -> No
     url = f"sqlite:///{tmp_path}/taken/foveate.sqlite"
 
     done = subprocess.run(
-        [*COMMAND, "--workers", "2"],
+        [*SERVE_COMMAND, "--workers", "2"],
         capture_output=True,
         text=True,
         check=False,
@@ -163,15 +163,15 @@ def test_workers_share_one_postgresql(
     sandbox: RunningSandbox, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     url = postgres.new_database()
-    configure(tmp_path / "foveate.yaml", sandbox.url, f"store: {{url: '{url}'}}\n")
-    with serving(tmp_path, "--workers", "2", forked=False) as running:
+    write_config(tmp_path / "foveate.yaml", sandbox.url, f"store: {{url: '{url}'}}\n")
+    with gateway_process(tmp_path, "--workers", "2", forked=False) as running:
         with anthropic.Anthropic(base_url=running.url, api_key=KEY, max_retries=0) as client:
             for _ in range(3):
                 client.messages.create(
                     model="claude-opus-4-5", max_tokens=20, messages=[{"role": "user", "content": "Hello"}]
                 )
         running.process.terminate()
-        assert running.ended()[0] == 0
+        assert running.wait_for_exit()[0] == 0
     report = subprocess.run(
         [sys.executable, "-m", "foveate", "cost", "--json", "--store", url],
         capture_output=True,
@@ -183,21 +183,21 @@ def test_workers_share_one_postgresql(
 
 
 def test_the_wait_before_another_start_grows_and_ends() -> None:
-    deaths = Deaths(was_ready=True)
+    deaths = CrashHistory(was_ready=True)
     waits = []
     for _ in range(7):
-        deaths = deaths.after(lived_seconds=1)
-        waits.append(deaths.wait_seconds(others_serve=False))
+        deaths = deaths.add_crash(lived_seconds=1)
+        waits.append(deaths.restart_delay_seconds(others_serve=False))
 
     assert waits == [0.5, 1, 2, 4, 8, 15, None]
-    assert deaths.after(lived_seconds=60).wait_seconds(others_serve=False) == 0.5
+    assert deaths.add_crash(lived_seconds=60).restart_delay_seconds(others_serve=False) == 0.5
 
 
 @pytest.mark.parametrize("in_a_row", [7, 5000])
 def test_while_others_serve_it_is_never_given_up(in_a_row: int) -> None:
     """Defect: the gateway ended, healthy workers and all, where the replacements of one died seven times."""
-    assert Deaths(in_a_row=in_a_row, was_ready=True).wait_seconds(others_serve=True) == 15
+    assert CrashHistory(consecutive=in_a_row, was_ready=True).restart_delay_seconds(others_serve=True) == 15
 
 
 def test_where_none_was_ever_ready_none_is_started_again() -> None:
-    assert Deaths().after(lived_seconds=1).wait_seconds(others_serve=True) is None
+    assert CrashHistory().add_crash(lived_seconds=1).restart_delay_seconds(others_serve=True) is None

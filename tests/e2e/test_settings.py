@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
-from foveate.gateway.keys import hash_of
+from foveate.gateway.keys import hash_key
 from tests.e2e.test_gateway_threads import BETA
 from tests.sandboxes import KEY
 from tests.support.embedding_server import embedding_server
-from tests.support.live_gateway import CLAUDE, GPT, LiveGateway, breakpoints, live_gateway
+from tests.support.live_gateway import CLAUDE, GPT, LiveGateway, find_breakpoints, live_gateway
 
 pytestmark = pytest.mark.process
 
@@ -44,7 +44,7 @@ def test_an_hour_is_asked_for_only_of_long_ttl_providers(
 ) -> None:
     gateway.configure(f"context_optimization: {{prompt_cache: {{ttl: 1h, long_ttl_providers: {providers}}}}}\n")
 
-    found = [one for _ in range(2) for one in breakpoints(gateway.ask(CACHED))]
+    found = [one for _ in range(2) for one in find_breakpoints(gateway.send_message(CACHED))]
 
     assert found
     assert {one.get("ttl", "5m") for one in found} == {lives}
@@ -61,7 +61,7 @@ def test_turns_beyond_max_turns_are_left_out_in_batches(gateway: LiveGateway) ->
     whole = conversation(gateway, 15)
     beginnings = []
     for turns in range(7, 16):
-        sent = gateway.ask({"messages": whole[: 2 * turns - 1]}, x_foveate_agent="ana")["messages"]
+        sent = gateway.send_message({"messages": whole[: 2 * turns - 1]}, x_foveate_agent="ana")["messages"]
         questions = [one for one in sent if one["role"] == "user"]
         assert len(questions) <= 8 + 1  # the placeholder stands among them
         beginnings.append(json.dumps(sent[:4]))
@@ -69,7 +69,7 @@ def test_turns_beyond_max_turns_are_left_out_in_batches(gateway: LiveGateway) ->
         assert whole[2 * turns - 2]["content"] in json.dumps(sent[-1])
 
     assert beginnings[2] == beginnings[3] != beginnings[4] == beginnings[5]
-    unlimited = gateway.ask({"messages": whole}, x_foveate_agent="bob")["messages"]
+    unlimited = gateway.send_message({"messages": whole}, x_foveate_agent="bob")["messages"]
     assert len(unlimited) == len(whole)
 
 
@@ -78,12 +78,12 @@ def test_an_upstreams_base_url_is_where_requests_go_with_or_without_a_version(
     gateway: LiveGateway, end: str
 ) -> None:
     gateway.configure(openai=end)
-    heard = len(gateway.sandbox.heard)
+    heard = len(gateway.sandbox.requests)
 
     response = gateway.post("/v1/chat/completions", {"model": GPT, "messages": gateway.messages()})
 
     assert response.status_code == 200, response.text
-    assert [ask.path for ask in gateway.sandbox.heard[heard:]] == ["/v1/chat/completions"]
+    assert [ask.path for ask in gateway.sandbox.requests[heard:]] == ["/v1/chat/completions"]
 
 
 def notes(gateway: LiveGateway, **texts: str) -> Path:
@@ -106,8 +106,8 @@ def test_active_projects_are_shown_and_finished_ones_are_not(gateway: LiveGatewa
     )
     gateway.configure(f"agents: [{{id: ana, sections: {{memory: {{paths: ['{folder}']}}}}}}]\n")
 
-    shown = injected(gateway.ask(x_foveate_agent="ana"))
-    focused = injected(gateway.ask(x_foveate_agent="ana", x_foveate_focus="Shed"))
+    shown = injected(gateway.send_message(x_foveate_agent="ana"))
+    focused = injected(gateway.send_message(x_foveate_agent="ana", x_foveate_focus="Shed"))
 
     assert "Project [TODO]: Pump" in shown
     assert "Roses." in shown
@@ -119,11 +119,11 @@ def test_active_projects_are_shown_and_finished_ones_are_not(gateway: LiveGatewa
 def test_missing_notes_are_told_by_a_placeholder_and_empty_ones_are_no_failure(gateway: LiveGateway) -> None:
     folder = notes(gateway)
     gateway.configure(f"agents: [{{id: ana, sections: {{memory: {{paths: ['{folder}']}}}}}}]\n")
-    assert "No active projects found." in injected(gateway.ask(x_foveate_agent="ana"))
+    assert "No active projects found." in injected(gateway.send_message(x_foveate_agent="ana"))
     assert httpx.get(f"{gateway.url}/health").json()["status"] == "ok"
 
     gateway.configure(f"agents: [{{id: ana, sections: {{memory: {{paths: ['{folder}/none.org']}}}}}}]\n")
-    assert "[Awareness not available]" in injected(gateway.ask(x_foveate_agent="ana"))
+    assert "[Awareness not available]" in injected(gateway.send_message(x_foveate_agent="ana"))
 
 
 def test_notes_are_compared_by_the_embeddings_endpoint_that_is_set(gateway: LiveGateway) -> None:
@@ -136,14 +136,14 @@ def test_notes_are_compared_by_the_embeddings_endpoint_that_is_set(gateway: Live
         plain = f"agents: [{{id: ana, sections: {{memory: {{{memory}}}}}}}]\n"
         gateway.configure(plain)
         messages = [{"role": "user", "content": "Which plants has the zebra?"}]
-        before = json.dumps(gateway.ask({"messages": messages}, x_foveate_agent="ana"))
+        before = json.dumps(gateway.send_message({"messages": messages}, x_foveate_agent="ana"))
         endpoint = f"{{url: '{server.url}', model: tiny, key_variable: EMBEDDINGS_KEY, dimensions: 2}}"
         gateway.configure(
             f"agents: [{{id: ana, sections: {{memory: {{{memory}, embeddings: {endpoint}}}}}}}]\n"
         )
-        after = json.dumps(gateway.ask({"messages": messages}, x_foveate_agent="ana"))
+        after = json.dumps(gateway.send_message({"messages": messages}, x_foveate_agent="ana"))
 
-    path, key, body = server.heard[0]
+    path, key, body = server.requests[0]
     assert (path, key) == ("/v1/embeddings", "Bearer key-of-embeddings")
     assert (body["model"], body["dimensions"]) == ("tiny", 2)
     assert "Row 5 has plants" not in before
@@ -155,32 +155,32 @@ def test_the_newest_lines_of_logs_are_shown(gateway: LiveGateway) -> None:
     log.write_text("".join(f"line {number} of the log\n" for number in range(40)))
     gateway.configure(f"agents: [{{id: ana, sections: {{logs: ['{log}']}}}}]\n")
 
-    shown = injected(gateway.ask(x_foveate_agent="ana"))
+    shown = injected(gateway.send_message(x_foveate_agent="ana"))
 
     assert [number for number in range(40) if f"line {number} of" in shown] == list(range(20, 40))
-    assert "of the log" not in injected(gateway.ask())
+    assert "of the log" not in injected(gateway.send_message())
 
 
 def test_breakpoints_are_placed_only_if_the_prompt_cache_is_on(gateway: LiveGateway) -> None:
     gateway.configure()
-    assert breakpoints(gateway.ask(CACHED))
+    assert find_breakpoints(gateway.send_message(CACHED))
 
     gateway.configure("context_optimization: {prompt_cache: {enabled: false}}\n")
-    assert not breakpoints(gateway.ask(CACHED))
+    assert not find_breakpoints(gateway.send_message(CACHED))
 
 
 def test_breakpoints_are_placed_for_the_agents_that_have_the_prompt_cache_on(gateway: LiveGateway) -> None:
     gateway.configure("agents: [{id: ana, context_optimization: {prompt_cache: false}}]\n")
 
-    assert not breakpoints(gateway.ask(CACHED, x_foveate_agent="ana"))
-    assert breakpoints(gateway.ask(CACHED, x_foveate_agent=gateway.new_agent()))
+    assert not find_breakpoints(gateway.send_message(CACHED, x_foveate_agent="ana"))
+    assert find_breakpoints(gateway.send_message(CACHED, x_foveate_agent=gateway.new_agent()))
 
 
 @pytest.mark.parametrize("ttl", ["5m", "1h"])
 def test_breakpoints_have_the_ttl_that_is_set(gateway: LiveGateway, ttl: str) -> None:
     gateway.configure(f"context_optimization: {{prompt_cache: {{ttl: {ttl}}}}}\n")
 
-    found = breakpoints(gateway.ask(CACHED, x_foveate_agent=gateway.new_agent()))
+    found = find_breakpoints(gateway.send_message(CACHED, x_foveate_agent=gateway.new_agent()))
 
     assert {one.get("ttl", "5m") for one in found} == {ttl}
 
@@ -193,10 +193,11 @@ def test_tools_have_a_breakpoint_only_if_they_may(gateway: LiveGateway, is_on: s
     agent = gateway.new_agent()
     # The same tools with another system prompt each time: only a breakpoint on the tools is worth anything.
     asked = [
-        gateway.ask({"tools": tools, "system": gateway.new_words()}, x_foveate_agent=agent) for _ in range(4)
+        gateway.send_message({"tools": tools, "system": gateway.new_words()}, x_foveate_agent=agent)
+        for _ in range(4)
     ]
 
-    assert any(breakpoints({"tools": sent["tools"]}) for sent in asked) is (is_on == "true")
+    assert any(find_breakpoints({"tools": sent["tools"]}) for sent in asked) is (is_on == "true")
 
 
 OWN_BREAKPOINT: dict[str, Any] = {
@@ -216,9 +217,9 @@ OWN_BREAKPOINT: dict[str, Any] = {
 )
 def test_breakpoints_of_a_client_are_replaced_only_if_that_is_set(gateway: LiveGateway, said: str) -> None:
     gateway.configure()
-    kept = gateway.ask(OWN_BREAKPOINT, x_foveate_agent="ana")
+    kept = gateway.send_message(OWN_BREAKPOINT, x_foveate_agent="ana")
     gateway.configure(said)
-    replaced = gateway.ask(OWN_BREAKPOINT, x_foveate_agent="ana")
+    replaced = gateway.send_message(OWN_BREAKPOINT, x_foveate_agent="ana")
 
     assert kept["system"][0]["cache_control"]
     assert not replaced["system"][0].get("cache_control")
@@ -226,7 +227,7 @@ def test_breakpoints_of_a_client_are_replaced_only_if_that_is_set(gateway: LiveG
 
 def test_an_agent_is_known_by_its_id_its_key_and_its_user_agent(gateway: LiveGateway) -> None:
     key = "fov-of-a-test-with-enough-letters"
-    hashed = hash_of(key)
+    hashed = hash_key(key)
     said = "sections: {binding: {language: German}}"
     gateway.configure(
         f"agents:\n- {{id: ana, {said}}}\n- {{id: bob, keys: ['{hashed}'], {said}}}\n"
@@ -234,7 +235,7 @@ def test_an_agent_is_known_by_its_id_its_key_and_its_user_agent(gateway: LiveGat
     )
 
     def is_told(**headers: str) -> bool:
-        return "Answer in German." in json.dumps(gateway.ask(None, **headers))
+        return "Answer in German." in json.dumps(gateway.send_message(None, **headers))
 
     assert not is_told()
     assert is_told(x_foveate_agent="ana")
@@ -252,12 +253,12 @@ def test_an_agent_is_known_by_its_id_its_key_and_its_user_agent(gateway: LiveGat
 
 def test_an_upstreams_key_is_the_one_of_its_variable(gateway: LiveGateway) -> None:
     gateway.configure(anthropic=", key_variable: UPSTREAM_KEY")
-    gateway.ask()
-    assert gateway.sandbox.heard[-1].headers["x-api-key"] == "sk-key-of-the-upstream"
+    gateway.send_message()
+    assert gateway.sandbox.requests[-1].headers["x-api-key"] == "sk-key-of-the-upstream"
 
     gateway.configure()
-    gateway.ask()
-    assert gateway.sandbox.heard[-1].headers["x-api-key"] == KEY
+    gateway.send_message()
+    assert gateway.sandbox.requests[-1].headers["x-api-key"] == KEY
 
 
 @pytest.mark.parametrize(
@@ -288,7 +289,7 @@ def test_what_does_not_fit_the_agents_window_is_treated_as_it_wishes(
 def sections(gateway: LiveGateway, said: str, **headers: str) -> tuple[str, str]:
     """What an agent with such sections gets: in its system prompt, and behind the user's words."""
     gateway.configure(f"agents: [{{id: ana, sections: {{{said}}}}}]\n")
-    sent = gateway.ask(None, x_foveate_agent="ana", **headers)
+    sent = gateway.send_message(None, x_foveate_agent="ana", **headers)
     return json.dumps(sent.get("system", "")), injected(sent)
 
 
@@ -434,8 +435,8 @@ def test_requests_are_routed_by_model_and_renamed(gateway: LiveGateway) -> None:
         upstreams=f"  mine: {{base_url: '{url}/v1', api: openai}}\n",
     )
 
-    assert gateway.chat({"model": "house-1"})["model"] == "gpt-4.1-mini"
-    assert gateway.chat()["model"] == GPT
+    assert gateway.send_chat({"model": "house-1"})["model"] == "gpt-4.1-mini"
+    assert gateway.send_chat()["model"] == GPT
     refused = gateway.post(
         "/v1/messages", {"model": "house-1", "max_tokens": 9, "messages": gateway.messages()}
     )
@@ -450,7 +451,7 @@ def test_an_upstream_is_spoken_to_in_its_api(gateway: LiveGateway, api: str) -> 
         upstreams=f"  mine: {{base_url: '{gateway.sandbox.url}', api: {api}, provider: anthropic}}\n",
     )
 
-    assert gateway.ask()
+    assert gateway.send_message()
     chat = gateway.post("/v1/chat/completions", {"model": GPT, "messages": gateway.messages()})
     assert chat.status_code == (200 if api == "both" else 400)
 
@@ -464,7 +465,9 @@ def test_an_upstreams_provider_decides_the_rules_of_its_cache(
         upstreams=f"  mine: {{base_url: '{gateway.sandbox.url}', api: anthropic, provider: {provider}}}\n",
     )
 
-    assert bool(breakpoints(gateway.ask(CACHED, x_foveate_agent=gateway.new_agent()))) is is_marked
+    assert (
+        bool(find_breakpoints(gateway.send_message(CACHED, x_foveate_agent=gateway.new_agent()))) is is_marked
+    )
 
 
 def test_a_deployment_is_the_model_that_it_is_said_to_be(gateway: LiveGateway) -> None:

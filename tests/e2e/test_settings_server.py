@@ -16,19 +16,19 @@ from typing import Any
 import httpx
 import pytest
 
-from foveate.gateway.assembly import assembled
-from foveate.gateway.keys import hash_of
-from foveate.gateway.serving import live_choices
-from foveate.sandbox.asks import Ask
-from foveate.session.turns import Move, Session
+from foveate.gateway.assembly import open_gateway
+from foveate.gateway.keys import hash_key
+from foveate.gateway.serving import load_live_config
+from foveate.sandbox.asks import SandboxRequest
+from foveate.session.turns import Session, SessionUpdate
 from foveate.store import open_store
 from tests.gateways import running_gateway
 from tests.sandboxes import KEY, running_sandbox
-from tests.served import configure, serving
+from tests.served import gateway_process, write_config
 from tests.support.forked_commands import COMMAND
 from tests.support.live_gateway import CLAUDE, LiveGateway, live_gateway
 from tests.support.stores import ensure_store
-from tests.upstreams import ScriptedUpstream, answer, answering, running_upstream
+from tests.upstreams import ScriptedUpstream, http_response, respond_always, running_upstream
 
 pytestmark = pytest.mark.process
 
@@ -191,7 +191,7 @@ def test_requests_are_kept_only_if_that_is_on_and_within_days_and_bytes(gateway:
     def kept(settings: str, times: int = 3) -> int:
         gateway.configure(f"keep_requests: {{{settings}}}\n")
         for _ in range(times):
-            gateway.ask()
+            gateway.send_message()
         time.sleep(0.5)
         return int(rows(gateway.folder, KEPT)[0][0])
 
@@ -204,15 +204,15 @@ def test_requests_are_kept_only_if_that_is_on_and_within_days_and_bytes(gateway:
 def started(folder: Path, settings: str, *options: str) -> tuple[dict[str, Any], str]:
     """What a gateway with such a configuration tells when it is ready, and on standard error."""
     with running_sandbox() as sandbox:
-        configure(folder / "foveate.yaml", sandbox.url, settings)
-        with serving(folder, *options) as served:
+        write_config(folder / "foveate.yaml", sandbox.url, settings)
+        with gateway_process(folder, *options) as served:
             httpx.post(
                 f"{served.url}/v1/messages",
                 json={"model": CLAUDE, "max_tokens": 10, "messages": [{"role": "user", "content": "Hello"}]},
                 headers={"x-api-key": KEY, "anthropic-version": "2023-06-01"},
             )
             served.process.terminate()
-            return served.told, served.ended()[1]
+            return served.ready_object, served.wait_for_exit()[1]
 
 
 def test_the_log_is_written_as_is_set(tmp_path: Path) -> None:
@@ -257,17 +257,17 @@ async def test_what_was_not_seen_for_so_many_days_is_forgotten(
 ) -> None:
     store = ensure_store(tmp_path / "foveate.sqlite")
     (tmp_path / "foveate.yaml").write_text(f"store: {{url: '{store}', keep_days: {days}}}\n")
-    choices = live_choices(tmp_path / "foveate.yaml", {}, tells=False).now().made
+    choices = load_live_config(tmp_path / "foveate.yaml", {}, logs_changes=False).current().value
     now = 1_800_000_000.0
     async with await open_store(store) as opened:
         session = Session(id="s", agent="ana", tip=b"", messages=1, created_at=now, seen_at=now)
-        await opened.turns.keep([Move(session=session, turns=())])
+        await opened.sessions.save([SessionUpdate(session=session, turns=())])
     waits = iter((0.0, 3600.0))
-    async with assembled(
+    async with open_gateway(
         lambda: choices,
         environment={},
         clock=lambda: now + 5 * 86_400,
-        forgets=True,
+        runs_retention=True,
         wait=lambda _: asyncio.sleep(next(waits)),
     ):
         await asyncio.sleep(0.5)
@@ -281,20 +281,20 @@ def test_requests_to_bedrock_are_signed_only_if_that_is_set(
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "of-a-test")
-    with running_upstream(answering(answer(b"{}"))) as upstream:
+    with running_upstream(respond_always(http_response(b"{}"))) as upstream:
         sign = ", sign: aws" if is_signed else ""
         store = ensure_store(tmp_path / "foveate.sqlite")
         (tmp_path / "foveate.yaml").write_text(
             f"upstreams: {{bedrock: {{base_url: '{upstream.url}'{sign}}}}}\nstore: {{url: '{store}'}}\n"
         )
         environment = {"AWS_REGION": "eu-west-1"}
-        choices = live_choices(tmp_path / "foveate.yaml", environment, tells=False).now().made
-        with running_gateway(upstream.url, tmp_path, configured=choices) as gateway:
+        choices = load_live_config(tmp_path / "foveate.yaml", environment, logs_changes=False).current().value
+        with running_gateway(upstream.url, tmp_path, config=choices) as gateway:
             body = {"messages": [{"role": "user", "content": [{"text": "Hello"}]}]}
             path = "/model/anthropic.claude-sonnet-4-5-20250929-v1:0/converse"
             httpx.post(f"{gateway.url}{path}", json=body, headers={"authorization": "Bearer ABSK-of-a-test"})
 
-    (heard,) = upstream.heard
+    (heard,) = upstream.requests
     assert (b"AWS4-HMAC-SHA256" in heard) is is_signed
 
 
@@ -304,11 +304,11 @@ def gateway_for(folder: Path, provider: ScriptedUpstream, said: str) -> Iterator
     store = ensure_store(folder / "foveate.sqlite")
     (folder / "foveate.yaml").write_text(
         f"upstreams: {{anthropic: {{base_url: '{provider.url}'{said}}}}}\nstore: {{url: '{store}'}}\n"
-        f"agents: [{{id: ana, keys: ['{hash_of(GATEWAY_KEY)}']}}]\n"
+        f"agents: [{{id: ana, keys: ['{hash_key(GATEWAY_KEY)}']}}]\n"
     )
     environment = {"ANTHROPIC_API_KEY": "key-of-its-own"}
-    choices = live_choices(folder / "foveate.yaml", environment, tells=False).now().made
-    with running_gateway(provider.url, folder, configured=choices) as gateway:
+    choices = load_live_config(folder / "foveate.yaml", environment, logs_changes=False).current().value
+    with running_gateway(provider.url, folder, config=choices) as gateway:
         yield gateway.url
 
 
@@ -319,7 +319,7 @@ SHOWN = {"x-api-key": GATEWAY_KEY, "anthropic-version": "2023-06-01"}
 @pytest.mark.parametrize(("said", "status"), [("", 403), (", allow: ['GET /v1/files*']", 200)])
 def test_the_gateways_key_is_used_for_what_is_allowed(tmp_path: Path, said: str, status: int) -> None:
     with (
-        running_upstream(answering(answer(b"{}"))) as provider,
+        running_upstream(respond_always(http_response(b"{}"))) as provider,
         gateway_for(tmp_path, provider, said) as url,
     ):
         assert httpx.get(f"{url}/v1/files", headers=SHOWN).status_code == status
@@ -330,7 +330,7 @@ def test_connections_to_an_upstream_are_reused_only_if_that_is_on(
     tmp_path: Path, said: str, connections: int
 ) -> None:
     with (
-        running_upstream(answering(answer(b"{}"))) as provider,
+        running_upstream(respond_always(http_response(b"{}"))) as provider,
         gateway_for(tmp_path, provider, said) as url,
     ):
         for _ in range(3):
@@ -361,16 +361,16 @@ def test_a_cap_is_near_from_the_share_on_that_is_set(tmp_path: Path, share: str,
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("CONTEXT_", "TIME_"))}
 
 
-def sent_with(folder: Path, settings: str, **environment: str) -> Ask:
+def sent_with(folder: Path, settings: str, **environment: str) -> SandboxRequest:
     """What arrives at the provider through a gateway that is started with such variables."""
     with running_sandbox() as sandbox:
-        configure(folder / "foveate.yaml", sandbox.url, settings)
-        with serving(folder, forked=True, **environment) as served:
+        write_config(folder / "foveate.yaml", sandbox.url, settings)
+        with gateway_process(folder, forked=True, **environment) as served:
             shown = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "x-foveate-agent": "ana"}
             body = {"model": CLAUDE, "max_tokens": 10, "messages": [{"role": "user", "content": "Hello"}]}
             response = httpx.post(f"{served.url}/v1/messages", json=body, headers=shown)
             assert response.status_code == 200, response.text
-        return sandbox.heard[-1]
+        return sandbox.requests[-1]
 
 
 @pytest.mark.parametrize("is_set", [True, False])
@@ -439,21 +439,25 @@ def test_the_similarity_from_which_on_notes_are_shown_is_a_variable(tmp_path: Pa
 def test_keys_of_upstreams_come_from_their_variables(
     tmp_path: Path, variable: str, upstream: str, path: str
 ) -> None:
-    with running_upstream(answering(answer(b"{}"))) as provider:
+    with running_upstream(respond_always(http_response(b"{}"))) as provider:
         store = ensure_store(tmp_path / "foveate.sqlite")
         key = "fov-key-of-a-test-with-enough-letters"
         base = provider.url if upstream == "anthropic" else f"{provider.url}/v1"
         (tmp_path / "foveate.yaml").write_text(
             f"upstreams: {{{upstream}: {{base_url: '{base}'}}}}\nstore: {{url: '{store}'}}\n"
             f"routes: [{{models: '*', upstream: {upstream}}}]\n"
-            f"agents: [{{id: ana, keys: ['{hash_of(key)}']}}]\n"
+            f"agents: [{{id: ana, keys: ['{hash_key(key)}']}}]\n"
         )
-        choices = live_choices(tmp_path / "foveate.yaml", {variable: "key-of-its-own"}, tells=False).now().made
-        with running_gateway(provider.url, tmp_path, configured=choices) as gateway:
+        choices = (
+            load_live_config(tmp_path / "foveate.yaml", {variable: "key-of-its-own"}, logs_changes=False)
+            .current()
+            .value
+        )
+        with running_gateway(provider.url, tmp_path, config=choices) as gateway:
             body = {"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "Hello"}]}
             httpx.post(f"{gateway.url}{path}", json=body, headers={"authorization": f"Bearer {key}"})
 
-    (heard,) = provider.heard
+    (heard,) = provider.requests
     assert b"key-of-its-own" in heard
     assert key.encode() not in heard
 

@@ -15,12 +15,20 @@ import psycopg
 import pytest
 
 from foveate.errors import StoreUnavailable
-from foveate.session.turns import Move
+from foveate.session.turns import SessionUpdate
 from foveate.store import Store, open_store
-from foveate.store.database import Rows, Work
+from foveate.store.database import Transaction, TransactionCallback
 from foveate.store.postgres import PostgresDatabase
 from tests.databases import PostgresServer
-from tests.kept import AGENT, FOLD, FOLDED, hashes, ids, session, turns
+from tests.kept import (
+    AGENT,
+    COMPACTED_MESSAGES,
+    COMPACTION,
+    compaction_ids,
+    make_session,
+    make_turns,
+    message_hashes,
+)
 
 
 @pytest.fixture
@@ -34,7 +42,9 @@ async def keep_until(store: Store, end: asyncio.Event, name: str) -> tuple[int, 
     while not end.is_set():
         one = f"{name} {kept}"
         try:
-            await store.turns.keep([Move(session=session(one, 3), turns=turns(one, 0, 3))])
+            await store.sessions.save(
+                [SessionUpdate(session=make_session(one, 3), turns=make_turns(one, 0, 3))]
+            )
         except StoreUnavailable:
             failed += 1
             await asyncio.sleep(0.05)
@@ -47,7 +57,7 @@ async def keep_until(store: Store, end: asyncio.Event, name: str) -> tuple[int, 
 
 async def is_there(store: Store, name: str) -> bool:
     try:
-        return await store.turns.session(name) is not None
+        return await store.sessions.get_session(name) is not None
     except StoreUnavailable:
         return False
 
@@ -72,7 +82,7 @@ async def test_a_server_that_crashes_and_comes_back_in_the_middle_of_a_run_is_ha
         for number, (kept, _) in enumerate(done):
             assert kept > 1
             for one in range(kept):
-                known = await store.turns.known(AGENT, hashes(f"w{number} {one}", 0, 3))
+                known = await store.sessions.find_turns(AGENT, message_hashes(f"w{number} {one}", 0, 3))
                 assert len(known) == 3, "told to be kept, and is not"
 
 
@@ -81,13 +91,13 @@ async def test_a_server_that_stays_away_is_told_in_time_and_used_again_when_it_i
     own_server: PostgresServer, url: str
 ) -> None:
     async with await open_store(url, wait_seconds=0.5) as store:
-        lease = await store.journal.lease("s", "me", ttl_seconds=300, now=1000.0)
-        assert await store.journal.record(FOLD, FOLDED, lease=lease)
+        lease = await store.compactions.acquire_lease("s", "me", ttl_seconds=300, now=1000.0)
+        assert await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=lease)
         await asyncio.to_thread(own_server.crash)
         try:
             began = time.monotonic()
             with pytest.raises(StoreUnavailable) as told:
-                await store.journal.fold(FOLD.id)
+                await store.compactions.get_compaction(COMPACTION.id)
             assert time.monotonic() - began < 10
             assert told.value.where.startswith("postgresql://")
             with pytest.raises(StoreUnavailable):
@@ -95,9 +105,9 @@ async def test_a_server_that_stays_away_is_told_in_time_and_used_again_when_it_i
         finally:
             await asyncio.to_thread(own_server.start)
 
-        assert await store.journal.fold(FOLD.id) == FOLD
-        assert await store.journal.folded(FOLD.id) == list(FOLDED)
-        assert await store.journal.lease("s", "other", ttl_seconds=300, now=1000.0) is None
+        assert await store.compactions.get_compaction(COMPACTION.id) == COMPACTION
+        assert await store.compactions.load_messages(COMPACTION.id) == list(COMPACTED_MESSAGES)
+        assert await store.compactions.acquire_lease("s", "other", ttl_seconds=300, now=1000.0) is None
 
 
 def ended(url: str) -> None:
@@ -112,21 +122,21 @@ def ended(url: str) -> None:
 async def test_what_was_not_committed_when_the_connection_was_lost_is_done_again_once(url: str) -> None:
     tries = 0
 
-    def work(rows: Rows) -> int:
+    def work(rows: Transaction) -> int:
         nonlocal tries
         tries += 1
-        rows.change(
+        rows.execute(
             "INSERT INTO compaction_locks_v1 (session_id, holder, fence, expires_at) VALUES (?, ?, 1, 0)",
             (f"try {tries}", "me"),
         )
         if tries == 1:
             ended(url)
-        return len(rows.all("SELECT session_id FROM compaction_locks_v1"))
+        return len(rows.fetch_all("SELECT session_id FROM compaction_locks_v1"))
 
     database = PostgresDatabase.open(url, wait_seconds=5.0)
     await (await open_store(url)).close()
 
-    assert await database.write(work, again=False) == 1  # of the first try nothing is there
+    assert await database.write(work, is_idempotent=False) == 1  # of the first try nothing is there
     assert tries == 2
     await database.close()
 
@@ -134,16 +144,16 @@ async def test_what_was_not_committed_when_the_connection_was_lost_is_done_again
 async def test_a_connection_that_is_lost_again_and_again_is_not_tried_for_ever(url: str) -> None:
     tries = 0
 
-    def work(rows: Rows) -> None:
+    def work(rows: Transaction) -> None:
         nonlocal tries
         tries += 1
         ended(url)
-        rows.all("SELECT 1")
+        rows.fetch_all("SELECT 1")
 
     database = PostgresDatabase.open(url, wait_seconds=1.0)
 
     with pytest.raises(StoreUnavailable, match="terminating connection"):
-        await database.write(work, again=True)
+        await database.write(work, is_idempotent=True)
     assert 2 <= tries <= 5
     await database.close()
 
@@ -165,18 +175,18 @@ async def test_what_is_lost_at_its_commit_is_done_again_only_where_that_is_no_ha
             connection.execute(LOST_AT_COMMIT.format("compaction_locks_v1", 1))
 
         with pytest.raises(StoreUnavailable, match="may or may not be kept"):
-            await store.journal.lease("s", "me", ttl_seconds=300, now=1000.0)
+            await store.compactions.acquire_lease("s", "me", ttl_seconds=300, now=1000.0)
 
-        lease = await store.journal.lease("s", "me", ttl_seconds=300, now=1000.0)
+        lease = await store.compactions.acquire_lease("s", "me", ttl_seconds=300, now=1000.0)
         assert lease
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("SELECT setval('commits', 1, false)")
-        assert await store.journal.renew(lease, ttl_seconds=300, now=1100.0)
+        assert await store.compactions.renew_lease(lease, ttl_seconds=300, now=1100.0)
 
 
 async def test_a_server_that_does_not_answer_keeps_nobody_waiting(url: str) -> None:
-    def wait(rows: Rows) -> None:
-        rows.all("SELECT 1")
+    def wait(rows: Transaction) -> None:
+        rows.fetch_all("SELECT 1")
         time.sleep(3)  # as on a connection that has gone dead
 
     database = PostgresDatabase.open(url, wait_seconds=0.2)
@@ -203,11 +213,11 @@ async def test_a_store_can_be_closed_while_its_server_has_gone_dead(
     own_server: PostgresServer, url: str
 ) -> None:
     store = await open_store(url, wait_seconds=0.3)
-    await asyncio.gather(*(store.turns.session(f"s{number}") for number in range(12)))
+    await asyncio.gather(*(store.sessions.get_session(f"s{number}") for number in range(12)))
     processes = stopped(own_server)
     try:
         began = time.monotonic()
-        asked = [store.turns.session(f"s{number}") for number in range(12)]
+        asked = [store.sessions.get_session(f"s{number}") for number in range(12)]
         told = await asyncio.gather(*asked, return_exceptions=True)
         assert StoreUnavailable in {type(error) for error in told}
         async with asyncio.timeout(20):
@@ -323,60 +333,64 @@ async def test_a_server_that_ends_its_start_right_after_it_said_no_is_waited_for
 
 async def test_a_row_that_somebody_holds_is_waited_for_no_longer_than_told(url: str) -> None:
     async with await open_store(url, wait_seconds=0.4) as store:
-        lease = await store.journal.lease("s", "me", ttl_seconds=300, now=1000.0)
+        lease = await store.compactions.acquire_lease("s", "me", ttl_seconds=300, now=1000.0)
         assert lease
         with psycopg.connect(url) as holds:
             holds.execute("SELECT * FROM compaction_locks_v1 FOR UPDATE")
             with pytest.raises(StoreUnavailable, match="took too long"):
-                await store.journal.record(FOLD, FOLDED, lease=lease)
-        assert await store.journal.listed() == []
-        assert await store.journal.record(FOLD, FOLDED, lease=lease)
-        assert ids(await store.journal.listed()) == [FOLD.id]
+                await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=lease)
+        assert await store.compactions.list_compactions() == []
+        assert await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=lease)
+        assert compaction_ids(await store.compactions.list_compactions()) == [COMPACTION.id]
 
 
 async def test_whoever_takes_a_lease_over_waits_for_a_fold_that_is_being_recorded(url: str) -> None:
     async with await open_store(url, wait_seconds=20.0) as store:
-        late = await store.journal.lease("s", "late", ttl_seconds=300, now=1000.0)
+        late = await store.compactions.acquire_lease("s", "late", ttl_seconds=300, now=1000.0)
         assert late
         with psycopg.connect(url) as records:  # as `record` does first
             records.execute("UPDATE compaction_locks_v1 SET fence = fence WHERE session_id = 's'")
-            over = asyncio.ensure_future(store.journal.lease("s", "next", ttl_seconds=300, now=2000.0))
+            over = asyncio.ensure_future(
+                store.compactions.acquire_lease("s", "next", ttl_seconds=300, now=2000.0)
+            )
             await asyncio.sleep(0.2)
             assert not over.done()
         new = await over
         assert new
         assert new.fence == 2
-        assert not await store.journal.record(FOLD, FOLDED, lease=late)
+        assert not await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=late)
 
 
 async def test_two_who_wait_for_each_other_are_parted_and_both_are_done(url: str) -> None:
-    def lock_both(first: str, second: str, meet: list[str]) -> Work[int]:
-        def work(rows: Rows) -> int:
-            rows.change("UPDATE sessions_v1 SET messages = messages + 1 WHERE id = ?", (first,))
+    def lock_both(first: str, second: str, meet: list[str]) -> TransactionCallback[int]:
+        def work(rows: Transaction) -> int:
+            rows.execute("UPDATE sessions_v1 SET messages = messages + 1 WHERE id = ?", (first,))
             meet.append(first)
             waited = time.monotonic() + 5
             while len(set(meet)) < 2 and time.monotonic() < waited:
                 time.sleep(0.01)
-            return rows.change("UPDATE sessions_v1 SET messages = messages + 1 WHERE id = ?", (second,))
+            return rows.execute("UPDATE sessions_v1 SET messages = messages + 1 WHERE id = ?", (second,))
 
         return work
 
     async with await open_store(url) as store:
         for name in ("a", "b"):
-            await store.turns.keep([Move(session=session(name, 2), turns=turns(name, 0, 2))])
+            await store.sessions.save(
+                [SessionUpdate(session=make_session(name, 2), turns=make_turns(name, 0, 2))]
+            )
         database = PostgresDatabase.open(url, wait_seconds=10.0)
         meet: list[str] = []
 
         try:
             await asyncio.gather(
-                database.write(lock_both("a", "b", meet), again=False),
-                database.write(lock_both("b", "a", meet), again=False),
+                database.write(lock_both("a", "b", meet), is_idempotent=False),
+                database.write(lock_both("b", "a", meet), is_idempotent=False),
             )
         finally:
             await database.close()
 
         for name in ("a", "b"):
-            found = await store.turns.session(name)
+            found = await store.sessions.get_session(name)
             assert found
             assert found.messages == 4
 
@@ -387,5 +401,5 @@ async def test_a_table_that_is_not_there_any_more_is_told(url: str) -> None:
             connection.execute("DROP TABLE turns_v1")
 
         with pytest.raises(StoreUnavailable, match="turns_v1"):
-            await store.turns.known(AGENT, hashes("s", 0, 2))
-        assert await store.turns.session("s") is None
+            await store.sessions.find_turns(AGENT, message_hashes("s", 0, 2))
+        assert await store.sessions.get_session("s") is None

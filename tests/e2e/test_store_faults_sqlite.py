@@ -16,11 +16,20 @@ from types import NoneType
 import pytest
 
 from foveate.errors import StoreUnavailable
-from foveate.session.turns import Move
+from foveate.session.turns import SessionUpdate
 from foveate.store import Store, open_store
-from foveate.store.database import Rows
+from foveate.store.database import Transaction
 from foveate.store.sqlite import SQLiteDatabase
-from tests.kept import AGENT, FOLD, FOLDED, fold, hashes, ids, session, turns
+from tests.kept import (
+    AGENT,
+    COMPACTED_MESSAGES,
+    COMPACTION,
+    compaction_ids,
+    make_compaction,
+    make_session,
+    make_turns,
+    message_hashes,
+)
 
 LARGE = [bytes(100_000)] * 10
 
@@ -32,16 +41,20 @@ def path(tmp_path: Path) -> Path:
 
 async def make(path: Path) -> None:
     async with await open_store(f"sqlite:///{path}") as store:
-        await store.turns.keep([Move(session=session("before", 2), turns=turns("before", 0, 2))])
-        await store.journal.record(FOLD, FOLDED, lease=None)
+        await store.sessions.save(
+            [SessionUpdate(session=make_session("before", 2), turns=make_turns("before", 0, 2))]
+        )
+        await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=None)
 
 
 async def check_unharmed(store: Store) -> None:
     """What was there before a fault is there, and can be added to."""
-    assert await store.turns.session("before") == session("before", 2)
-    assert await store.journal.folded(FOLD.id) == list(FOLDED)
-    await store.turns.keep([Move(session=session("after", 2), turns=turns("after", 0, 2))])
-    assert len(await store.turns.known(AGENT, hashes("after", 0, 2))) == 2
+    assert await store.sessions.get_session("before") == make_session("before", 2)
+    assert await store.compactions.load_messages(COMPACTION.id) == list(COMPACTED_MESSAGES)
+    await store.sessions.save(
+        [SessionUpdate(session=make_session("after", 2), turns=make_turns("after", 0, 2))]
+    )
+    assert len(await store.sessions.find_turns(AGENT, message_hashes("after", 0, 2))) == 2
 
 
 LOCKED = """
@@ -73,7 +86,9 @@ def test_a_file_that_stays_locked_is_told_in_time_and_can_be_read_meanwhile(path
             with locked_by_another_process(path):
                 began = time.monotonic()
                 tries = [
-                    store.turns.keep([Move(session=session(f"s{n}", 2), turns=turns(f"s{n}", 0, 2))])
+                    store.sessions.save(
+                        [SessionUpdate(session=make_session(f"s{n}", 2), turns=make_turns(f"s{n}", 0, 2))]
+                    )
                     for n in range(50)
                 ]
                 failed = await asyncio.gather(*tries, return_exceptions=True)
@@ -83,9 +98,9 @@ def test_a_file_that_stays_locked_is_told_in_time_and_can_be_read_meanwhile(path
                 }
                 assert all(isinstance(error, StoreUnavailable) for error in failed)
                 assert time.monotonic() - began < 10  # together, not one after the other
-                assert await store.turns.session("before")
+                assert await store.sessions.get_session("before")
             await check_unharmed(store)
-            assert await store.turns.session("s0") is None
+            assert await store.sessions.get_session("s0") is None
 
     asyncio.run(make(path))
     asyncio.run(use())
@@ -98,7 +113,7 @@ def test_however_many_read_a_file_that_stays_locked_all_are_told_in_time(path: P
             locks.execute("PRAGMA locking_mode = EXCLUSIVE")
             locks.execute("BEGIN EXCLUSIVE")
             began = time.monotonic()
-            asked = [store.turns.session(f"s{number}") for number in range(60)]
+            asked = [store.sessions.get_session(f"s{number}") for number in range(60)]
             told = await asyncio.gather(*asked, return_exceptions=True)
             took = time.monotonic() - began
             locks.close()
@@ -117,7 +132,9 @@ def test_a_file_that_is_locked_for_a_moment_is_waited_for(path: Path) -> None:
         async with await open_store(f"sqlite:///{path}", wait_seconds=30.0) as store:
             with locked_by_another_process(path) as process:
                 kept = asyncio.ensure_future(
-                    store.turns.keep([Move(session=session("s", 2), turns=turns("s", 0, 2))])
+                    store.sessions.save(
+                        [SessionUpdate(session=make_session("s", 2), turns=make_turns("s", 0, 2))]
+                    )
                 )
                 await asyncio.sleep(0.2)
                 assert not kept.done()
@@ -147,7 +164,7 @@ async def fill(store: Store) -> list[str]:
     why = ""
     while len(kept) < 100:
         try:
-            await store.journal.record(fold(f"f{len(kept)}"), LARGE, lease=None)
+            await store.compactions.record(make_compaction(f"f{len(kept)}"), LARGE, lease=None)
         except StoreUnavailable as error:
             why = error.reason
             break
@@ -159,10 +176,12 @@ async def fill(store: Store) -> list[str]:
 async def check_full(store: Store, kept: list[str]) -> None:
     """All that was told to be kept is there and whole, and of the rest nothing."""
     assert 0 < len(kept) < 100
-    assert sorted(ids(await store.journal.listed(limit=1000))) == sorted([FOLD.id, *kept])
+    assert sorted(compaction_ids(await store.compactions.list_compactions(limit=1000))) == sorted(
+        [COMPACTION.id, *kept]
+    )
     for id_ in kept:
-        assert await store.journal.folded(id_) == LARGE
-    assert await store.journal.folded(f"f{len(kept)}") == []
+        assert await store.compactions.load_messages(id_) == LARGE
+    assert await store.compactions.load_messages(f"f{len(kept)}") == []
 
 
 @pytest.mark.process
@@ -218,24 +237,27 @@ def test_one_job_that_fails_takes_none_of_those_in_the_same_transaction_with_it(
     class Wrong(Exception):
         pass
 
-    def fail(rows: Rows) -> None:
-        rows.change("DELETE FROM sessions_v1")
+    def fail(rows: Transaction) -> None:
+        rows.execute("DELETE FROM sessions_v1")
         raise Wrong
 
     async def use() -> None:
         database = SQLiteDatabase.open(path, wait_seconds=5.0)
         store = Store(database)
         kept = [
-            store.turns.keep([Move(session=session(f"s{n}", 2), turns=turns(f"s{n}", 0, 2))]) for n in range(40)
+            store.sessions.save(
+                [SessionUpdate(session=make_session(f"s{n}", 2), turns=make_turns(f"s{n}", 0, 2))]
+            )
+            for n in range(40)
         ]
-        wrong = [database.write(fail, again=True) for _ in range(10)]
+        wrong = [database.write(fail, is_idempotent=True) for _ in range(10)]
         mixed = [job for pair in zip(kept[:10], wrong, strict=True) for job in pair] + kept[10:]
 
         done = await asyncio.gather(*mixed, return_exceptions=True)
 
         assert [type(outcome) for outcome in done] == [NoneType, Wrong] * 10 + [NoneType] * 30
         for number in range(40):
-            assert await store.turns.session(f"s{number}")
+            assert await store.sessions.get_session(f"s{number}")
         await store.close()
 
     asyncio.run(make(path))
@@ -247,7 +269,9 @@ def test_whoever_no_longer_waits_disturbs_nobody(path: Path) -> None:
         async with await open_store(f"sqlite:///{path}") as store:
             jobs = [
                 asyncio.ensure_future(
-                    store.turns.keep([Move(session=session(f"s{n}", 2), turns=turns(f"s{n}", 0, 2))])
+                    store.sessions.save(
+                        [SessionUpdate(session=make_session(f"s{n}", 2), turns=make_turns(f"s{n}", 0, 2))]
+                    )
                 )
                 for n in range(40)
             ]
@@ -269,9 +293,11 @@ def test_a_file_that_is_gone_is_told_and_no_empty_one_is_made_in_its_place(path:
             for file in path.parent.iterdir():
                 file.unlink()
             with pytest.raises(StoreUnavailable, match="was deleted or replaced"):
-                await store.turns.session("before")
+                await store.sessions.get_session("before")
             with pytest.raises(StoreUnavailable, match="was deleted or replaced"):
-                await store.turns.keep([Move(session=session("s", 2), turns=turns("s", 0, 2))])
+                await store.sessions.save(
+                    [SessionUpdate(session=make_session("s", 2), turns=make_turns("s", 0, 2))]
+                )
 
     asyncio.run(make(path))
     asyncio.run(use())
@@ -283,7 +309,9 @@ def test_a_store_can_be_used_from_several_event_loops(path: Path) -> None:
 
     for number in range(3):
         name = f"s{number}"
-        asyncio.run(store.turns.keep([Move(session=session(name, 2), turns=turns(name, 0, 2))]))
+        asyncio.run(
+            store.sessions.save([SessionUpdate(session=make_session(name, 2), turns=make_turns(name, 0, 2))])
+        )
 
     asyncio.run(store.close())
 
@@ -305,7 +333,7 @@ def test_a_file_that_is_no_database_is_told_and_left_as_it_is(path: Path, conten
 def test_a_damaged_file_is_told_when_what_is_damaged_is_read(path: Path) -> None:
     async def large() -> None:
         async with await open_store(f"sqlite:///{path}") as store:
-            await store.journal.record(FOLD, LARGE, lease=None)
+            await store.compactions.record(COMPACTION, LARGE, lease=None)
             await store.vacuum()
 
     asyncio.run(large())
@@ -317,7 +345,7 @@ def test_a_damaged_file_is_told_when_what_is_damaged_is_read(path: Path) -> None
     async def use() -> None:
         async with await open_store(f"sqlite:///{path}") as store:
             with pytest.raises(StoreUnavailable, match="damaged"):
-                await store.journal.folded(FOLD.id)
+                await store.compactions.load_messages(COMPACTION.id)
 
     asyncio.run(use())
 
@@ -361,8 +389,8 @@ def test_a_file_that_somebody_has_changed_past_the_store_is_told(path: Path) -> 
     async def use() -> None:
         async with await open_store(f"sqlite:///{path}") as store:
             with pytest.raises(StoreUnavailable, match="no such table: turns_v1"):
-                await store.turns.known(AGENT, hashes("before", 0, 2))
-            assert await store.turns.session("before")
+                await store.sessions.find_turns(AGENT, message_hashes("before", 0, 2))
+            assert await store.sessions.get_session("before")
 
     asyncio.run(use())
 
@@ -374,16 +402,16 @@ async def test_a_fault_of_the_disk_is_told_as_one_also_where_several_write_at_on
     """Defect: bills that were written together were taken for ones that can never be kept, and lost."""
     database = SQLiteDatabase.open(path, wait_seconds=5)
 
-    def write(_: Rows) -> None:
+    def write(_: Transaction) -> None:
         raise sqlite3.OperationalError("disk I/O error")
 
     try:
-        before = asyncio.ensure_future(database.write(lambda _: time.sleep(0.1), again=True))
+        before = asyncio.ensure_future(database.write(lambda _: time.sleep(0.1), is_idempotent=True))
         await asyncio.sleep(0.02)
-        writes = (database.write(write, again=True) for _ in range(number))
+        writes = (database.write(write, is_idempotent=True) for _ in range(number))
         told = await asyncio.gather(*writes, return_exceptions=True)
         await before
-        assert await database.write(lambda _: "kept", again=True) == "kept"
+        assert await database.write(lambda _: "kept", is_idempotent=True) == "kept"
     finally:
         await database.close()
 

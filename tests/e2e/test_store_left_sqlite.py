@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from foveate.session.turns import Move
+from foveate.session.turns import SessionUpdate
 from foveate.store import Store
-from foveate.store.database import Rows
+from foveate.store.database import Transaction
 from foveate.store.sqlite import SQLiteDatabase
 from tests.e2e.test_store_faults_sqlite import check_unharmed, make
-from tests.kept import session, turns
+from tests.kept import make_session, make_turns
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ class Busy:
     began: threading.Event = field(default_factory=threading.Event)
     may_end: threading.Event = field(default_factory=threading.Event)
 
-    def work(self, _: Rows) -> None:
+    def work(self, _: Transaction) -> None:
         self.began.set()
         self.may_end.wait(60)
 
@@ -37,11 +37,11 @@ def test_what_nobody_waits_for_any_longer_is_not_begun(path: Path) -> None:
         database = SQLiteDatabase.open(path, wait_seconds=5.0)
         store = Store(database)
         busy = Busy()
-        writing = asyncio.ensure_future(database.write(busy.work, again=True))
+        writing = asyncio.ensure_future(database.write(busy.work, is_idempotent=True))
         try:
             await asyncio.to_thread(busy.began.wait, 60)
             keeping = asyncio.ensure_future(
-                store.turns.keep([Move(session=session("s", 2), turns=turns("s", 0, 2))])
+                store.sessions.save([SessionUpdate(session=make_session("s", 2), turns=make_turns("s", 0, 2))])
             )
             await asyncio.sleep(0.1)
             keeping.cancel()
@@ -52,7 +52,7 @@ def test_what_nobody_waits_for_any_longer_is_not_begun(path: Path) -> None:
             await writing
             await check_unharmed(store)
         assert keeping.cancelled()
-        assert await store.turns.session("s") is None
+        assert await store.sessions.get_session("s") is None
         await store.close()
 
     asyncio.run(make(path))
@@ -65,7 +65,7 @@ def test_an_event_loop_that_ends_in_the_middle_of_a_write_disturbs_nobody(path: 
     busy = Busy()
 
     async def leave() -> None:
-        writing = asyncio.ensure_future(database.write(busy.work, again=True))
+        writing = asyncio.ensure_future(database.write(busy.work, is_idempotent=True))
         await asyncio.to_thread(busy.began.wait, 60)
         writing.cancel()
 

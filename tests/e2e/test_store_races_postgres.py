@@ -8,18 +8,26 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from foveate.session.turns import Move
+from foveate.session.turns import SessionUpdate
 from foveate.store import Store, open_store
-from foveate.store.database import Rows, T, Work
+from foveate.store.database import T, Transaction, TransactionCallback
 from foveate.store.postgres import PostgresDatabase
-from foveate.store.retention import forget
+from foveate.store.retention import prune
 from tests.databases import PostgresServer
-from tests.kept import AGENT, FOLDED, fold, hashes, ids, session, turns
+from tests.kept import (
+    AGENT,
+    COMPACTED_MESSAGES,
+    compaction_ids,
+    make_compaction,
+    make_session,
+    make_turns,
+    message_hashes,
+)
 
 DAY = 86_400.0
-PARENT = session("parent", 2, seen_at=1 * DAY)
-CHILD = session("child", 4, seen_at=1 * DAY, parent=PARENT)
-GRANDCHILD = session("grandchild", 6, seen_at=10 * DAY, parent=CHILD)
+PARENT = make_session("parent", 2, seen_at=1 * DAY)
+CHILD = make_session("child", 4, seen_at=1 * DAY, parent=PARENT)
+GRANDCHILD = make_session("grandchild", 6, seen_at=10 * DAY, parent=CHILD)
 
 Deed = Callable[[Store], Awaitable[bool]]
 
@@ -39,14 +47,16 @@ class Meddled:
     came: bool | None = None
 
     @property
-    def where(self) -> str:
-        return self.database.where
+    def location(self) -> str:
+        return self.database.location
 
-    async def read(self, work: Work[T]) -> T:
-        return await self.database.read(work)
+    async def read(self, callback: TransactionCallback[T]) -> T:
+        return await self.database.read(callback)
 
-    async def write(self, work: Work[T], *, again: bool) -> T:
-        return await self.database.write(lambda rows: work(MeddledRows(rows, self)), again=again)
+    async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:
+        return await self.database.write(
+            lambda rows: callback(MeddledRows(rows, self)), is_idempotent=is_idempotent
+        )
 
     async def size_bytes(self) -> int:
         return await self.database.size_bytes()
@@ -68,59 +78,70 @@ class Meddled:
 
 @dataclass
 class MeddledRows:
-    rows: Rows
+    rows: Transaction
     meddled: Meddled
 
-    def all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        found = self.rows.all(statement, values)
+    def fetch_all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        found = self.rows.fetch_all(statement, values)
         if found:
             self.meddled.meddle()
         return found
 
-    def change(self, statement: str, values: Sequence[Any] = ()) -> int:
-        return self.rows.change(statement, values)
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
+        return self.rows.execute(statement, values)
 
-    def change_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
-        return self.rows.change_many(statement, rows)
+    def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
+        return self.rows.execute_many(statement, rows)
 
 
 async def sees_the_child(other: Store) -> bool:
-    await other.turns.keep([Move(session=replace(CHILD, seen_at=10 * DAY))])
+    await other.sessions.save([SessionUpdate(session=replace(CHILD, seen_at=10 * DAY))])
     return True
 
 
 async def forks_the_child(other: Store) -> bool:
-    await other.turns.keep([Move(session=GRANDCHILD, turns=turns("grandchild", 4, 6))])
+    await other.sessions.save([SessionUpdate(session=GRANDCHILD, turns=make_turns("grandchild", 4, 6))])
     return True
 
 
 async def comes_to_stand_on_the_child(other: Store) -> bool:
-    moved = replace(session("named", 4, seen_at=10 * DAY, parent=CHILD), tip=CHILD.tip)
-    await other.turns.keep([Move(session=moved)])
+    moved = replace(make_session("named", 4, seen_at=10 * DAY, parent=CHILD), tip=CHILD.tip)
+    await other.sessions.save([SessionUpdate(session=moved)])
     return True
 
 
 @pytest.mark.parametrize("deed", [sees_the_child, forks_the_child, comes_to_stand_on_the_child])
 async def test_who_is_seen_while_its_parents_are_being_forgotten_keeps_them(url: str, deed: Deed) -> None:
     async with await open_store(url) as store:
-        await store.turns.keep([Move(session=PARENT, turns=turns("parent", 0, 2))])
-        await store.turns.keep([Move(session=CHILD, turns=turns("child", 2, 4))])
-        await store.turns.keep([Move(session=session("named", 2, seen_at=9 * DAY), turns=turns("named", 0, 2))])
-        row = fold("of the parent", session_id="parent", boundary=PARENT.tip, at=1 * DAY)
-        await store.journal.record(row, FOLDED, lease=None)
+        await store.sessions.save([SessionUpdate(session=PARENT, turns=make_turns("parent", 0, 2))])
+        await store.sessions.save([SessionUpdate(session=CHILD, turns=make_turns("child", 2, 4))])
+        await store.sessions.save(
+            [SessionUpdate(session=make_session("named", 2, seen_at=9 * DAY), turns=make_turns("named", 0, 2))]
+        )
+        row = make_compaction("of the parent", session_id="parent", boundary=PARENT.tip, at=1 * DAY)
+        await store.compactions.record(row, COMPACTED_MESSAGES, lease=None)
         await forget_beside(url, deed)
 
         for kept in (PARENT, CHILD):
-            assert await store.turns.session(kept.id)
-        assert len(await store.turns.known(AGENT, [*hashes("parent", 0, 2), *hashes("child", 2, 4)])) == 4
-        assert ids(await store.journal.folds(AGENT, [PARENT.tip])) == ["of the parent"]
+            assert await store.sessions.get_session(kept.id)
+        assert (
+            len(
+                await store.sessions.find_turns(
+                    AGENT, [*message_hashes("parent", 0, 2), *message_hashes("child", 2, 4)]
+                )
+            )
+            == 4
+        )
+        assert compaction_ids(await store.compactions.find_compactions(AGENT, [PARENT.tip])) == [
+            "of the parent"
+        ]
 
 
 async def forget_beside(url: str, deed: Deed) -> None:
     database = PostgresDatabase.open(url, wait_seconds=10.0)
     meddled = Meddled(database, url, deed)
     try:
-        await forget(meddled, keep_days=5, now=10 * DAY)
+        await prune(meddled, keep_days=5, now=10 * DAY)
     finally:
         await database.close()
     assert meddled.came, "it was kept"

@@ -14,26 +14,26 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from foveate.gateway.keys import hash_of, new_key
-from tests.browsers import looking
+from foveate.gateway.keys import generate_key, hash_key
+from tests.browsers import open_page
 from tests.e2e.command import spawn
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox
-from tests.served import Served, configure, serving
+from tests.served import GatewayProcess, gateway_process, write_config
 
 pytestmark = pytest.mark.process
 
 OAUTH = "sk-ant-oat01-of-a-test"
-GATEWAY_KEY = new_key()
-AGENTS = f"agents: [{{id: ana, keys: ['{hash_of(GATEWAY_KEY)}']}}]\n"
+GATEWAY_KEY = generate_key()
+AGENTS = f"agents: [{{id: ana, keys: ['{hash_key(GATEWAY_KEY)}']}}]\n"
 SUBSCRIPTION = {"authorization": f"Bearer {OAUTH}", "x-foveate-key": GATEWAY_KEY}
 
 
 @contextmanager
-def gateway(folder: Path, more: str = AGENTS) -> Iterator[tuple[Served, RunningSandbox]]:
+def gateway(folder: Path, more: str = AGENTS) -> Iterator[tuple[GatewayProcess, RunningSandbox]]:
     with running_sandbox() as sandbox:
         sandbox.clock.now = time.time()
-        configure(folder / "foveate.yaml", sandbox.url, more)
-        with serving(folder) as served:
+        write_config(folder / "foveate.yaml", sandbox.url, more)
+        with gateway_process(folder) as served:
             yield served, sandbox
 
 
@@ -80,9 +80,9 @@ def test_a_gateway_key_goes_beside_a_subscription_and_no_further(tmp_path: Path)
         assert message(served.url, SUBSCRIPTION | {"x-foveate-key": "fov-nobodys"}) == 401
         found = waited(lambda: cost(tmp_path, "--by", "agent"), lambda known: bool(known["rows"]))
         served.process.terminate()
-        log = served.ended()[1]
+        log = served.wait_for_exit()[1]
 
-    (heard,) = sandbox.heard
+    (heard,) = sandbox.requests
     assert heard.headers["authorization"] == f"Bearer {OAUTH}"
     assert not [name for name in heard.headers if name.startswith("x-foveate-")]
     assert [row["agent"] for row in found["rows"]] == ["ana"]
@@ -169,7 +169,7 @@ def test_list_price_equivalents_count_against_caps(tmp_path: Path) -> None:
     with gateway(tmp_path, AGENTS + cap) as (served, sandbox):
         assert message(served.url, SUBSCRIPTION) == 402
 
-    assert not sandbox.heard
+    assert not sandbox.requests
 
 
 def test_charges_at_the_price_of_a_family_are_marked(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_the_page_shows_limits_and_marks_dollars(browser: Browser, tmp_path: Pat
         waited(
             lambda: cost(tmp_path), lambda known: known["total"]["calls"] == 2 and bool(known["rate_limits"])
         )
-        with looking(browser, served.url) as page:
+        with open_page(browser, served.url) as page:
             page.goto("/")
             part = page.locator("[data-part=subscriptions]")
             row = part.locator("tbody > tr").first
@@ -222,7 +222,7 @@ def test_without_subscriptions_the_page_has_no_such_part(browser: Browser, tmp_p
     with gateway(tmp_path) as (served, _):
         assert message(served.url, {"x-api-key": KEY}) == 200
         waited(lambda: cost(tmp_path), lambda known: known["total"]["calls"] == 1)
-        with looking(browser, served.url) as page:
+        with open_page(browser, served.url) as page:
             page.goto("/")
             expect(page.locator("[data-part=agents]")).to_be_visible()
             expect(page.locator("[data-part=subscriptions]")).to_have_count(0)

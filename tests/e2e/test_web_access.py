@@ -11,19 +11,19 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, expect
 
-from foveate.gateway.keys import hash_of, new_key
+from foveate.gateway.keys import generate_key, hash_key
 from foveate.web.app import PAGES
-from foveate.web.assets import assets
-from tests.browsers import looking
+from foveate.web.assets import load_assets
+from tests.browsers import open_page
 from tests.sandboxes import RunningSandbox, running_sandbox
-from tests.served import Served, configure, serving
+from tests.served import GatewayProcess, gateway_process, write_config
 
 pytestmark = pytest.mark.process
 
-GATEWAY_KEY = new_key()
+GATEWAY_KEY = generate_key()
 SHOWN = [path for path in PAGES if "{" not in path]
 MISSING = ["/-/", "/-/nothing", "/-/sessions/nobody%27s", "/-/assets/nothing.js", "/-/sessions?order=sideways"]
-FILES = [f"/-/assets/{name}" for name in assets()]
+FILES = [f"/-/assets/{name}" for name in load_assets()]
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +33,10 @@ def sandbox() -> Iterator[RunningSandbox]:
 
 
 @pytest.fixture(scope="module")
-def served(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     folder = tmp_path_factory.mktemp("access")
-    configure(folder / "foveate.yaml", sandbox.url)
-    with serving(folder) as found:
+    write_config(folder / "foveate.yaml", sandbox.url)
+    with gateway_process(folder) as found:
         yield found
 
 
@@ -44,10 +44,10 @@ def served(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) ->
 def open_one(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A gateway that other machines reach."""
     folder = tmp_path_factory.mktemp("open")
-    configure(
-        folder / "foveate.yaml", sandbox.url, f"agents: [{{id: ana, keys: ['{hash_of(GATEWAY_KEY)}']}}]\n"
+    write_config(
+        folder / "foveate.yaml", sandbox.url, f"agents: [{{id: ana, keys: ['{hash_key(GATEWAY_KEY)}']}}]\n"
     )
-    with serving(folder, "--host", "0.0.0.0") as found:
+    with gateway_process(folder, "--host", "0.0.0.0") as found:
         yield f"http://127.0.0.1:{urlsplit(found.url).port}"
 
 
@@ -67,7 +67,7 @@ def asked(
 
 
 @pytest.mark.parametrize("path", [*SHOWN, *MISSING, *FILES, "/-/events"])
-def test_every_answer_forbids_scripts_of_others_and_being_framed(path: str, served: Served) -> None:
+def test_every_answer_forbids_scripts_of_others_and_being_framed(path: str, served: GatewayProcess) -> None:
     _, headers, _ = asked(served.url, path)
 
     policy = headers["content-security-policy"].split("; ")
@@ -82,7 +82,7 @@ def test_every_answer_forbids_scripts_of_others_and_being_framed(path: str, serv
 
 
 @pytest.mark.parametrize("path", SHOWN)
-def test_a_page_is_shown_on_loopback_without_a_key(path: str, served: Served) -> None:
+def test_a_page_is_shown_on_loopback_without_a_key(path: str, served: GatewayProcess) -> None:
     status, headers, body = asked(served.url, path)
 
     assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -91,29 +91,29 @@ def test_a_page_is_shown_on_loopback_without_a_key(path: str, served: Served) ->
 
 @pytest.mark.parametrize("path", MISSING)
 def test_what_there_is_not_is_said_to_be_missing_and_asked_of_nobody(
-    path: str, served: Served, sandbox: RunningSandbox
+    path: str, served: GatewayProcess, sandbox: RunningSandbox
 ) -> None:
-    heard = len(sandbox.heard)
+    heard = len(sandbox.requests)
 
     status, _, body = asked(served.url, path)
 
     assert status == (400 if "?" in path else 404)
     assert body
-    assert len(sandbox.heard) == heard
+    assert len(sandbox.requests) == heard
 
 
 @pytest.mark.parametrize("path", [*SHOWN, "/-/events", FILES[0]])
-def test_nothing_can_be_posted(path: str, served: Served, sandbox: RunningSandbox) -> None:
-    heard = len(sandbox.heard)
+def test_nothing_can_be_posted(path: str, served: GatewayProcess, sandbox: RunningSandbox) -> None:
+    heard = len(sandbox.requests)
 
     status, headers, _ = asked(served.url, path, method="POST")
 
     assert status == 405
     assert "content-security-policy" in headers
-    assert len(sandbox.heard) == heard
+    assert len(sandbox.requests) == heard
 
 
-def test_a_page_of_another_name_that_leads_to_loopback_sees_nothing(served: Served) -> None:
+def test_a_page_of_another_name_that_leads_to_loopback_sees_nothing(served: GatewayProcess) -> None:
     for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
         status, _, body = asked(served.url, "/", headers=headers)
 
@@ -136,14 +136,17 @@ def test_beyond_loopback_nothing_is_shown_without_a_key(path: str, open_one: str
 def test_a_browser_shows_the_key_as_a_password_and_is_told_of_changes_too(
     browser: Browser, open_one: str
 ) -> None:
-    with looking(browser, open_one, http_credentials={"username": "", "password": GATEWAY_KEY}) as page:
+    with open_page(browser, open_one, http_credentials={"username": "", "password": GATEWAY_KEY}) as page:
         page.goto("/")
         expect(page.locator("#live")).to_have_text("Live")
         page.get_by_role("link", name="Sessions").first.click()
         expect(page.get_by_role("heading", level=1)).to_have_text("Sessions")
 
-    with looking(
-        browser, open_one, forgives="401", http_credentials={"username": "", "password": "fov-wrong"}
+    with open_page(
+        browser,
+        open_one,
+        allowed_console_errors="401",
+        http_credentials={"username": "", "password": "fov-wrong"},
     ) as page:
         answer = page.goto("/")
         assert answer is not None
@@ -154,26 +157,26 @@ def test_the_page_can_be_switched_off_and_on_while_the_gateway_runs(
     browser: Browser, sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
     config = tmp_path / "foveate.yaml"
-    configure(config, sandbox.url)
+    write_config(config, sandbox.url)
     with (
-        serving(tmp_path) as served,
-        looking(browser, served.url, forgives="404") as page,
+        gateway_process(tmp_path) as served,
+        open_page(browser, served.url, allowed_console_errors="404") as page,
     ):
         page.goto("/")
         expect(page.locator("#live")).to_have_text("Live")
 
-        configure(config, sandbox.url, "server: {page: false}\n")
+        write_config(config, sandbox.url, "server: {page: false}\n")
 
         expect(page.locator("#live")).to_contain_text("Not connected")  # who looks is told no more
-        heard = len(sandbox.heard)
+        heard = len(sandbox.requests)
         for path in ("/", "/-/sessions", FILES[0], "/-/events"):
             status, _, body = asked(served.url, path)
             assert status == 404
             assert "server.page is off" in body
-        assert len(sandbox.heard) == heard
+        assert len(sandbox.requests) == heard
         assert asked(served.url, "/health")[0] == 200
 
-        configure(config, sandbox.url)
+        write_config(config, sandbox.url)
         assert asked(served.url, "/")[0] == 200
         expect(page.locator("#live")).to_have_text("Live")
 
@@ -181,11 +184,11 @@ def test_the_page_can_be_switched_off_and_on_while_the_gateway_runs(
 def test_a_gateway_ends_within_seconds_though_pages_are_open(
     browser: Browser, sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
-    configure(tmp_path / "foveate.yaml", sandbox.url)
+    write_config(tmp_path / "foveate.yaml", sandbox.url)
     refused = "ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE"
     with (
-        serving(tmp_path, "--workers", "2", forked=False) as served,
-        looking(browser, served.url, forgives=refused) as page,
+        gateway_process(tmp_path, "--workers", "2", forked=False) as served,
+        open_page(browser, served.url, allowed_console_errors=refused) as page,
     ):
         pages = [page, *(page.context.new_page() for _ in range(2))]
         for one, path in zip(pages, SHOWN, strict=False):
@@ -194,7 +197,7 @@ def test_a_gateway_ends_within_seconds_though_pages_are_open(
 
         began = time.monotonic()
         served.process.send_signal(signal.SIGTERM)
-        code, errors = served.ended(within_seconds=20)
+        code, errors = served.wait_for_exit(within_seconds=20)
         took_seconds = time.monotonic() - began
 
         assert code == 0
@@ -212,6 +215,6 @@ def test_the_address_on_the_page_is_the_one_that_a_proxy_before_the_gateway_was_
     assert "https://localhost" not in asked(open_one, "/", headers=headers)[2]
 
 
-def test_a_proxy_on_this_machine_makes_nobody_local(served: Served) -> None:
+def test_a_proxy_on_this_machine_makes_nobody_local(served: GatewayProcess) -> None:
     for headers in ({"x-forwarded-for": "127.0.0.1"}, {"forwarded": "for=127.0.0.1"}, {"via": "1.1 proxy"}):
         assert asked(served.url, "/", headers={"host": "localhost", **headers})[0] == 401

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
-from tests.browsers import looking
+from tests.browsers import open_page
 from tests.sandboxes import RunningSandbox, running_sandbox
-from tests.served import configure, serving
-from tests.work_to_see import REVIEW, REVIEWER, ask, configuration, named, reviewed
+from tests.served import gateway_process, write_config
+from tests.work_to_see import REVIEW, REVIEWER, configuration, send_request, send_review, session_id_by_name
 
 pytestmark = pytest.mark.process
 
@@ -38,9 +38,9 @@ def sandbox() -> Iterator[RunningSandbox]:
 @pytest.fixture(scope="module")
 def watched(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     folder = tmp_path_factory.mktemp("live")
-    configure(folder / "foveate.yaml", sandbox.url, configuration(folder))
-    with serving(folder) as served:
-        reviewed(served.url, folder)
+    write_config(folder / "foveate.yaml", sandbox.url, configuration(folder))
+    with gateway_process(folder) as served:
+        send_review(served.url, folder)
         yield Watched(served.url, folder, sandbox.url)
 
 
@@ -57,25 +57,25 @@ def is_the_same(page: Page) -> bool:
 
 def row_of(page: Page, agent: str, name: str) -> Locator:
     """The row of a session in the list."""
-    return page.locator(f'main a[href="/-/sessions/{named(agent, name)}"]')
+    return page.locator(f'main a[href="/-/sessions/{session_id_by_name(agent, name)}"]')
 
 
 def test_a_session_appears_in_the_list_when_it_is_asked(browser: Browser, watched: Watched) -> None:
-    with looking(browser, watched.url) as page:
+    with open_page(browser, watched.url) as page:
         opened(page, "/-/sessions")
         expect(row_of(page, "ana", "fresh")).to_have_count(0)
 
-        ask(watched.url, "ana", "fresh")
+        send_request(watched.url, "ana", "fresh")
 
         expect(row_of(page, "ana", "fresh")).to_be_visible()
         assert is_the_same(page)
 
 
 def test_what_a_second_gateway_on_the_same_store_does_is_seen_too(browser: Browser, watched: Watched) -> None:
-    with serving(watched.folder) as other, looking(browser, watched.url) as page:
+    with gateway_process(watched.folder) as other, open_page(browser, watched.url) as page:
         opened(page, "/-/sessions")
 
-        ask(other.url, "ben", "elsewhere")
+        send_request(other.url, "ben", "elsewhere")
 
         expect(row_of(page, "ben", "elsewhere")).to_be_visible()
         assert is_the_same(page)
@@ -84,19 +84,19 @@ def test_what_a_second_gateway_on_the_same_store_does_is_seen_too(browser: Brows
 def test_a_page_finds_its_gateway_again_after_that_was_started_anew(
     browser: Browser, sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
-    configure(tmp_path / "foveate.yaml", sandbox.url)
-    with serving(tmp_path) as first:
+    write_config(tmp_path / "foveate.yaml", sandbox.url)
+    with gateway_process(tmp_path) as first:
         port = str(urlsplit(first.url).port)
-        with looking(browser, first.url, forgives=LOST) as page:
+        with open_page(browser, first.url, allowed_console_errors=LOST) as page:
             opened(page, "/-/sessions")
 
             first.process.kill()
             first.process.communicate()
             expect(page.locator("#live")).to_have_text("Not connected: trying again")
 
-            with serving(tmp_path, "--port", port) as second:
+            with gateway_process(tmp_path, "--port", port) as second:
                 assert second.url == first.url
-                ask(second.url, "ana", "after the restart")
+                send_request(second.url, "ana", "after the restart")
                 expect(page.locator("#live")).to_have_text("Live")
                 expect(row_of(page, "ana", "after the restart")).to_be_visible()
                 assert is_the_same(page)
@@ -105,8 +105,8 @@ def test_a_page_finds_its_gateway_again_after_that_was_started_anew(
 def test_what_is_open_focused_and_scrolled_stays_so_while_a_session_goes_on(
     browser: Browser, watched: Watched
 ) -> None:
-    with looking(browser, watched.url, viewport={"width": 390, "height": 800}) as page:
-        opened(page, f"/-/sessions/{named(REVIEWER, REVIEW)}")
+    with open_page(browser, watched.url, viewport={"width": 390, "height": 800}) as page:
+        opened(page, f"/-/sessions/{session_id_by_name(REVIEWER, REVIEW)}")
         chart = page.locator("figure.chart canvas").first
         drawn = int(chart.get_attribute("data-drawn") or 0)
         fold = page.locator("details[data-name^=fold-]").first
@@ -117,7 +117,7 @@ def test_what_is_open_focused_and_scrolled_stays_so_while_a_session_goes_on(
         scrolls.evaluate("element => element.scrollTo(60, 0)")
         rows = page.locator("[data-part=requests] tbody > tr").count()
 
-        ask(watched.url, REVIEWER, REVIEW)
+        send_request(watched.url, REVIEWER, REVIEW)
 
         expect(page.locator("[data-part=requests] tbody > tr")).not_to_have_count(rows)
         expect(chart).to_have_attribute("data-drawn", str(drawn + 1))
@@ -128,12 +128,12 @@ def test_what_is_open_focused_and_scrolled_stays_so_while_a_session_goes_on(
 
 
 def test_what_somebody_types_and_marks_is_left_alone(browser: Browser, watched: Watched) -> None:
-    with looking(browser, watched.url) as page:
+    with open_page(browser, watched.url) as page:
         opened(page, "/-/sessions")
         field = page.get_by_label("Agent")
         field.fill("somebo")
 
-        ask(watched.url, "ana", "while it is typed")
+        send_request(watched.url, "ana", "while it is typed")
 
         expect(row_of(page, "ana", "while it is typed")).to_be_visible()
         expect(field).to_have_value("somebo")
@@ -142,7 +142,7 @@ def test_what_somebody_types_and_marks_is_left_alone(browser: Browser, watched: 
         page.get_by_role("heading", level=1).click()
         marked = row_of(page, "ana", "while it is typed")
         marked.evaluate("element => getSelection().selectAllChildren(element)")
-        ask(watched.url, "ana", "while it is marked")
+        send_request(watched.url, "ana", "while it is marked")
         page.wait_for_timeout(2_500)
         assert re.fullmatch("ana, .*", page.evaluate("String(getSelection())"))
         page.evaluate("getSelection().removeAllRanges()")
@@ -153,13 +153,13 @@ def test_a_changed_configuration_is_shown_with_what_is_wrong_with_it(
     browser: Browser, watched: Watched
 ) -> None:
     config = watched.folder / "foveate.yaml"
-    with looking(browser, watched.url) as page:
+    with open_page(browser, watched.url) as page:
         opened(page, "/-/configuration")
 
-        configure(config, watched.sandbox_url, "server: {log: sideways}\n")
+        write_config(config, watched.sandbox_url, "server: {log: sideways}\n")
         expect(page.locator("main")).to_contain_text("log is one of")
 
-        configure(config, watched.sandbox_url, configuration(watched.folder))
+        write_config(config, watched.sandbox_url, configuration(watched.folder))
         expect(page.locator("main")).not_to_contain_text("log is one of")
 
 
@@ -167,11 +167,11 @@ def test_an_answer_of_something_between_is_not_taken_for_the_page(browser: Brows
     def bad_gateway(route: Route) -> None:
         route.fulfill(status=502, content_type="text/html", body="<html><body>Bad Gateway</body></html>")
 
-    with looking(browser, watched.url, forgives="502") as page:
+    with open_page(browser, watched.url, allowed_console_errors="502") as page:
         opened(page, "/-/sessions")
         page.route("**/-/sessions", bad_gateway)
 
-        ask(watched.url, "ana", "behind a proxy")
+        send_request(watched.url, "ana", "behind a proxy")
 
         expect(page.locator("#live")).to_have_text("Not connected: trying again")
         page.unroute("**/-/sessions")
@@ -185,13 +185,13 @@ def test_a_page_that_nobody_sees_asks_for_nothing_until_it_is_seen(browser: Brow
         Object.defineProperty(document, "visibilityState", {value: seen, configurable: true});
         document.dispatchEvent(new Event("visibilitychange"));
     }"""
-    with looking(browser, watched.url) as page:
+    with open_page(browser, watched.url) as page:
         opened(page, "/-/sessions")
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
 
         page.evaluate(hide, "hidden")
-        ask(watched.url, "ana", "unseen")
+        send_request(watched.url, "ana", "unseen")
         time.sleep(2.5)
         page.evaluate("1")  # what the browser has told meanwhile is heard
         assert asked == []

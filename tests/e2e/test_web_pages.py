@@ -6,21 +6,21 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from foveate.session.totals import Per
-from foveate.web.words import money, number, percent
-from tests.browsers import looking
+from foveate.session.totals import TotalsGroup
+from foveate.web.words import format_money, format_number, format_percent
+from tests.browsers import open_page
 from tests.work_to_see import (
     CROWD,
+    CROWD_SESSIONS,
     GARDENER,
     HOSTILE,
     INTERN,
-    MANY,
     REVIEW,
     REVIEWER,
     SUPPORT,
-    Shown,
-    named,
-    stored,
+    DashboardGateway,
+    read_store,
+    session_id_by_name,
 )
 
 PAGE_ROWS = 50
@@ -41,22 +41,22 @@ def table_row(page: Page, part: str, heading: str) -> Locator:
     return rows.filter(has=page.locator("th", has_text=heading))
 
 
-def test_the_overview_tells_what_the_store_adds_up_to(browser: Browser, shown: Shown) -> None:
+def test_the_overview_tells_what_the_store_adds_up_to(browser: Browser, shown: DashboardGateway) -> None:
     totals = shown.totals()
-    asked = dict(stored(shown.folder, lambda store: store.totals.totals([Per.CATEGORY])))
-    with looking(browser, shown.url) as page:
+    asked = dict(read_store(shown.folder, lambda store: store.totals.sum_totals([TotalsGroup.CATEGORY])))
+    with open_page(browser, shown.url) as page:
         page.goto("/")
 
-        expect(tile(page, "Last 7 days").first).to_have_text(money(totals.dollars))
-        expect(tile(page, "Requests").first).to_have_text(number(totals.requests))
+        expect(tile(page, "Last 7 days").first).to_have_text(format_money(totals.dollars))
+        expect(tile(page, "Requests").first).to_have_text(format_number(totals.requests))
         expect(tile(page, "Requests").nth(1)).to_contain_text("1 failed")
-        expect(tile(page, "Hit ratio").first).to_have_text(percent(asked[("main",)].hit_ratio))
-        expect(tile(page, "Breaks lost").first).to_have_text(money(totals.lost_dollars))
+        expect(tile(page, "Hit ratio").first).to_have_text(format_percent(asked[("main",)].hit_ratio))
+        expect(tile(page, "Breaks lost").first).to_have_text(format_money(totals.lost_dollars))
         expect(page.locator("figure.chart canvas[data-drawn]")).to_have_count(
             page.locator("figure.chart").count()
         )
         crowd = table_row(page, "agents", CROWD)
-        expect(crowd.locator("td").first).to_have_text(number(MANY))
+        expect(crowd.locator("td").first).to_have_text(format_number(CROWD_SESSIONS))
         expect(page.locator("[data-part=breaks]")).to_contain_text("time")
         expect(table_row(page, "caps", INTERN)).to_contain_text("$0.01")
 
@@ -66,18 +66,22 @@ def test_the_overview_tells_what_the_store_adds_up_to(browser: Browser, shown: S
         expect(table_row(page, "agents", CROWD)).to_have_count(0)
 
 
-def test_sessions_are_listed_filtered_and_paged_by_the_database(browser: Browser, shown: Shown) -> None:
+def test_sessions_are_listed_filtered_and_paged_by_the_database(
+    browser: Browser, shown: DashboardGateway
+) -> None:
     rows = "[data-part=sessions] tbody > tr"
-    with looking(browser, shown.url) as page:
+    with open_page(browser, shown.url) as page:
         page.goto("/-/sessions")
         expect(page.locator(rows)).to_have_count(PAGE_ROWS)
         links = page.locator(f"{rows} th a")
         first = links.evaluate_all("links => links.map(link => link.href)")
-        reviewed_row = page.locator(rows).filter(has=page.locator(f'a[href$="{named(REVIEWER, REVIEW)}"]'))
-        expect(reviewed_row).to_contain_text(money(shown.session(REVIEWER, REVIEW).totals.dollars))
+        reviewed_row = page.locator(rows).filter(
+            has=page.locator(f'a[href$="{session_id_by_name(REVIEWER, REVIEW)}"]')
+        )
+        expect(reviewed_row).to_contain_text(format_money(shown.session(REVIEWER, REVIEW).totals.dollars))
 
         page.get_by_role("link", name="Next").click()
-        expect(page.locator(rows)).to_have_count(MANY + 5 - PAGE_ROWS)
+        expect(page.locator(rows)).to_have_count(CROWD_SESSIONS + 5 - PAGE_ROWS)
         assert not set(first) & set(links.evaluate_all("links => links.map(link => link.href)"))
         page.get_by_role("link", name="Previous").click()
         expect(page.locator(rows)).to_have_count(PAGE_ROWS)
@@ -89,7 +93,7 @@ def test_sessions_are_listed_filtered_and_paged_by_the_database(browser: Browser
         expect(page.locator(rows)).to_contain_text("1 failed")
         assert f"agent={SUPPORT}" in page.url
 
-        page.goto(f"/-/sessions?id={named(INTERN, 'first-day')[:9]}")
+        page.goto(f"/-/sessions?id={session_id_by_name(INTERN, 'first-day')[:9]}")
         expect(page.locator(f"{rows} td").first).to_have_text(INTERN)
 
         page.goto("/-/sessions?order=dearest")
@@ -100,16 +104,16 @@ def test_sessions_are_listed_filtered_and_paged_by_the_database(browser: Browser
 
 
 def test_a_session_shows_its_window_its_requests_its_folds_and_why_its_cache_broke(
-    browser: Browser, shown: Shown
+    browser: Browser, shown: DashboardGateway
 ) -> None:
-    session_id = named(REVIEWER, REVIEW)
+    session_id = session_id_by_name(REVIEWER, REVIEW)
 
-    traced = stored(shown.folder, lambda store: store.traces.listed(session_id=session_id, limit=1))
+    traced = read_store(shown.folder, lambda store: store.traces.list_traces(session_id=session_id, limit=1))
     totals = shown.session(REVIEWER, REVIEW).totals
-    with looking(browser, shown.url) as page:
+    with open_page(browser, shown.url) as page:
         page.goto(f"/-/sessions/{session_id}")
 
-        expect(tile(page, "Cost").first).to_have_text(money(totals.dollars))
+        expect(tile(page, "Cost").first).to_have_text(format_money(totals.dollars))
         expect(tile(page, "Cache breaks").first).to_have_text("1")
         expect(tile(page, "Requests").first).to_have_text("11")
         expect(page.locator("figure.chart canvas")).to_have_attribute("data-drawn", "11")
@@ -142,8 +146,10 @@ def test_a_session_shows_its_window_its_requests_its_folds_and_why_its_cache_bro
         expect(page.locator("main")).to_contain_text("Find the slow parser and make it fast.")
 
 
-def test_agents_show_their_switches_budgets_and_what_is_injected(browser: Browser, shown: Shown) -> None:
-    with looking(browser, shown.url) as page:
+def test_agents_show_their_switches_budgets_and_what_is_injected(
+    browser: Browser, shown: DashboardGateway
+) -> None:
+    with open_page(browser, shown.url) as page:
         page.goto("/-/agents")
         expect(table_row(page, "agents", GARDENER)).to_contain_text("memory")
         expect(table_row(page, "agents", INTERN).locator("td").first).to_contain_text("off")
@@ -157,9 +163,9 @@ def test_agents_show_their_switches_budgets_and_what_is_injected(browser: Browse
 
 
 def test_the_memory_shows_what_a_model_would_see_for_a_focus_and_a_limit(
-    browser: Browser, shown: Shown
+    browser: Browser, shown: DashboardGateway
 ) -> None:
-    with looking(browser, shown.url) as page:
+    with open_page(browser, shown.url) as page:
         page.goto("/-/memory")
         expect(page.locator(".outline")).to_contain_text("Bed 1: tomatoes")
         expect(page.locator("main")).not_to_contain_text("Nobody reads this")
@@ -172,8 +178,10 @@ def test_the_memory_shows_what_a_model_would_see_for_a_focus_and_a_limit(
         expect(page.get_by_role("region", name="The text that a model would see")).to_contain_text("Monday")
 
 
-def test_the_configuration_shows_what_is_in_force_and_from_where(browser: Browser, shown: Shown) -> None:
-    with looking(browser, shown.url) as page:
+def test_the_configuration_shows_what_is_in_force_and_from_where(
+    browser: Browser, shown: DashboardGateway
+) -> None:
+    with open_page(browser, shown.url) as page:
         page.goto("/-/configuration")
         expect(page.locator("[data-part=file]")).to_contain_text("foveate.yaml")
         page.get_by_label("Find").fill("tail_keep_tokens")
@@ -191,7 +199,7 @@ def hostile_pages() -> list[str]:
         f"/?agent={agent}",
         "/-/sessions",
         f"/-/sessions?agent={agent}&id={agent}",
-        f"/-/sessions/{named(HOSTILE, HOSTILE)}",
+        f"/-/sessions/{session_id_by_name(HOSTILE, HOSTILE)}",
         f"/-/sessions/{agent}",
         "/-/agents",
         f"/-/agents/{agent}",
@@ -200,9 +208,12 @@ def hostile_pages() -> list[str]:
     ]
 
 
-def test_what_users_and_models_say_is_text_and_never_markup(browser: Browser, shown: Shown) -> None:
-    folds = stored(shown.folder, lambda store: store.journal.listed(session_id=named(HOSTILE, HOSTILE)))
-    with looking(browser, shown.url, forgives="400|404") as page:
+def test_what_users_and_models_say_is_text_and_never_markup(browser: Browser, shown: DashboardGateway) -> None:
+    folds = read_store(
+        shown.folder,
+        lambda store: store.compactions.list_compactions(session_id=session_id_by_name(HOSTILE, HOSTILE)),
+    )
+    with open_page(browser, shown.url, allowed_console_errors="400|404") as page:
         page.on("dialog", lambda dialog: pytest.fail(f"a dialog: {dialog.message}"))
         for path in [*hostile_pages(), *(f"/-/folds/{fold.id}" for fold in folds)]:
             page.goto(path)
@@ -217,9 +228,9 @@ def test_what_users_and_models_say_is_text_and_never_markup(browser: Browser, sh
             assert any("<script>" in said for said in [page.locator("body").inner_text(), *typed]), path
 
 
-def test_everything_is_readable_without_scripts(browser: Browser, shown: Shown) -> None:
-    with looking(browser, shown.url, java_script_enabled=False) as page:
-        page.goto(f"/-/sessions/{named(REVIEWER, REVIEW)}")
+def test_everything_is_readable_without_scripts(browser: Browser, shown: DashboardGateway) -> None:
+    with open_page(browser, shown.url, java_script_enabled=False) as page:
+        page.goto(f"/-/sessions/{session_id_by_name(REVIEWER, REVIEW)}")
         page.locator("figure.chart summary").first.click()
         expect(page.locator("figure.chart tbody > tr")).to_have_count(11)
         page.locator("details[data-name^=fold-] summary").first.click()

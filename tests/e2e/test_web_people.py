@@ -7,8 +7,16 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from foveate.web.app import PAGES
-from tests.browsers import audited, looking
-from tests.work_to_see import GARDENER, INTERN, REVIEW, REVIEWER, Shown, named, stored
+from tests.browsers import find_accessibility_violations, open_page
+from tests.work_to_see import (
+    GARDENER,
+    INTERN,
+    REVIEW,
+    REVIEWER,
+    DashboardGateway,
+    read_store,
+    session_id_by_name,
+)
 
 PHONE: dict[str, Any] = {"color_scheme": "light", "viewport": {"width": 390, "height": 844}}
 # What the dark changes is colours.
@@ -38,11 +46,14 @@ FOCUSED = """
 """
 
 
-def places(shown: Shown) -> list[str]:
+def places(shown: DashboardGateway) -> list[str]:
     """Every page, with something to show."""
-    (fold, *_) = stored(shown.folder, lambda store: store.journal.listed(session_id=named(REVIEWER, REVIEW)))
+    (fold, *_) = read_store(
+        shown.folder,
+        lambda store: store.compactions.list_compactions(session_id=session_id_by_name(REVIEWER, REVIEW)),
+    )
     names = {
-        "/-/sessions/{id:path}": f"/-/sessions/{named(REVIEWER, REVIEW)}",
+        "/-/sessions/{id:path}": f"/-/sessions/{session_id_by_name(REVIEWER, REVIEW)}",
         "/-/folds/{id:path}": f"/-/folds/{fold.id}",
         "/-/agents/{name:path}": f"/-/agents/{INTERN}",
         "/-/memory": f"/-/memory?agent={GARDENER}&query=water",
@@ -61,28 +72,34 @@ def opened(page: Page, path: str) -> None:
 
 @pytest.mark.parametrize(("look", "rules"), [(PHONE, ()), (DARK, ("color-contrast",))], ids=["phone", "dark"])
 def test_axe_finds_nothing_serious_on_any_page(
-    look: dict[str, Any], rules: tuple[str, ...], browser: Browser, shown: Shown
+    look: dict[str, Any], rules: tuple[str, ...], browser: Browser, shown: DashboardGateway
 ) -> None:
     found: list[str] = []
-    with looking(browser, shown.url, forgives="404", bypass_csp=True, **look) as page:
+    with open_page(browser, shown.url, allowed_console_errors="404", bypass_csp=True, **look) as page:
         for path in places(shown):
             if rules and path in ALIKE:
                 continue
             opened(page, path)
-            found += [f"{path}: {problem}" for problem in audited(page, *rules)]
+            found += [f"{path}: {problem}" for problem in find_accessibility_violations(page, *rules)]
 
     assert not found, "\n".join(found)
 
 
-def test_no_page_is_wider_than_a_small_phone(browser: Browser, shown: Shown) -> None:
-    with looking(browser, shown.url, forgives="404", viewport={"width": 320, "height": 640}) as page:
+def test_no_page_is_wider_than_a_small_phone(browser: Browser, shown: DashboardGateway) -> None:
+    with open_page(
+        browser, shown.url, allowed_console_errors="404", viewport={"width": 320, "height": 640}
+    ) as page:
         for path in places(shown):
             opened(page, path)
             assert page.evaluate("document.documentElement.scrollWidth") <= 320, path
 
 
-def test_every_page_can_be_walked_through_by_the_tabulator_in_its_order(browser: Browser, shown: Shown) -> None:
-    with looking(browser, shown.url, forgives="404", viewport={"width": 1280, "height": 900}) as page:
+def test_every_page_can_be_walked_through_by_the_tabulator_in_its_order(
+    browser: Browser, shown: DashboardGateway
+) -> None:
+    with open_page(
+        browser, shown.url, allowed_console_errors="404", viewport={"width": 1280, "height": 900}
+    ) as page:
         for path in places(shown):
             page.goto(path)
             before = -1
@@ -102,10 +119,10 @@ def test_every_page_can_be_walked_through_by_the_tabulator_in_its_order(browser:
 
 
 def test_by_the_keyboard_alone_one_skips_to_the_content_opens_what_is_folded_and_asks(
-    browser: Browser, shown: Shown
+    browser: Browser, shown: DashboardGateway
 ) -> None:
-    with looking(browser, shown.url) as page:
-        page.goto(f"/-/sessions/{named(REVIEWER, REVIEW)}")
+    with open_page(browser, shown.url) as page:
+        page.goto(f"/-/sessions/{session_id_by_name(REVIEWER, REVIEW)}")
         page.keyboard.press("Tab")
         expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
         expect(page.get_by_role("link", name="Skip to the content")).to_be_in_viewport()
@@ -129,9 +146,9 @@ def test_by_the_keyboard_alone_one_skips_to_the_content_opens_what_is_folded_and
         expect(page.locator("[data-part=settings] tbody > tr")).to_have_count(1)
 
 
-def test_pages_are_read_aloud_in_order(browser: Browser, shown: Shown) -> None:
+def test_pages_are_read_aloud_in_order(browser: Browser, shown: DashboardGateway) -> None:
     """One title, headings that leave out no level, names for all that can be entered, and where one is."""
-    with looking(browser, shown.url, forgives="404") as page:
+    with open_page(browser, shown.url, allowed_console_errors="404") as page:
         titles = set()
         for path in places(shown):
             opened(page, path)

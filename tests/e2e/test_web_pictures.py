@@ -19,8 +19,8 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page
 
-from tests.browsers import looking
-from tests.week_of_work import REVIEW, Week, week_of_work
+from tests.browsers import open_page
+from tests.week_of_work import REVIEW, WeekGateway, gateway_after_week
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
 MOST_BYTES = 150_000
@@ -55,8 +55,8 @@ PICTURES = {
 
 
 @pytest.fixture(scope="module")
-def week(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Week]:
-    with week_of_work(tmp_path_factory.mktemp("week")) as found:
+def week(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WeekGateway]:
+    with gateway_after_week(tmp_path_factory.mktemp("week")) as found:
         yield found
 
 
@@ -80,11 +80,11 @@ def taken(page: Page) -> bytes:
     return file.getvalue()
 
 
-def test_pictures_in_the_documentation_are_of_what_the_pages_show(browser: Browser, week: Week) -> None:
+def test_pictures_in_the_documentation_are_of_what_the_pages_show(browser: Browser, week: WeekGateway) -> None:
     different: list[str] = []
     for name, picture in PICTURES.items():
         size = {"width": WIDTH, "height": picture.height}
-        with looking(browser, week.url, viewport=size, color_scheme="light", reduced_motion="reduce") as page:
+        with open_page(browser, week.url, viewport=size, color_scheme="light", reduced_motion="reduce") as page:
             page.goto(picture.path)
             page.wait_for_selector("#live[data-state=live]")
             image, text = taken(page), told(page)

@@ -18,18 +18,25 @@ import httpx
 import pytest
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from foveate.engine.injecting.sources import Sources
-from foveate.gateway.keys import hash_of, new_key
-from foveate.gateway.page import root_pages
-from foveate.gateway.pages import Vitals, health_object, pages
-from foveate.gateway.serving import live_choices
+from foveate.engine.injecting.sources import SectionSources
+from foveate.gateway.keys import generate_key, hash_key
+from foveate.gateway.page import build_web_ui
+from foveate.gateway.pages import HealthStatus, build_health_pages, health_to_json
+from foveate.gateway.serving import load_live_config
 from foveate.store import Store, open_store
-from foveate.web.app import Site
-from foveate.web.assets import assets
+from foveate.web.app import WebApp
+from foveate.web.assets import load_assets
 from tests.sandboxes import KEY, running_sandbox
-from tests.served import configure, serving
+from tests.served import gateway_process, write_config
 from tests.support.stores import ensure_store
-from tests.work_to_see import TURNS, named, reviewed, stored, until_quiet, until_stored
+from tests.work_to_see import (
+    TURNS,
+    read_store,
+    send_review,
+    session_id_by_name,
+    wait_until_quiet,
+    wait_until_stored,
+)
 
 pytestmark = pytest.mark.process
 
@@ -73,7 +80,7 @@ class Watched:
     note: str
     folder: str
     limit: str
-    key: str = field(default_factory=new_key)
+    key: str = field(default_factory=generate_key)
     session_id: str = ""
     fold_ids: Sequence[str] = ()
     request_ids: Sequence[str] = ()
@@ -97,7 +104,7 @@ class Watched:
         """The addresses of a page that are about this agent: by its path, and by all parameters of queries."""
         session, agent = quote(self.session_id, safe=""), quote(self.name, safe="")
         path = route.replace("{id:path}", self.fold_ids[-1] if "folds" in route else session)
-        path = path.replace("{name:path}", agent).replace("{name}", next(iter(assets())))
+        path = path.replace("{name:path}", agent).replace("{name}", next(iter(load_assets())))
         path = path.replace("{rest:path}", "nothing")
         request = quote(self.request_ids[-1], safe="")
         queries = [
@@ -136,11 +143,11 @@ def _configuration(agents: Sequence[Watched], admin_key: str, *, with_keys: bool
     lines = ["context_optimization:"]
     lines += ["  compaction: {enabled: true, extractive: true, tail_keep_tokens: 800, min_turns_between: 1}"]
     if with_keys:
-        lines += [f"server: {{admin_keys: ['{hash_of(admin_key)}']}}"]
+        lines += [f"server: {{admin_keys: ['{hash_key(admin_key)}']}}"]
     lines += ["agents:"]
     for one in agents:
         sections = {"memory": {"paths": [f"{one.folder}/notes"]}, "workspace": {"root": f"{one.folder}/work"}}
-        keys = f"keys: ['{hash_of(one.key)}'], " if with_keys else ""
+        keys = f"keys: ['{hash_key(one.key)}'], " if with_keys else ""
         lines += [f"  - {{id: {one.name}, {keys}window_tokens: 9000, sections: {json.dumps(sections)}}}"]
     lines += ["cost:", "  caps:"]
     lines += [f"    - {{scope: agent, agent: {one.name}, dollars: {one.limit}}}" for one in agents]
@@ -164,29 +171,29 @@ def _agent(folder: Path, name: str, limit: str) -> Watched:
 def watching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watching]:
     folder = tmp_path_factory.mktemp("viewers")
     agents = (_agent(folder, "ana", "4817.31"), _agent(folder, "ben", "3926.57"))
-    admin_key = new_key()
+    admin_key = generate_key()
     with running_sandbox() as sandbox:
         config = folder / "foveate.yaml"
-        configure(config, sandbox.url, _configuration(agents, admin_key, with_keys=False))
-        with serving(folder) as local, serving(folder, "--host", "0.0.0.0") as public:
+        write_config(config, sandbox.url, _configuration(agents, admin_key, with_keys=False))
+        with gateway_process(folder) as local, gateway_process(folder, "--host", "0.0.0.0") as public:
             for one in agents:
-                reviewed(local.url, folder, agent=one.name, name="work", said=one.text)
-                one.session_id = named(one.name, "work")
-            until_stored(folder, _are_written(agents))
-            until_quiet(folder)
+                send_review(local.url, folder, agent=one.name, name="work", extra_text=one.text)
+                one.session_id = session_id_by_name(one.name, "work")
+            wait_until_stored(folder, _are_written(agents))
+            wait_until_quiet(folder)
             for one in agents:
-                one.fold_ids = stored(folder, _fold_ids(one.session_id))
-                one.request_ids = stored(folder, _request_ids(one.session_id))
+                one.fold_ids = read_store(folder, _fold_ids(one.session_id))
+                one.request_ids = read_store(folder, _request_ids(one.session_id))
                 assert one.fold_ids
             # From now on only its keys name an agent.
-            configure(config, sandbox.url, _configuration(agents, admin_key, with_keys=True))
+            write_config(config, sandbox.url, _configuration(agents, admin_key, with_keys=True))
             reached = f"http://127.0.0.1:{urlsplit(public.url).port}"
             yield Watching(local.url, reached, folder, agents, admin_key)
 
 
 def _are_written(agents: Sequence[Watched]) -> Callable[[Store], Awaitable[bool]]:
     async def are_written(store: Store) -> bool:
-        found = [await store.totals.session(one.session_id) for one in agents]
+        found = [await store.totals.get_session(one.session_id) for one in agents]
         return all(one is not None and one.totals.requests == TURNS for one in found)
 
     return are_written
@@ -194,14 +201,14 @@ def _are_written(agents: Sequence[Watched]) -> Callable[[Store], Awaitable[bool]
 
 def _fold_ids(session_id: str) -> Callable[[Store], Awaitable[list[str]]]:
     async def fold_ids(store: Store) -> list[str]:
-        return [fold.id for fold in await store.journal.listed(session_id=session_id)]
+        return [fold.id for fold in await store.compactions.list_compactions(session_id=session_id)]
 
     return fold_ids
 
 
 def _request_ids(session_id: str) -> Callable[[Store], Awaitable[list[str]]]:
     async def request_ids(store: Store) -> list[str]:
-        return [one.trace.id for one in await store.traces.listed(limit=50, session_id=session_id)]
+        return [one.trace.id for one in await store.traces.list_traces(limit=50, session_id=session_id)]
 
     return request_ids
 
@@ -226,32 +233,32 @@ async def _routes(folder: Path) -> set[str]:
     file = folder / "foveate.yaml"
     file.write_text("# all by default\n")
 
-    async def vitals() -> Vitals:
-        return Vitals(version="1")
+    async def vitals() -> HealthStatus:
+        return HealthStatus(version="1")
 
     async def health() -> dict[str, object]:
-        return health_object(await vitals())
+        return health_to_json(await vitals())
 
-    sources = Sources()
+    sources = SectionSources()
     try:
         async with await open_store(ensure_store(folder / "store.sqlite")) as store:
-            site = root_pages(
-                live_choices(file, {}),
+            site = build_web_ui(
+                load_live_config(file, {}),
                 {},
                 store,
                 sources,
                 version="1",
                 samples=list,
                 health=health,
-                is_ending=lambda: False,
+                is_shutting_down=lambda: False,
                 clock=lambda: 0.0,
             )
     finally:
         sources.close()
     below = cast("ProxyHeadersMiddleware", site["/-/"]).app
-    assert isinstance(below, Site)
+    assert isinstance(below, WebApp)
     assert set(site) == {"/", "/-/"}
-    return set(pages(vitals, list)) | {route.path for route in below.routes}
+    return set(build_health_pages(vitals, list)) | {route.path for route in below.routes}
 
 
 def test_it_is_decided_of_every_route_who_sees_it(tmp_path: Path) -> None:
@@ -366,16 +373,16 @@ def test_a_page_is_not_told_of_changes_that_another_agent_made(watching: Watchin
 
 def _ask(watching: Watching, agent: Watched) -> None:
     """Send a request with an agent's key, and wait until it is in the store."""
-    whole = stored(watching.folder, lambda store: store.totals.pulse(agent=agent.name))
+    whole = read_store(watching.folder, lambda store: store.totals.get_change_token(agent=agent.name))
     headers = {"x-foveate-key": agent.key, "x-api-key": KEY, "anthropic-version": "2023-06-01"}
     body = {"model": "claude-opus-4-5", "max_tokens": 20, "messages": [{"role": "user", "content": "Next?"}]}
     httpx.post(f"{watching.local}/v1/messages", headers=headers, json=body).raise_for_status()
 
     async def has_come(store: Store) -> bool:
-        return await store.totals.pulse(agent=agent.name) != whole
+        return await store.totals.get_change_token(agent=agent.name) != whole
 
-    until_stored(watching.folder, has_come)
-    until_quiet(watching.folder)
+    wait_until_stored(watching.folder, has_come)
+    wait_until_quiet(watching.folder)
 
 
 def test_an_admin_key_sends_no_requests(watching: Watching) -> None:

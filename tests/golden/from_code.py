@@ -12,11 +12,11 @@ import typer.main
 import foveate
 from benchmarks.harness import discover
 from foveate import errors
-from foveate.chat.failures import Trouble
+from foveate.chat.failures import FailureKind
 from foveate.cli import app, exits
-from foveate.cli.chat_plain import _CODES as CHAT_EXIT_CODES
-from foveate.gateway.body_errors import BodyRefused
-from foveate.gateway.refusing import may_retry, refusal_for
+from foveate.cli.chat_plain import _EXIT_CODES as CHAT_EXIT_CODES
+from foveate.gateway.body_errors import BodyRejected
+from foveate.gateway.refusing import build_error_response, may_retry
 from foveate.values import Format
 from tests.golden.observability import log_keys, metrics, telemetry
 from tests.golden.settings import settings
@@ -35,7 +35,7 @@ def contracts() -> dict[str, dict[str, str]]:
         "commands": dict(commands(typer.main.get_command(app))),
         "environment variables": environment_variables(),
         "errors": {**dict(error_codes()), **dict(body_error_codes())},
-        "exit codes": exit_codes(),
+        "exit codes": list_exit_codes(),
         "headers": headers(),
         "library": dict(signatures(foveate)),
         "log keys": log_keys(),
@@ -99,7 +99,9 @@ def error_codes() -> Iterator[tuple[str, str]]:
     for name, kind in inspect.getmembers(errors, inspect.isclass):
         if issubclass(kind, errors.FoveateError):
             error = _made(kind)
-            refusals = [refusal_for(error, spoken) for spoken in (Format.ANTHROPIC, Format.CHAT)]
+            refusals = [
+                build_error_response(error, api_format) for api_format in (Format.ANTHROPIC, Format.CHAT)
+            ]
             (status,) = {refusal.status for refusal in refusals}
             kinds = " and ".join(dict.fromkeys(refusal.kind for refusal in refusals))
             retry = "may be retried" if may_retry(error) else "not retried"
@@ -113,7 +115,7 @@ def error_codes() -> Iterator[tuple[str, str]]:
 
 def body_error_codes() -> Iterator[tuple[str, str]]:
     """The errors of bodies that are not read to their end, by their codes in logs and metrics."""
-    for kind in BodyRefused.__subclasses__():
+    for kind in BodyRejected.__subclasses__():
         error = _made(kind)
         retry = "may be retried" if error.may_retry else "not retried"
         headers = ", ".join(name.decode() for name, _ in error.headers) or "none"
@@ -142,11 +144,13 @@ def _made(kind: type[Failure]) -> Failure:
     return kind(*(_SAMPLES[one.annotation] for one in needed if one.name not in named), **named)
 
 
-def exit_codes() -> dict[str, str]:
+def list_exit_codes() -> dict[str, str]:
     """What commands end with, by number, and what a failed answer of `foveate chat` ends it with."""
     constants = {name: code for name, code in vars(exits).items() if re.fullmatch("[A-Z][A-Z_]*", name)}
     found = {str(code): name.lower().replace("_", " ") for name, code in constants.items()}
-    chat = {f"chat, {trouble}": str(CHAT_EXIT_CODES.get(trouble, exits.UPSTREAM_FAILED)) for trouble in Trouble}
+    chat = {
+        f"chat, {trouble}": str(CHAT_EXIT_CODES.get(trouble, exits.UPSTREAM_FAILED)) for trouble in FailureKind
+    }
     return found | chat
 
 

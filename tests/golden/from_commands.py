@@ -23,7 +23,7 @@ from tests.golden.from_gateway import NOWHERE, Gateway, running_gateway
 from tests.golden.shapes import shape_of
 from tests.golden.stored_work import LATER, SESSION, fill
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox
-from tests.served import configure
+from tests.served import write_config
 from tests.support import forked_commands
 
 ROOT = Path(__file__).parents[2]
@@ -223,15 +223,15 @@ def _run_servers(runs: Runs, folder: Path, sandbox: RunningSandbox) -> Gateway:
 
 def _run_chat(runs: Runs, folder: Path, sandbox: RunningSandbox) -> None:
     os.environ["ANTHROPIC_API_KEY"] = KEY
-    configure(folder / "foveate.yaml", sandbox.url)
+    write_config(folder / "foveate.yaml", sandbox.url)
     runs.spawn("chat", "--model", MODEL, "Hello!", kind="answer")
     runs.spawn("chat", "--model", MODEL, said=":cost\n", kind="command")
-    configure(folder / "foveate.yaml", NOWHERE)
+    write_config(folder / "foveate.yaml", NOWHERE)
     runs.spawn("chat", "--model", MODEL, "Hello!", kind="answer", case="unreachable")
 
 
 if __name__ == "__main__":
-    loopback.guard()
+    loopback.block_other_hosts()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with TemporaryDirectory() as made:
         os.environ["FOVEATE_HOME"] = made

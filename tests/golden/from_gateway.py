@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.sandboxes import KEY
-from tests.served import Served, configure, serving
+from tests.served import GatewayProcess, gateway_process, write_config
 
 CLAUDE, GPT = "claude-opus-4-5", "gpt-4.1"
 CHAT = "/v1/chat/completions"
@@ -44,16 +44,16 @@ class Gateway:
 def running_gateway(folder: Path, upstream_url: str) -> Gateway:
     """Run a gateway, have it answer and refuse, and end it as Ctrl-C does."""
     seen = Gateway()
-    configure(folder / "foveate.yaml", upstream_url, CONFIGURATION)
-    with serving(folder, OPENAI_API_KEY=KEY) as served:
-        seen.documents["foveate serve"] = [served.told]
+    write_config(folder / "foveate.yaml", upstream_url, CONFIGURATION)
+    with gateway_process(folder, OPENAI_API_KEY=KEY) as served:
+        seen.documents["foveate serve"] = [served.ready_object]
         for page in ("/health", "/ready"):
             seen.documents[f"GET {page}"] = [json.loads(_ask(served, page, method="GET").body)]
         answers = _answers(served)
-        configure(folder / "foveate.yaml", upstream_url, "nonsense: 1\n")
+        write_config(folder / "foveate.yaml", upstream_url, "nonsense: 1\n")
         seen.documents["GET /health"].append(_health_with_wrong_configuration(served))
         served.process.send_signal(signal.SIGINT)
-        seen.exit_code, log = served.ended()
+        seen.exit_code, log = served.wait_for_exit()
     for path, answer in answers:
         seen.response_headers |= {name: "header" for name in answer.headers if name.startswith("x-foveate-")}
         if answer.status >= 400:
@@ -62,7 +62,7 @@ def running_gateway(folder: Path, upstream_url: str) -> Gateway:
     return seen
 
 
-def _health_with_wrong_configuration(served: Served) -> object:
+def _health_with_wrong_configuration(served: GatewayProcess) -> object:
     deadline = time.monotonic() + 60
     while (health := json.loads(_ask(served, "/health", method="GET").body))["config"]["valid"]:
         assert time.monotonic() < deadline, "the gateway never saw that its configuration is wrong"
@@ -80,7 +80,12 @@ class Answer:
 
 
 def _ask(
-    served: Served, path: str, *, method: str, body: str | None = None, headers: Mapping[str, str] | None = None
+    served: GatewayProcess,
+    path: str,
+    *,
+    method: str,
+    body: str | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> Answer:
     host, _, port = served.url.removeprefix("http://").partition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=60)
@@ -91,7 +96,7 @@ def _ask(
         connection.close()
 
 
-def _answers(served: Served) -> list[tuple[str, Answer]]:
+def _answers(served: GatewayProcess) -> list[tuple[str, Answer]]:
     """An answer, a count that the gateway makes itself, and every refusal that a client can bring about."""
     found: list[tuple[str, Answer]] = []
 

@@ -15,13 +15,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from foveate.engine.calls import Done, Problem
-from foveate.engine.series import SERIES
-from foveate.gateway.asks import ask_of
-from foveate.gateway.client import Client
+from foveate.engine.calls import AppliedEdit, StepFailure
+from foveate.engine.series import METRICS
+from foveate.gateway.asks import parse_request
+from foveate.gateway.client import ClientResponse
 from foveate.gateway.logs import LogWriter
 from foveate.gateway.telemetry import Telemetry
-from foveate.gateway.told import Told
+from foveate.gateway.told import AccessRecord
 from tests.golden.shapes import shape_of
 from tests.unit.engine.watched import MARK, ended
 
@@ -31,7 +31,7 @@ def metrics() -> dict[str, str]:
     return {
         one.name: f"{one.kind} {{{', '.join(one.labels)}}}"
         + (f" buckets {', '.join(map(str, one.buckets))}" if one.buckets else "")
-        for one in SERIES
+        for one in METRICS
     }
 
 
@@ -43,12 +43,12 @@ async def telemetry() -> dict[str, str]:
     exported = Telemetry(tracing, MeterProvider([reader]))
     for status in (200, 529):
         path = "/v1/messages"
-        ask = ask_of(
+        ask = parse_request(
             {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": []}
         )
-        client = Client(ask, _send_nothing)
+        client = ClientResponse(ask, _send_nothing)
         client.exchange, client.status, client.provider = await ended(status=status), status, "anthropic"
-        exported.ended(ask, client)
+        exported.on_request_end(ask, client)
     found = {
         f"span attribute {name}": type(value).__name__
         for span in spans.get_finished_spans()
@@ -71,18 +71,18 @@ async def _send_nothing(_: object) -> None:
 
 def log_keys() -> dict[str, str]:
     """The keys of JSON log lines: of a request that ended, and of anything else that is logged."""
-    request = Told(
+    request = AccessRecord(
         at=0.0,
         id="r",
         method="POST",
         path="/",
         agent="a",
         status=200,
-        whole_seconds=1.0,
+        total_seconds=1.0,
         added_seconds=0.1,
         dollars=Decimal(1),
-        done=(Done(step="cache", edit=MARK),),
-        problems=(Problem(step="cache", reason="x"),),
+        applied_edits=(AppliedEdit(step="cache", edit=MARK),),
+        problems=(StepFailure(step="cache", reason="x"),),
     )
     try:
         raise ValueError("x")

@@ -9,13 +9,13 @@ import msgspec
 
 from foveate.budget.budgets import Budget, SectionRule
 from foveate.budget.data import _BUDGET_KEYS, _RULE_KEYS
-from foveate.budget.ladders import BUILT_IN, rung_as_data
+from foveate.budget.ladders import BUILT_IN_LADDERS, rung_as_data
 from foveate.budget.sections import Item, Section
-from foveate.config.cost import CAP_KEYS, COST_KEYS, KINDS, PRICE_KEYS, TIER_KEYS, CostOptions
+from foveate.config.cost import CAP_KEYS, COST_KEYS, PRICE_KEYS, TIER_KEYS, TOKEN_KIND_BY_KEY, CostOptions
 from foveate.config.sections import _ITEM_KEYS, _SECTION_KEYS
 from foveate.config.settings import Settings
 from foveate.cost.caps import Cap
-from foveate.cost.own_prices import OwnPrice, OwnTier, PerMillion
+from foveate.cost.own_prices import CustomPrice, CustomPriceTier, DollarsPerMillion
 from foveate.sandbox.scripts import Script
 from tests.golden.signatures import parameter_text
 
@@ -81,8 +81,8 @@ def _cost_keys() -> Described:
     yield "cost.min_output_tokens", f"int, default {CostOptions().min_output_tokens}"
     yield "cost.allow_fields", f"list of str, default {list(CostOptions().allow_fields)}"
     yield from _fields("cost.caps[]", CAP_KEYS, Cap)
-    yield from _fields("cost.prices[]", PRICE_KEYS, OwnPrice, PerMillion)
-    yield from _fields("cost.prices[].tiers[]", TIER_KEYS, OwnTier, PerMillion)
+    yield from _fields("cost.prices[]", PRICE_KEYS, CustomPrice, DollarsPerMillion)
+    yield from _fields("cost.prices[].tiers[]", TIER_KEYS, CustomPriceTier, DollarsPerMillion)
 
 
 def _budget_keys() -> Described:
@@ -91,7 +91,7 @@ def _budget_keys() -> Described:
     yield from _fields("budget: sections.*", _RULE_KEYS, SectionRule)
     yield from _fields("sections: []", _SECTION_KEYS, Section)
     yield from _fields("sections: [].items[]", _ITEM_KEYS, Item)
-    for name, ladder in BUILT_IN.items():
+    for name, ladder in BUILT_IN_LADDERS.items():
         yield f"budget: ladder {name}", json.dumps([rung_as_data(rung) for rung in ladder.rungs])
 
 
@@ -100,4 +100,4 @@ def _fields(path: str, keys: Iterable[str], *kinds: type) -> Described:
     taken = {name: one for kind in reversed(kinds) for name, one in inspect.signature(kind).parameters.items()}
     for key in keys:
         dot = "" if path.endswith(" ") else "."
-        yield f"{path}{dot}{key}", parameter_text(taken[KINDS.get(key, key)])
+        yield f"{path}{dot}{key}", parameter_text(taken[TOKEN_KIND_BY_KEY.get(key, key)])

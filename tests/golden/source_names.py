@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import foveate
-from foveate.gateway.configured import USUAL_VARIABLES
+from foveate.gateway.configured import DEFAULT_KEY_VARIABLES
 
 SOURCE = Path(foveate.__file__).parent
 
@@ -50,7 +50,7 @@ _INDIRECT_VARIABLE = r"\b(CONTEXT|DEADLINE|FOVEATE|TIME)(_[A-Z]+)+|[A-Z]+_API_KE
 
 def environment_variables() -> dict[str, str]:
     """Every variable that the code looks up by name."""
-    found = set(USUAL_VARIABLES.values())
+    found = set(DEFAULT_KEY_VARIABLES.values())
     for module, nodes in _nodes(f"{_ENVIRONMENT}|{_INDIRECT_VARIABLE}"):
         found.update(text for text in _constants(nodes) if re.fullmatch(_INDIRECT_VARIABLE, text))
         for node in nodes:

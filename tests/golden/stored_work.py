@@ -7,22 +7,32 @@ from pathlib import Path
 
 from msgspec import structs
 
-from foveate.cost.caps import accounts_of
+from foveate.cost.caps import list_accounts
 from foveate.cost.ledger import Category
-from foveate.cost.savings import unchanged
-from foveate.fold.journal import Outcome
-from foveate.session.rate_limits import SeenLimit
+from foveate.cost.savings import make_unchanged_savings
+from foveate.fold.journal import CompactionOutcome
+from foveate.session.rate_limits import ObservedLimit
 from foveate.session.traces import TracedEdit
-from foveate.session.turns import Move
+from foveate.session.turns import SessionUpdate
 from foveate.store import open_store
 from foveate.values import Savings
 from foveate.wire.rate_limits import RateLimit
-from tests.billed import CALL, ENTRY, settle_one
-from tests.kept import FAILED, FOLD, FOLDED, REQUEST, TRACE, session, turns
+from tests.billed import CALL, CHARGE, settle_one
+from tests.kept import (
+    COMPACTED_MESSAGES,
+    COMPACTION,
+    FAILED_COMPACTION,
+    STORED_REQUEST,
+    TRACE,
+    make_session,
+    make_turns,
+)
 
-SESSION = FOLD.session_id
-LATER = replace(FOLD, id="later", earlier_id=FOLD.id, boundary=b"3" * 16, messages=8, limit_tokens=150_000)
-UNDONE = replace(FOLD, id="undone", boundary=b"7" * 16, undone_at=500.0, cost=None, carried=())
+SESSION = COMPACTION.session_id
+LATER = replace(
+    COMPACTION, id="later", earlier_id=COMPACTION.id, boundary=b"3" * 16, messages=8, limit_tokens=150_000
+)
+UNDONE = replace(COMPACTION, id="undone", boundary=b"7" * 16, undone_at=500.0, cost=None, carried=())
 
 
 async def fill(url: str, bodies: tuple[Path, Path]) -> None:
@@ -31,12 +41,12 @@ async def fill(url: str, bodies: tuple[Path, Path]) -> None:
     calls = [structs.replace(CALL, id=id_, at=now) for id_ in ("call-1", "call-2", "call-3")]
     entries = [
         structs.replace(
-            ENTRY,
+            CHARGE,
             call=calls[0],
-            savings=unchanged(Decimal(1)),
+            savings=make_unchanged_savings(Decimal(1)),
         ),
-        structs.replace(ENTRY, call=calls[1], dollars=None, estimated_dollars=None, savings=Savings()),
-        structs.replace(ENTRY, call=structs.replace(calls[2], category=Category.COMPACTION)),
+        structs.replace(CHARGE, call=calls[1], dollars=None, estimated_dollars=None, savings=Savings()),
+        structs.replace(CHARGE, call=structs.replace(calls[2], category=Category.COMPACTION)),
     ]
     other = TracedEdit(step="tools", does="reorder", place="tools", reason="the order of before")
     traces = [
@@ -53,18 +63,26 @@ async def fill(url: str, bodies: tuple[Path, Path]) -> None:
         ),
     ]
     async with await open_store(url) as store:
-        await store.turns.keep([Move(session=session(SESSION, 9, seen_at=now), turns=turns(SESSION, 0, 9))])
-        for fold in (FOLD, LATER, UNDONE, FAILED):
-            folded = FOLDED if fold.outcome is Outcome.OK else ()
-            await store.journal.record(replace(fold, compacted_at=now), folded, lease=None)
-        await store.traces.keep(traces)
+        await store.sessions.save(
+            [SessionUpdate(session=make_session(SESSION, 9, seen_at=now), turns=make_turns(SESSION, 0, 9))]
+        )
+        for fold in (COMPACTION, LATER, UNDONE, FAILED_COMPACTION):
+            folded = COMPACTED_MESSAGES if fold.outcome is CompactionOutcome.OK else ()
+            await store.compactions.record(replace(fold, compacted_at=now), folded, lease=None)
+        await store.traces.save(traces)
         limits = (RateLimit(name="5h", used=0.4, resets_at=now + 60, status="allowed"), RateLimit(name="7d"))
-        await store.rate_limits.keep(
-            [SeenLimit(agent=CALL.agent, provider=CALL.provider, limit=limit, at=now) for limit in limits]
+        await store.rate_limits.save(
+            [ObservedLimit(agent=CALL.agent, provider=CALL.provider, limit=limit, at=now) for limit in limits]
         )
         for entry in entries:
-            await settle_one(store.ledger, entry, accounts=accounts_of(entry.call))
+            await settle_one(store.ledger, entry, accounts=list_accounts(entry.call))
         for number, body in enumerate(bodies, 1):
-            await store.requests.keep(
-                replace(REQUEST, id=f"call-{number}", at=now + number, sent=body.read_bytes(), usage=None)
+            await store.request_archive.save(
+                replace(
+                    STORED_REQUEST,
+                    id=f"call-{number}",
+                    at=now + number,
+                    request_body=body.read_bytes(),
+                    usage=None,
+                )
             )

@@ -5,57 +5,56 @@ from collections.abc import Iterable
 from importlib import import_module
 
 import foveate.engine
-from foveate.budget.ladders import BUILT_IN
+from foveate.budget.ladders import BUILT_IN_LADDERS
 from foveate.budget.prompt import Action, LimitSource
 from foveate.budget.sections import Keep, Priority, Stability
-from foveate.cache.causes import Cause
-from foveate.cache.hits import Level as HitLevel
-from foveate.chat.failures import Trouble
+from foveate.cache.causes import MissCause
+from foveate.cache.hits import HitRatioLevel as HitLevel
+from foveate.chat.failures import FailureKind
 from foveate.cli import chat_commands
 from foveate.cli.doctor_findings import Level as DoctorLevel
-from foveate.config.showing import Source as SettingSource
-from foveate.cost.admission import Outcome as ChargeOutcome
-from foveate.cost.caps import Scope, Unknown
-from foveate.cost.held import Level as CapLevel
-from foveate.cost.ledger import By, Category
-from foveate.cost.price_differences import Change as PriceChange
+from foveate.config.showing import SettingSource as SettingSource
+from foveate.cost.admission import SettlementOutcome as ChargeOutcome
+from foveate.cost.caps import CapScope, UnknownPricePolicy
+from foveate.cost.held import CapLevel as CapLevel
+from foveate.cost.ledger import Category, GroupBy
+from foveate.cost.price_differences import PriceChange as PriceChange
 from foveate.cost.prices import PriceSource
-from foveate.fold.journal import Outcome as CompactionOutcome
+from foveate.fold.journal import CompactionOutcome as CompactionOutcome
 from foveate.fold.overflow import OnOverflow
-from foveate.fold.overflow import Step as OverflowStep
+from foveate.fold.overflow import OverflowAction as OverflowStep
 from foveate.gateway.routing import KNOWN_UPSTREAMS
-from foveate.memory.view import Level as NodeLevel
+from foveate.memory.view import DetailLevel as NodeLevel
 from foveate.memory.view import ViewFormat
 from foveate.prompt.inputs import CallKind
 from foveate.prompt.time import TimeFormat
 from foveate.replay.policies import ALL, Policy
-from foveate.replay.recordings import Lacking
-from foveate.replay.recordings import Source as RecordingSource
+from foveate.replay.recordings import MissingPart, RecordingSource
 from foveate.sandbox.doors import Provider
-from foveate.sandbox.scripts import HEADER
+from foveate.sandbox.scripts import STEP_HEADER
 from foveate.tokens.options import Backend
 from foveate.values import Format, Savings, Ttl
 
 NAMES: dict[str, Iterable[str]] = {
     "api format": Format,
-    "budget ladder": BUILT_IN,
+    "budget ladder": BUILT_IN_LADDERS,
     "budget limit source": LimitSource,
-    "cache break cause": Cause,
+    "cache break cause": MissCause,
     "cache hit level": HitLevel,
     "cache ttl": Ttl,
     "call kind": CallKind,
     "cap level": CapLevel,
-    "cap on unknown price": Unknown,
-    "cap scope": Scope,
+    "cap on unknown price": UnknownPricePolicy,
+    "cap scope": CapScope,
     "charge outcome": ChargeOutcome,
-    "chat command": (*chat_commands.COMMANDS, *chat_commands.ENDS),
-    "chat error": Trouble,
+    "chat command": (*chat_commands.COMMANDS, *chat_commands.QUIT_COMMANDS),
+    "chat error": FailureKind,
     "compaction outcome": CompactionOutcome,
     "configuration source": SettingSource,
     "counting backend": Backend,
     "doctor level": DoctorLevel,
     "ledger category": Category,
-    "ledger group": By,
+    "ledger group": GroupBy,
     "ledger saving": Savings.__struct_fields__,
     "memory format": ViewFormat,
     "memory node level": NodeLevel,
@@ -64,9 +63,9 @@ NAMES: dict[str, Iterable[str]] = {
     "price change": PriceChange,
     "price source": PriceSource,
     "replay format": RecordingSource,
-    "replay missing part": Lacking,
+    "replay missing part": MissingPart,
     "replay policy": (*Policy, ALL),
-    "sandbox header": (HEADER,),
+    "sandbox header": (STEP_HEADER,),
     "sandbox provider": Provider,
     "section action": Action,
     "section priority": Priority,

@@ -17,27 +17,29 @@ def codex_line(kind: str, second: int, payload: Record) -> Record:
 
 
 def codex_meta(second: int = 0, session: str = "session-1", **more: Any) -> Record:
-    told = {
+    payload = {
         "id": session,
         "timestamp": clock(second),
         "cwd": "/repo",
         "cli_version": "0.135.0",
         "source": "cli",
     }
-    return codex_line("session_meta", second, {**told, "base_instructions": {"text": "You are Codex."}, **more})
+    return codex_line(
+        "session_meta", second, {**payload, "base_instructions": {"text": "You are Codex."}, **more}
+    )
 
 
 def codex_model(second: int, model: str = "gpt-5.1-codex") -> Record:
     return codex_line("turn_context", second, {"model": model, "cwd": "/repo", "summary": "auto"})
 
 
-def codex_said(second: int, role: str, text: str) -> Record:
+def codex_message(second: int, role: str, text: str) -> Record:
     kind = "output_text" if role == "assistant" else "input_text"
     content = [{"type": kind, "text": text}]
     return codex_line("response_item", second, {"type": "message", "role": role, "content": content})
 
 
-def codex_thought(second: int, sealed: str) -> Record:
+def codex_reasoning(second: int, sealed: str) -> Record:
     return codex_line(
         "response_item",
         second,
@@ -45,7 +47,7 @@ def codex_thought(second: int, sealed: str) -> Record:
     )
 
 
-def codex_called(second: int, call: str) -> Record:
+def codex_call(second: int, call: str) -> Record:
     payload = {
         "type": "function_call",
         "name": "exec_command",
@@ -55,12 +57,12 @@ def codex_called(second: int, call: str) -> Record:
     return codex_line("response_item", second, payload)
 
 
-def codex_returned(second: int, call: str) -> Record:
+def codex_result(second: int, call: str) -> Record:
     payload = {"type": "function_call_output", "call_id": call, "output": f"the output of {call}"}
     return codex_line("response_item", second, payload)
 
 
-def codex_counted(second: int, total: tuple[int, int, int], last: tuple[int, int, int] | None) -> Record:
+def codex_token_count(second: int, total: tuple[int, int, int], last: tuple[int, int, int] | None) -> Record:
     """A token count: the sum and the last response, each as input, of that cached, and output."""
 
     def usage(numbers: tuple[int, int, int]) -> Record:
@@ -80,18 +82,18 @@ def codex_counted(second: int, total: tuple[int, int, int], last: tuple[int, int
 
 CODEX: list[Record] = [
     codex_meta(0),
-    codex_said(1, "user", "<environment_context>\n  <cwd>/repo</cwd>\n</environment_context>"),
+    codex_message(1, "user", "<environment_context>\n  <cwd>/repo</cwd>\n</environment_context>"),
     codex_model(1),
-    codex_said(2, "user", "list the files"),
+    codex_message(2, "user", "list the files"),
     codex_line("event_msg", 2, {"type": "user_message", "message": "list the files"}),
     codex_line("event_msg", 2, {"type": "token_count", "info": None, "rate_limits": {}}),
-    codex_thought(4, "sealed-1"),
-    codex_called(5, "ls"),
-    codex_returned(6, "ls"),  # before the token count of the response that called it
-    codex_counted(7, (12_000, 0, 50), (12_000, 0, 50)),
-    codex_counted(8, (12_000, 0, 50), (12_000, 0, 50)),  # only the rate limits have changed
-    codex_said(10, "assistant", "two files"),
-    codex_counted(11, (24_100, 11_904, 60), (12_100, 11_904, 10)),
+    codex_reasoning(4, "sealed-1"),
+    codex_call(5, "ls"),
+    codex_result(6, "ls"),  # before the token count of the response that called it
+    codex_token_count(7, (12_000, 0, 50), (12_000, 0, 50)),
+    codex_token_count(8, (12_000, 0, 50), (12_000, 0, 50)),  # only the rate limits have changed
+    codex_message(10, "assistant", "two files"),
+    codex_token_count(11, (24_100, 11_904, 60), (12_100, 11_904, 10)),
 ]
 
 # --- Gemini CLI
@@ -103,7 +105,12 @@ def gemini_user(number: int, text: str) -> Record:
 
 def gemini_answer(number: int, text: str, tokens: tuple[int, int, int, int] | None, *tools: str) -> Record:
     """A response: its tokens are those of the input, of that cached, of the output and of thoughts."""
-    told: Record = {"id": f"g{number}", "timestamp": clock(10 * number + 5), "type": "gemini", "content": text}
+    record: Record = {
+        "id": f"g{number}",
+        "timestamp": clock(10 * number + 5),
+        "type": "gemini",
+        "content": text,
+    }
     if tokens is not None:
         read, cached, output, thoughts = tokens
         total = read + output + thoughts
@@ -115,7 +122,7 @@ def gemini_answer(number: int, text: str, tokens: tuple[int, int, int, int] | No
             "tool": 0,
             "total": total,
         }
-        told |= {"tokens": counts, "model": "gemini-2.5-flash", "thoughts": []}
+        record |= {"tokens": counts, "model": "gemini-2.5-flash", "thoughts": []}
     calls = [
         {
             "id": tool,
@@ -129,7 +136,7 @@ def gemini_answer(number: int, text: str, tokens: tuple[int, int, int, int] | No
         }
         for tool in tools
     ]
-    return told | {"toolCalls": calls} if calls else told
+    return record | {"toolCalls": calls} if calls else record
 
 
 GEMINI_META: Record = {
@@ -150,7 +157,7 @@ GEMINI_CLI: list[Record] = [
 
 
 def qwen(kind: str, name: str, parent: str | None, second: int, *parts: Record, **more: Any) -> Record:
-    told: Record = {
+    record: Record = {
         "uuid": name,
         "parentUuid": parent,
         "sessionId": "qwen-1",
@@ -160,7 +167,7 @@ def qwen(kind: str, name: str, parent: str | None, second: int, *parts: Record, 
         "version": "0.10.0",
         **more,
     }
-    return told | {"message": {"role": "model" if kind == "assistant" else "user", "parts": list(parts)}}
+    return record | {"message": {"role": "model" if kind == "assistant" else "user", "parts": list(parts)}}
 
 
 def qwen_answer(name: str, parent: str, second: int, read: int, cached: int, *parts: Record) -> Record:
@@ -236,12 +243,12 @@ _TOOL = {
     "description": "Run a command.",
     "parameters": {"type": "object", "properties": {}},
 }
-_CALLED = {
+_TOOL_CALL = {
     "role": "assistant",
     "content": [],
     "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "terminal", "arguments": "{}"}}],
 }
-_RETURNED = {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "done"}]}
+_TOOL_RESULT = {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "done"}]}
 
 
 def openhands_log(number: int, messages: list[Record], answer: Record, read: int, cost: float) -> Record:
@@ -270,9 +277,9 @@ def openhands_log(number: int, messages: list[Record], answer: Record, read: int
 
 
 OPENHANDS: list[Record] = [
-    openhands_log(1, [_SYSTEM, _TASK], _CALLED, 2_000, 0.0075),
+    openhands_log(1, [_SYSTEM, _TASK], _TOOL_CALL, 2_000, 0.0075),
     openhands_log(
-        2, [_SYSTEM, _TASK, _CALLED, _RETURNED], {"role": "assistant", "content": "done"}, 2_100, 0.0078
+        2, [_SYSTEM, _TASK, _TOOL_CALL, _TOOL_RESULT], {"role": "assistant", "content": "done"}, 2_100, 0.0078
     ),
 ]
 

@@ -85,7 +85,7 @@ _NASTY = (
 )
 # What hardly any expression goes on with.
 _END = "\0\n!"
-_MOST_OF_EACH = 24
+_MAX_OF_EACH = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,11 @@ def attacks(pattern: "re.Pattern[Any] | None" = None) -> list[Attack]:
     """Texts to try an expression with: those made for it, and those that are bad for many."""
     found = [Attack("", unit, _END) for unit in _NASTY]
     if pattern is not None:
-        found += _own(pattern)
+        found += _generate(pattern)
     return list(dict.fromkeys(found))
 
 
-def _own(pattern: "re.Pattern[Any]") -> list[Attack]:
+def _generate(pattern: "re.Pattern[Any]") -> list[Attack]:
     written = pattern.pattern
     text = written.decode("latin-1") if isinstance(written, bytes) else written
     tree = parser.parse(text, pattern.flags & ~re.UNICODE if isinstance(written, bytes) else pattern.flags)
@@ -119,21 +119,21 @@ def _own(pattern: "re.Pattern[Any]") -> list[Attack]:
     pieces = list(dict.fromkeys(piece for piece in writer.pieces(tree) if piece))
     chars = list(dict.fromkeys(writer.chars(tree)))
     mixed = pieces + chars
-    repeated = _some(repeats, random)
-    once = [("", unit) for unit in _some(pieces, random) + _some(chars, random)]
+    repeated = _sample(repeats, random)
+    once = [("", unit) for unit in _sample(pieces, random) + _sample(chars, random)]
     if pieces:
-        once += [("", "".join(random.choices(mixed, k=2))) for _ in range(_MOST_OF_EACH // 2)]
-        once += [(random.choice(pieces), random.choice(mixed)) for _ in range(_MOST_OF_EACH // 4)]
+        once += [("", "".join(random.choices(mixed, k=2))) for _ in range(_MAX_OF_EACH // 2)]
+        once += [(random.choice(pieces), random.choice(mixed)) for _ in range(_MAX_OF_EACH // 4)]
         # All but the end of it: every start looks far, and finds nothing.
-        once += [("", piece[:-1]) for piece in _some(pieces, random)[:10] if len(piece) > 1]
+        once += [("", piece[:-1]) for piece in _sample(pieces, random)[:10] if len(piece) > 1]
     return [
         *(Attack(before, unit, after) for before, unit in repeated for after in ("", _END)),
         *(Attack(before, unit, _END) for before, unit in once),
     ]
 
 
-def _some(found: list[Kind], random: Random) -> list[Kind]:
-    return found if len(found) <= _MOST_OF_EACH else random.sample(found, _MOST_OF_EACH)
+def _sample(found: list[Kind], random: Random) -> list[Kind]:
+    return found if len(found) <= _MAX_OF_EACH else random.sample(found, _MAX_OF_EACH)
 
 
 class _Writer:
@@ -154,9 +154,9 @@ class _Writer:
             if kind in _REPEATS:
                 _, most, inner = said
                 if most > 1:
-                    yield from self._repeated(inner, ahead)
+                    yield from self._repeat_unit(inner, ahead)
                 yield from self.repeats(inner, ahead)
-            for inner in _inside(kind, said):
+            for inner in _inner_sequences(kind, said):
                 yield from self.repeats(inner, ahead)
 
     def pieces(self, nodes: Sequence[Node]) -> Iterator[str]:
@@ -168,34 +168,34 @@ class _Writer:
         for kind, said in nodes:
             if kind in _REPEATS:
                 yield from self.pieces(said[2])
-            for inner in _inside(kind, said):
+            for inner in _inner_sequences(kind, said):
                 yield from self.pieces(inner)
 
     def chars(self, nodes: Sequence[Node]) -> Iterator[str]:
         """Some characters that the expression has something to do with, alone and on lines of their own."""
         for kind, said in nodes:
-            if (accepts := self._accepted(kind, said)) is not None:
+            if (accepts := self._accepts(kind, said)) is not None:
                 for char in islice(filter(accepts, _ALPHABET), 3):
                     yield from (char, f"{char}\n", f" {char}", f"{char} ")
             if kind in _REPEATS:
                 yield from self.chars(said[2])
-            for inner in _inside(kind, said):
+            for inner in _inner_sequences(kind, said):
                 yield from self.chars(inner)
 
-    def _repeated(self, inner: Sequence[Node], ahead: str) -> Iterator[tuple[str, str]]:
+    def _repeat_unit(self, inner: Sequence[Node], ahead: str) -> Iterator[tuple[str, str]]:
         for times in (1, 0, 2):
             if unit := self.text(inner, times=times):
                 yield ahead, unit
                 yield "", ahead + unit
                 yield "", unit
-        if len(inner) == 1 and (accepts := self._accepted(*inner[0])) is not None:
+        if len(inner) == 1 and (accepts := self._accepts(*inner[0])) is not None:
             for char in islice(filter(accepts, _ALPHABET), 6):
                 yield ahead, char
 
     def _node(self, kind: Any, said: Any, times: int) -> str:
         if kind is op.LITERAL:
             return chr(said)
-        if (accepts := self._accepted(kind, said)) is not None:
+        if (accepts := self._accepts(kind, said)) is not None:
             return next(filter(accepts, _ALPHABET), "")
         if kind in _REPEATS:
             least, most, inner = said
@@ -215,7 +215,7 @@ class _Writer:
             return self.text(said[1], times=times)
         return ""  # what is only looked at
 
-    def _accepted(self, kind: Any, said: Any) -> Callable[[str], bool] | None:
+    def _accepts(self, kind: Any, said: Any) -> Callable[[str], bool] | None:
         """Whether a node that matches one character matches this one; None for other nodes."""
         if kind is op.LITERAL:
             return lambda char: char == chr(said)
@@ -238,7 +238,7 @@ class _Writer:
         return found != is_negated
 
 
-def _inside(kind: Any, said: Any) -> Sequence[Sequence[Node]]:
+def _inner_sequences(kind: Any, said: Any) -> Sequence[Sequence[Node]]:
     """The sequences that a node holds, unless it repeats one."""
     if kind is op.BRANCH:
         return list(said[1])

@@ -6,12 +6,12 @@ from itertools import count
 from typing import Any
 
 from foveate import wire
-from foveate.session.answers import answer_rows
-from foveate.session.chain import chain_of
-from foveate.session.conversation import conversation_of
-from foveate.session.recent_sessions import Flight
-from foveate.session.sessions import Found, Sessions
-from foveate.session.turns import Answers, Move, Turns
+from foveate.session.answers import make_answer_records
+from foveate.session.chain import compute_chain
+from foveate.session.conversation import observe_conversation
+from foveate.session.recent_sessions import InFlightRequest
+from foveate.session.sessions import SessionMatch, SessionMatcher
+from foveate.session.turns import AnswerUpdate, SessionStore, SessionUpdate
 from foveate.values import Format
 from foveate.wire.answer_parts import MAX_TEXT_CHARS, AnswerParts
 
@@ -36,7 +36,7 @@ def tool_result(call_id: str, text: str) -> Message:
     return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id, "content": text}]}
 
 
-def body_of(messages: Sequence[Message], *, system: str = "", tools: Sequence[str] = ()) -> dict[str, Any]:
+def request_body(messages: Sequence[Message], *, system: str = "", tools: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "model": "claude-sonnet-4-5",
         "max_tokens": 9,
@@ -47,45 +47,45 @@ def body_of(messages: Sequence[Message], *, system: str = "", tools: Sequence[st
 
 
 @dataclass(eq=False)
-class Sent:
+class SentRequest:
     """A request that was sent and is not answered yet."""
 
     worker: "Worker"
-    found: Found
-    flight: Flight
-    spoken: Format
+    session_match: SessionMatch
+    flight: InFlightRequest
+    api_format: Format
     scope: str = ""
 
     @property
     def id(self) -> str:
         """The id of its session."""
-        return self.found.session.id
+        return self.session_match.session.id
 
-    async def answered(self, text: str = "", *, calls: Sequence[str] = (), response: str = "") -> None:
+    async def answer(self, text: str = "", *, calls: Sequence[str] = (), response: str = "") -> None:
         """The upstream answers it."""
         parts = AnswerParts(id=response, tool_calls=tuple(calls), text="".join(text.split())[:MAX_TEXT_CHARS])
-        await self._over(parts)
+        await self._finish(parts)
 
-    async def failed(self) -> None:
+    async def fail(self) -> None:
         """The upstream answers it with an error."""
-        await self._over(None)
+        await self._finish(None)
 
-    async def _over(self, parts: AnswerParts | None) -> None:
-        session, turns = self.found.session, self.worker.turns
+    async def _finish(self, parts: AnswerParts | None) -> None:
+        session, turns = self.session_match.session, self.worker.turns
         rows = []
         if parts is not None:
-            rows = answer_rows(session, self.spoken, parts, session.seen_at, scope=self.scope)
+            rows = make_answer_records(session, self.api_format, parts, session.seen_at, scope=self.scope)
         self.worker.sessions.end(session, self.flight, rows, is_answered=parts is not None)
-        if self.found.is_changed:
-            await turns.keep([Move(session=session, turns=self.found.turns)])
+        if self.session_match.is_changed:
+            await turns.save([SessionUpdate(session=session, turns=self.session_match.turns)])
         if rows:
-            await turns.keep([Answers(rows=rows)])
+            await turns.save([AnswerUpdate(rows=rows)])
 
 
 class Worker:
     """One process of a gateway."""
 
-    def __init__(self, turns: Turns, *, has_others: bool = False) -> None:
+    def __init__(self, turns: SessionStore, *, has_others: bool = False) -> None:
         self.turns = turns
         self.waited = 0
         self.while_waiting: Callable[[], Awaitable[None]] | None = None
@@ -95,10 +95,10 @@ class Worker:
             if self.while_waiting is not None:
                 await self.while_waiting()
 
-        self.sessions = Sessions(turns, has_others=has_others, sleep=sleep)
+        self.sessions = SessionMatcher(turns, has_other_workers=has_others, sleep=sleep)
         self._times = count(1)
 
-    async def ask(
+    async def send(
         self,
         body: Mapping[str, Any],
         *,
@@ -108,18 +108,24 @@ class Worker:
         name: str | None = None,
         headers: Mapping[str, str] | None = None,
         now: float | None = None,
-        spoken: Format = Format.ANTHROPIC,
-    ) -> Sent:
+        api_format: Format = Format.ANTHROPIC,
+    ) -> SentRequest:
         """Have a request sent."""
-        request = wire.read(body, spoken)
-        conversation = conversation_of(
-            request, chain_of(request), agent=agent, caller=caller, scope=scope, header=name, headers=headers
+        request = wire.parse_request(body, api_format)
+        conversation = observe_conversation(
+            request,
+            compute_chain(request),
+            agent=agent,
+            caller=caller,
+            scope=scope,
+            header=name,
+            headers=headers,
         )
         found = await self.sessions.find(conversation, now=float(next(self._times)) if now is None else now)
-        return Sent(self, found, self.sessions.begin(found), request.format, scope)
+        return SentRequest(self, found, self.sessions.begin(found), request.format, scope)
 
-    async def say(self, *messages: Message, answer: str = "Yes.", **more: Any) -> Sent:
+    async def send_and_answer(self, *messages: Message, answer: str = "Yes.", **more: Any) -> SentRequest:
         """Have messages sent and answered."""
-        sent = await self.ask(body_of(messages), **more)
-        await sent.answered(answer)
+        sent = await self.send(request_body(messages), **more)
+        await sent.answer(answer)
         return sent

@@ -14,7 +14,7 @@ class EmbeddingServer:
     """Where it is, and what it was sent: path, authorization and body."""
 
     url: str
-    heard: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    requests: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
 
 
 @contextmanager
@@ -25,14 +25,14 @@ def embedding_server(vector: Callable[[str], list[float]]) -> Iterator[Embedding
     class Answers(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            running.heard.append((self.path, self.headers.get("authorization", ""), body))
+            running.requests.append((self.path, self.headers.get("authorization", ""), body))
             rows = [{"index": at, "embedding": vector(text)} for at, text in enumerate(body["input"])]
-            said = json.dumps({"data": rows}).encode()
+            response = json.dumps({"data": rows}).encode()
             self.send_response(200)
             self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(said)))
+            self.send_header("content-length", str(len(response)))
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(response)
 
         def log_message(self, *_: object) -> None:
             pass

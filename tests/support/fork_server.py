@@ -120,7 +120,7 @@ def _load() -> list[Random]:
     modules = [importlib.import_module(name) for name in names if not name.endswith("__main__")]
     for name in _ALSO_LOADED:
         importlib.import_module(name)
-    importlib.import_module("foveate.tokens.vocabulary").bundled("o200k_base")
+    importlib.import_module("foveate.tokens.vocabulary").bundled_vocabulary("o200k_base")
     gc.collect()
     gc.freeze()
     return [value for module in modules for value in vars(module).values() if isinstance(value, Random)]

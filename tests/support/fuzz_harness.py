@@ -11,11 +11,11 @@ from decimal import Decimal
 from pathlib import Path
 from threading import get_ident
 
-from foveate.cost.caps import Cap, Scope, Unknown
+from foveate.cost.caps import Cap, CapScope, UnknownPricePolicy
 from foveate.engine.options import AgentOptions
-from foveate.gateway.doors import Family
+from foveate.gateway.doors import ApiFamily
 from foveate.gateway.routing import Route, ThreadMode, Upstream
-from tests.aftermath import open_sockets, until
+from tests.aftermath import open_sockets, wait_until
 from tests.gateways import RunningGateway, running_gateway
 from tests.upstreams import Behaviour, ScriptedUpstream, running_upstream
 
@@ -92,9 +92,9 @@ class FuzzedGateway:
         """Check that no tasks and no connections are left behind but for the few that serve all requests."""
         loop = self.gateway.loop
         assert loop is not None
-        until(lambda: len(asyncio.all_tasks(loop)), lambda tasks: tasks <= _MAX_IDLE_TASKS)
+        wait_until(lambda: len(asyncio.all_tasks(loop)), lambda tasks: tasks <= _MAX_IDLE_TASKS)
         assert len(asyncio.all_tasks(loop)) <= _MAX_IDLE_TASKS
-        until(open_sockets, lambda sockets: sockets <= _MAX_IDLE_SOCKETS)
+        wait_until(open_sockets, lambda sockets: sockets <= _MAX_IDLE_SOCKETS)
         assert open_sockets() <= _MAX_IDLE_SOCKETS
 
     def take_faults(self) -> list[str]:
@@ -107,12 +107,12 @@ class FuzzedGateway:
 def _upstreams(url: str, threads: ThreadMode) -> Sequence[Upstream]:
     return (
         Upstream(
-            name="anthropic", base_url=url, family=Family.ANTHROPIC, provider="anthropic", threads=threads
+            name="anthropic", base_url=url, family=ApiFamily.ANTHROPIC, provider="anthropic", threads=threads
         ),
-        Upstream(name="openai", base_url=f"{url}/v1", family=Family.OPENAI, provider="openai"),
-        Upstream(name="azure", base_url=url, family=Family.AZURE, provider="azure"),
-        Upstream(name="bedrock", base_url=url, family=Family.BEDROCK, provider="bedrock"),
-        Upstream(name="vertex", base_url=url, family=Family.VERTEX, provider="vertex"),
+        Upstream(name="openai", base_url=f"{url}/v1", family=ApiFamily.OPENAI, provider="openai"),
+        Upstream(name="azure", base_url=url, family=ApiFamily.AZURE, provider="azure"),
+        Upstream(name="bedrock", base_url=url, family=ApiFamily.BEDROCK, provider="bedrock"),
+        Upstream(name="vertex", base_url=url, family=ApiFamily.VERTEX, provider="vertex"),
     )
 
 
@@ -127,7 +127,7 @@ def fuzzed_gateway(
 ) -> Iterator[FuzzedGateway]:
     """A gateway whose agents have a cap that one call does not reach: each call is reserved and released."""
     log = _FaultLog()
-    caps = [Cap(scope=Scope.AGENT, dollars=Decimal("1e6"), unknown=Unknown.ALLOW)]
+    caps = [Cap(scope=CapScope.AGENT, dollars=Decimal("1e6"), unknown=UnknownPricePolicy.ALLOW)]
     logging.getLogger().addHandler(log)
     try:
         with (

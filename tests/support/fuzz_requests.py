@@ -15,8 +15,8 @@ import brotli
 import zstandard
 from hypothesis import strategies as st
 
-from tests.odd_requests import GOOD
-from tests.support.mutated_json import breaks, broken, mutated, mutations, parse, write
+from tests.odd_requests import VALID_REQUESTS
+from tests.support.mutated_json import corrupt, corruptions, mutate, mutations, parse, write
 
 GEMINI = "/v1beta/models/gemini-2.5-pro:generateContent"
 CLAUDE_ON_BEDROCK = "/model/anthropic.claude-opus-4-5-20251101-v1:0"
@@ -43,7 +43,7 @@ _CONVERSE = {
     "inferenceConfig": {"maxTokens": 9},
     "toolConfig": {"tools": [{"toolSpec": {"name": "look", "inputSchema": {"json": {"type": "object"}}}}]},
 }
-_CLAUDE = GOOD["/v1/messages"]
+_CLAUDE = VALID_REQUESTS["/v1/messages"]
 _INVOKE = {"anthropic_version": "bedrock-2023-05-31"} | {
     name: value for name, value in _CLAUDE.items() if name not in ("model", "stream")
 }
@@ -53,18 +53,18 @@ Seed = tuple[str, Any]
 """A path, and a JSON body for it."""
 
 BUILT_IN: Sequence[Seed] = (
-    *GOOD.items(),
+    *VALID_REQUESTS.items(),
     ("/v1/messages", {**_CLAUDE, "stream": True, "thread": {"type": "create"}}),
     ("/v1/messages", {**_CLAUDE, "thread": {"type": "continue", "previous_message_id": "msg_1"}}),
-    ("/v1/responses", {**GOOD["/v1/responses"], "stream": True, "previous_response_id": "resp_1"}),
-    ("/v1/responses/input_tokens", GOOD["/v1/responses"]),
+    ("/v1/responses", {**VALID_REQUESTS["/v1/responses"], "stream": True, "previous_response_id": "resp_1"}),
+    ("/v1/responses/input_tokens", VALID_REQUESTS["/v1/responses"]),
     ("/v1/messages/batches", _BATCH),
     ("/v1/batches", {"input_file_id": "f", "endpoint": "/v1/chat/completions", "completion_window": "24h"}),
     (GEMINI, _CONTENTS),
     (GEMINI.replace(":generate", ":streamGenerate") + "?alt=sse", _CONTENTS),
     (GEMINI.replace("generateContent", "countTokens"), {"contents": _CONTENTS["contents"]}),
-    ("/openai/deployments/gpt-4.1/chat/completions?api-version=1", GOOD["/v1/chat/completions"]),
-    ("/openai/v1/responses", GOOD["/v1/responses"]),
+    ("/openai/deployments/gpt-4.1/chat/completions?api-version=1", VALID_REQUESTS["/v1/chat/completions"]),
+    ("/openai/v1/responses", VALID_REQUESTS["/v1/responses"]),
     (f"{CLAUDE_ON_BEDROCK}/converse", _CONVERSE),
     (f"{CLAUDE_ON_BEDROCK}/converse-stream", _CONVERSE),
     (f"{CLAUDE_ON_BEDROCK}/invoke", _INVOKE),
@@ -73,8 +73,8 @@ BUILT_IN: Sequence[Seed] = (
 )
 _FORM_FIELDS: Mapping[str, bytes] = {"model": b"whisper-1", "file": b"\x00RIFF\r\n--", "purpose": b"batch"}
 _FORMS = ("/v1/audio/transcriptions", "/v1/files", "/v1/images/edits")
-_LONGEST_SEED_BYTES = 6_000
-_MOST_RECORDED = 400
+_MAX_SEED_BYTES = 6_000
+_MAX_RECORDED = 400
 
 
 @cache
@@ -87,11 +87,11 @@ def recorded_seeds(folder: Path) -> Sequence[Seed]:
             with gzip.open(path, "rt", encoding="utf-8") as lines:
                 rows = [json.loads(line) for line in lines]
             found += [seed for row in rows if (seed := _seed(row)) is not None]
-    return found[:: max(1, len(found) // _MOST_RECORDED)]
+    return found[:: max(1, len(found) // _MAX_RECORDED)]
 
 
 def _seed(row: Mapping[str, Any]) -> Seed | None:
-    if not isinstance(row.get("request"), dict) or len(json.dumps(row["request"])) > _LONGEST_SEED_BYTES:
+    if not isinstance(row.get("request"), dict) or len(json.dumps(row["request"])) > _MAX_SEED_BYTES:
         return None
     return _path(unquote(urlsplit(row["uri"]).path)), row["request"]
 
@@ -104,7 +104,9 @@ def _path(path: str) -> str:
     return path.replace("%3A", ":")
 
 
-def form(fields: Sequence[tuple[str, bytes]], boundary: bytes, *, line: bytes, is_closed: bool) -> bytes:
+def multipart_form(
+    fields: Sequence[tuple[str, bytes]], boundary: bytes, *, line: bytes, is_closed: bool
+) -> bytes:
     """A multipart body."""
     parts = [
         b"--" + boundary + line + b'content-disposition: form-data; name="' + name.encode() + b'"'
@@ -118,7 +120,7 @@ _BOUNDARIES = (b"x", b"----WebKitFormBoundary7MA4", b"", b"a" * 80, b"x y", b'"q
 _forms = st.builds(
     lambda path, fields, boundary, line, is_closed, named: (
         path,
-        form(fields, boundary, line=line, is_closed=is_closed),
+        multipart_form(fields, boundary, line=line, is_closed=is_closed),
         "multipart/form-data; boundary=" + (named or boundary.decode("latin-1")),
     ),
     st.sampled_from(_FORMS),
@@ -134,7 +136,7 @@ def _json_request(
     seed: Seed, todo: Sequence[Any], how: tuple[int, int] | None, content_type: str
 ) -> tuple[str, bytes, str]:
     path, body = seed
-    return path, broken(write(mutated(parse(json.dumps(body)), todo)), how), content_type
+    return path, corrupt(write(mutate(parse(json.dumps(body)), todo)), how), content_type
 
 
 _PACKERS: Mapping[str, Callable[[bytes], bytes]] = {
@@ -183,7 +185,7 @@ def _headers(agent: str, path: str) -> list[str]:
     ]
 
 
-def _framed(packed: bytes, framing: str, cuts: Sequence[int]) -> tuple[list[str], bytes, bool]:
+def _frame_body(packed: bytes, framing: str, cuts: Sequence[int]) -> tuple[list[str], bytes, bool]:
     """Return the headers of a framing, the bytes after the head, and whether the body is complete."""
     places = sorted({cut % (len(packed) + 1) for cut in cuts} | {0, len(packed)})
     pieces = [packed[start:end] for start, end in pairwise(places) if end > start]
@@ -205,13 +207,13 @@ def _framed(packed: bytes, framing: str, cuts: Sequence[int]) -> tuple[list[str]
 
 
 @st.composite
-def requests(draw: st.DrawFn, seeds: Sequence[Seed], agent: Callable[[], str]) -> FuzzedRequest:
+def fuzzed_requests(draw: st.DrawFn, seeds: Sequence[Seed], agent: Callable[[], str]) -> FuzzedRequest:
     """A request of any format, with up to a few things wrong."""
     types = st.sampled_from(("application/json", "application/json", "", "text/plain", "application/x-ndjson"))
     path, body, kind = draw(
-        st.builds(_json_request, st.sampled_from(seeds), mutations, breaks, types) | _forms
+        st.builds(_json_request, st.sampled_from(seeds), mutations, corruptions, types) | _forms
         if draw(st.integers(0, 9)) == 0
-        else st.builds(_json_request, st.sampled_from(seeds), mutations, st.none() | breaks, types)
+        else st.builds(_json_request, st.sampled_from(seeds), mutations, st.none() | corruptions, types)
     )
     encoding = draw(st.sampled_from(_ENCODINGS)) if draw(st.integers(0, 3)) == 0 else ""
     is_packed = draw(st.integers(0, 4)) > 0
@@ -219,11 +221,11 @@ def requests(draw: st.DrawFn, seeds: Sequence[Seed], agent: Callable[[], str]) -
     packed = packer(body) if packer is not None and is_packed else body
     is_known = is_packed if packer is not None else encoding in ("", "identity")
     if packer is not None and is_packed and draw(st.integers(0, 4)) == 0:
-        packed, is_known = broken(packed, draw(breaks.filter(bool))), False
+        packed, is_known = corrupt(packed, draw(corruptions.filter(bool))), False
     framings = ("length", "length", "length", "chunked", "chunked_extension", "no_last_chunk", "bad_chunk",
                 "long_length")  # fmt: skip
     framing = draw(st.sampled_from(framings))
-    lines, data, is_complete = _framed(packed, framing, draw(st.lists(st.integers(0, 2**16), max_size=5)))
+    lines, data, is_complete = _frame_body(packed, framing, draw(st.lists(st.integers(0, 2**16), max_size=5)))
     head = [f"POST {path} HTTP/1.1", *_headers(agent(), path), "connection: close", *lines]
     head += [f"content-type: {kind}"] if kind else []
     head += [f"content-encoding: {encoding}"] if encoding else []

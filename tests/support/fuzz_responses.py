@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from tests.support.mutated_json import (
     Members,
     Mutation,
-    breaks,
-    broken,
-    mutated,
+    corrupt,
+    corruptions,
+    mutate,
     mutations,
     parse,
     set_token_numbers,
     write,
 )
-from tests.support.response_seeds import RESPONSES, STREAMED, WHOLE
+from tests.support.response_seeds import COMPLETE, RESPONSES, STREAMED
 
 _ERRORS: Sequence[Any] = (
     {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
@@ -68,7 +68,7 @@ _HEADERS = (
 
 
 @dataclass(frozen=True)
-class Response:
+class FuzzedResponse:
     """What an upstream sends on a connection, in pieces, and what a correct client reads of it.
 
     `body` is None if the framing is wrong, so that no client can know the body. `closes`: the upstream closes
@@ -97,7 +97,7 @@ def _event(data: bytes, name: str, end: bytes, style: int) -> bytes:
     return end.join((*lines, b"", b""))
 
 
-def frame(name: str, payload: bytes) -> bytes:
+def event_stream_frame(name: str, payload: bytes) -> bytes:
     """One frame of an AWS event stream."""
     headers = b""
     for key, said in ((":event-type", name), (":content-type", "application/json"), (":message-type", "event")):
@@ -111,17 +111,17 @@ def frame(name: str, payload: bytes) -> bytes:
 def stream_body(name: str, documents: Sequence[Any], *, end: bytes = b"\n", style: int = 0) -> bytes:
     """The bytes of a stream in the format of a provider."""
     if name == "bedrock":
-        return b"".join(map(_framed, documents))
+        return b"".join(map(_frame_document, documents))
     if name == "gemini" and style % 7 == 6:
         return b"[" + b",\r\n".join(map(_text, documents)) + b"]"
     return b"".join(_event(_text(one), _event_name(name, one), end, style) for one in documents)
 
 
-def _framed(document: Any) -> bytes:
+def _frame_document(document: Any) -> bytes:
     if not isinstance(document, Members) or not document:
-        return frame("chunk", _text(document))
+        return event_stream_frame("chunk", _text(document))
     key, value = document[0]
-    return frame(json.loads(key), write(value))
+    return event_stream_frame(json.loads(key), write(value))
 
 
 def _text(document: Any) -> bytes:
@@ -135,14 +135,14 @@ def _event_name(name: str, document: Any) -> str:
     return found[0] if found and isinstance(found[0], str) and found[0].isprintable() else ""
 
 
-def _parsed(document: Any) -> Any:
+def _parse(document: Any) -> Any:
     return document if isinstance(document, str) else parse(json.dumps(document))
 
 
 _EVENT_MUTATIONS: Mapping[str, Callable[[list[Any], int, int], list[Any]]] = {
     "drop": lambda events, at, _: events[:at] + events[at + 1 :],
     "twice": lambda events, at, _: events[: at + 1] + events[at:],
-    "error": lambda events, at, n: [*events[:at], _parsed(_ERRORS[n % len(_ERRORS)]), *events[at:]],
+    "error": lambda events, at, n: [*events[:at], _parse(_ERRORS[n % len(_ERRORS)]), *events[at:]],
     "swap": lambda events, at, _: [*events[at:], *events[:at]],
     "cut": lambda events, at, _: events[:at],
     "flood": lambda events, at, n: events[:at] + events[at : at + 1] * (1 + n % 300) + events[at + 1 :],
@@ -153,7 +153,7 @@ _Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _ResponsePlan:
     """How a response is made; drawn, and small."""
 
     api_format: str
@@ -172,9 +172,9 @@ class _Plan:
     garbage: bytes
 
 
-def _body(plan: _Plan) -> bytes:
-    seed = STREAMED[plan.api_format] if plan.streams else [WHOLE[plan.api_format]]
-    documents = [_parsed(one) for one in seed]
+def _body(plan: _ResponsePlan) -> bytes:
+    seed = STREAMED[plan.api_format] if plan.streams else [COMPLETE[plan.api_format]]
+    documents = [_parse(one) for one in seed]
     for where, variant in plan.absurd:
         documents = [
             one if isinstance(one, str) else set_token_numbers(one, where, _ABSURD[variant % len(_ABSURD)])
@@ -183,16 +183,16 @@ def _body(plan: _Plan) -> bytes:
     for at, todo in plan.json_mutations:
         chosen = at % len(documents)
         if not isinstance(documents[chosen], str):
-            documents[chosen] = mutated(documents[chosen], todo)
+            documents[chosen] = mutate(documents[chosen], todo)
     if not plan.streams:
-        return broken(write(documents[0]), plan.broken)
+        return corrupt(write(documents[0]), plan.broken)
     for name, at, variant in plan.events:
         documents = _EVENT_MUTATIONS[name](documents, at % (len(documents) + 1), variant)
     end = _END_LINES[plan.end % len(_END_LINES)]
-    return broken(stream_body(plan.api_format, documents, end=end, style=plan.style), plan.broken)
+    return corrupt(stream_body(plan.api_format, documents, end=end, style=plan.style), plan.broken)
 
 
-def _usual_type(plan: _Plan) -> str:
+def _default_content_type(plan: _ResponsePlan) -> str:
     if not plan.streams:
         return "application/json"
     return "application/vnd.amazon.eventstream" if plan.api_format == "bedrock" else "text/event-stream"
@@ -207,12 +207,12 @@ def _chunked(pieces: Sequence[bytes], *, extension: bytes = b"") -> list[bytes]:
     return [b"%x%b\r\n%b\r\n" % (len(piece), extension, piece) for piece in pieces]
 
 
-def made_response(plan: _Plan) -> Response:
+def build_response(plan: _ResponsePlan) -> FuzzedResponse:
     """Return the bytes of a response, and what a correct client reads of them."""
     body = _body(plan)
     status = int(plan.status.split()[0]) if plan.status[:3].isdigit() else None
     is_known = plan.status in _STATUSES
-    kind = _usual_type(plan) if plan.content_type is None else plan.content_type
+    kind = _default_content_type(plan) if plan.content_type is None else plan.content_type
     lines = [f"HTTP/1.1 {plan.status}", *([f"content-type: {kind}"] if kind else []), *plan.headers]
     is_bodiless = status in _BODILESS
     pieces = _cut(body, plan.cuts)
@@ -269,7 +269,7 @@ def made_response(plan: _Plan) -> Response:
     # What arrives later could be taken for the response to the next request: HTTP/1.1 cannot tell.
     after = after if len(body) < _MAX_BYTES_AT_ONCE else b""
     sent[-1] += after
-    return Response(
+    return FuzzedResponse(
         pieces=sent,
         status=status if is_known else None,
         body=read if is_known else None,
@@ -278,11 +278,13 @@ def made_response(plan: _Plan) -> Response:
     )
 
 
-def stock_response(api_format: str) -> Response:
+def valid_response(api_format: str) -> FuzzedResponse:
     """Return a complete response with nothing wrong in it."""
-    body = json.dumps(WHOLE[api_format]).encode()
+    body = json.dumps(COMPLETE[api_format]).encode()
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d" % len(body)
-    return Response(pieces=[head + _HEAD_END + body], status=200, body=body, closes=False, is_stream=False)
+    return FuzzedResponse(
+        pieces=[head + _HEAD_END + body], status=200, body=body, closes=False, is_stream=False
+    )
 
 
 def _cut(body: bytes, cuts: Sequence[int]) -> list[bytes]:
@@ -297,13 +299,13 @@ _FRAMINGS = (
 
 
 @st.composite
-def plans(draw: st.DrawFn, api_format: str, *, streams: bool) -> _Plan:
+def response_plans(draw: st.DrawFn, api_format: str, *, streams: bool) -> _ResponsePlan:
     """Ways to make a response; most have one thing wrong, so that the rest of it is reached."""
     pairs = st.tuples(_NUMBERS, _NUMBERS)
     wrong = draw(st.sets(st.sampled_from(("json", "absurd", "events", "bytes", "status", "http")), max_size=3))
     is_http = "http" in wrong
     statuses = st.sampled_from(_STATUSES) | st.sampled_from(_BAD_STATUSES)
-    return _Plan(
+    return _ResponsePlan(
         api_format=api_format,
         streams=streams,
         json_mutations=draw(st.lists(st.tuples(_NUMBERS, mutations), max_size=3)) if "json" in wrong else (),
@@ -315,7 +317,7 @@ def plans(draw: st.DrawFn, api_format: str, *, streams: bool) -> _Plan:
         else (),
         style=draw(st.integers(0, 34)),
         end=draw(st.integers(0, 2)),
-        broken=draw(breaks) if "bytes" in wrong else None,
+        broken=draw(corruptions) if "bytes" in wrong else None,
         status=draw(statuses) if "status" in wrong else "200 OK",
         content_type=draw(st.none() | st.sampled_from(_CONTENT_TYPES)) if is_http else None,
         headers=draw(st.lists(st.sampled_from(_HEADERS), max_size=4, unique=True)) if is_http else (),

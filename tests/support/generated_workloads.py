@@ -58,11 +58,11 @@ regimes = st.builds(
 )
 
 
-def generate_workload(said: list[Regime], seed: int) -> Workload:
+def generate_workload(planned_regimes: list[Regime], seed: int) -> Workload:
     """The requests of these regimes. More than three lanes of a new regime start one after the other."""
     build, at = Builder(seed), 0.0
     earlier: list[tuple[_Texts, _Texts, _Texts]] = []
-    for regime in said:
+    for regime in planned_regimes:
         if regime.is_return and earlier:
             tools, system, examples = build.random.choice(earlier)
         else:

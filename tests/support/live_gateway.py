@@ -12,19 +12,19 @@ from typing import Any, TypeVar
 
 import httpx
 
-from foveate.cost.ledger import Entry
+from foveate.cost.ledger import Charge
 from foveate.store import open_store
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox
-from tests.served import serving
+from tests.served import gateway_process
 
 CLAUDE, GPT = "claude-sonnet-4-6", "gpt-4.1"
 Found = TypeVar("Found")
 
 
-def wait_for(look: Callable[[], Found | None], *, within_seconds: float = 20) -> Found:
+def wait_for(read: Callable[[], Found | None], *, within_seconds: float = 20) -> Found:
     """What is looked for, as soon as it is there."""
     deadline = time.monotonic() + within_seconds
-    while not (found := look()):
+    while not (found := read()):
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.02)
     return found
@@ -60,7 +60,7 @@ class LiveGateway:
         sent = {name: value for name, value in {**shown, **named}.items() if value}
         return httpx.post(f"{self.url}{path}", json=body, headers=sent, timeout=60)
 
-    def chat(self, body: dict[str, Any] | None = None, **headers: str) -> dict[str, Any]:
+    def send_chat(self, body: dict[str, Any] | None = None, **headers: str) -> dict[str, Any]:
         """Send a chat to GPT, and return what arrives at the provider."""
         response = self.post(
             "/v1/chat/completions", {"model": GPT, "messages": self.messages(), **(body or {})}, **headers
@@ -72,14 +72,14 @@ class LiveGateway:
         """An agent that nothing is known of yet."""
         return f"agent-{next(self.numbers)}"
 
-    def charges(self, agent: str, count: int = 1) -> Sequence[Entry]:
+    def charges(self, agent: str, count: int = 1) -> Sequence[Charge]:
         """The charges of an agent, once there are so many."""
 
-        async def read() -> list[Entry]:
+        async def read() -> list[Charge]:
             async with await open_store(f"sqlite:///{self.folder}/foveate.sqlite") as store:
-                return [entry async for entry in store.ledger.entries() if entry.call.agent == agent]
+                return [entry async for entry in store.ledger.list_charges() if entry.call.agent == agent]
 
-        def enough() -> list[Entry] | None:
+        def enough() -> list[Charge] | None:
             found = asyncio.run(read())
             return found if len(found) >= count else None
 
@@ -96,7 +96,7 @@ class LiveGateway:
                 total += float(value)
         return total
 
-    def ask(self, body: dict[str, Any] | None = None, **headers: str) -> dict[str, Any]:
+    def send_message(self, body: dict[str, Any] | None = None, **headers: str) -> dict[str, Any]:
         """Send a message to Claude, and return what arrives at the provider."""
         said = {"model": CLAUDE, "max_tokens": 100, "messages": self.messages(), **(body or {})}
         response = self.post("/v1/messages", said, **headers)
@@ -111,7 +111,7 @@ class LiveGateway:
 
     def sent(self) -> dict[str, Any]:
         """The body that arrived at the provider last."""
-        found: dict[str, Any] = json.loads(self.sandbox.heard[-1].body)
+        found: dict[str, Any] = json.loads(self.sandbox.requests[-1].body)
         return found
 
 
@@ -120,11 +120,11 @@ def live_gateway(folder: Path, **environment: str) -> Iterator[LiveGateway]:
     """A gateway before a sandbox, until the end of the block."""
     with running_sandbox() as sandbox:
         LiveGateway(folder, "", sandbox).configure()
-        with serving(folder, forked=True, **environment) as gateway:
+        with gateway_process(folder, forked=True, **environment) as gateway:
             yield LiveGateway(folder, gateway.url, sandbox)
 
 
-def breakpoints(sent: dict[str, Any]) -> list[dict[str, Any]]:
+def find_breakpoints(sent: dict[str, Any]) -> list[dict[str, Any]]:
     """All values of `cache_control` in a body."""
     found = []
     stack: list[Any] = [sent]

@@ -56,12 +56,12 @@ def parse(text: bytes | str) -> Any:
     """Return a document that keeps the order and the spelling of its keys."""
 
     def members(pairs: list[tuple[str, Any]]) -> Members:
-        return Members((quoted(key), value) for key, value in pairs)
+        return Members((quote(key), value) for key, value in pairs)
 
     return json.loads(text, object_pairs_hook=members)
 
 
-def quoted(text: str) -> bytes:
+def quote(text: str) -> bytes:
     """Return a JSON string."""
     return json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
@@ -74,7 +74,7 @@ def write(node: Any) -> bytes:
         return b"{" + b",".join(key + b":" + write(value) for key, value in node) + b"}"
     if isinstance(node, list):
         return b"[" + b",".join(map(write, node)) + b"]"
-    return quoted(node) if isinstance(node, str) else json.dumps(node).encode()
+    return quote(node) if isinstance(node, str) else json.dumps(node).encode()
 
 
 Place = tuple[int, ...]
@@ -95,7 +95,7 @@ def _value(node: Any, place: Place) -> Any:
     return node
 
 
-def _changed(node: Any, place: Place, change: Callable[[Any], Any]) -> Any:
+def _replace_at(node: Any, place: Place, change: Callable[[Any], Any]) -> Any:
     """Return a copy of a document with another value in one place."""
     if not place:
         return change(node)
@@ -103,21 +103,21 @@ def _changed(node: Any, place: Place, change: Callable[[Any], Any]) -> Any:
     first, rest = place[0], place[1:]
     if isinstance(node, Members):
         key, value = node[first]
-        copied[first] = (key, _changed(value, rest, change))
+        copied[first] = (key, _replace_at(value, rest, change))
     else:
-        copied[first] = _changed(node[first], rest, change)
+        copied[first] = _replace_at(node[first], rest, change)
     return copied
 
 
 def _set_odd(root: Any, place: Place, variant: int) -> Any:
-    return _changed(root, place, lambda _: Raw(ODD_VALUES[variant % len(ODD_VALUES)]))
+    return _replace_at(root, place, lambda _: Raw(ODD_VALUES[variant % len(ODD_VALUES)]))
 
 
 def _remove(root: Any, place: Place, _: int) -> Any:
     def without(owner: Any) -> Any:
         return type(owner)(item for at, item in enumerate(owner) if at != place[-1])
 
-    return _changed(root, place[:-1], without) if place else root
+    return _replace_at(root, place[:-1], without) if place else root
 
 
 def _repeat(root: Any, place: Place, variant: int) -> Any:
@@ -127,7 +127,7 @@ def _repeat(root: Any, place: Place, variant: int) -> Any:
         item = owner[place[-1]]
         if isinstance(owner, Members):
             key, value = item
-            key = _escaped(key, variant) if variant % 3 == 1 else key
+            key = _escape_key(key, variant) if variant % 3 == 1 else key
             value = Raw(ODD_VALUES[variant % len(ODD_VALUES)]) if variant % 2 else value
             again = (key, value)
         else:
@@ -136,16 +136,16 @@ def _repeat(root: Any, place: Place, variant: int) -> Any:
         copied.insert(place[-1] + variant % 2, again)
         return copied
 
-    return _changed(root, place[:-1], repeated) if place else root
+    return _replace_at(root, place[:-1], repeated) if place else root
 
 
-def _escaped(key: bytes, variant: int) -> bytes:
+def _escape_key(key: bytes, variant: int) -> bytes:
     """Return the same key with its first character, or all of them, written as an escape."""
     text = json.loads(key)
     if not text:
         return key
     many = len(text) if variant % 2 else 1
-    return b'"' + b"".join(b"\\u%04x" % ord(char) for char in text[:many]) + quoted(text[many:])[1:]
+    return b'"' + b"".join(b"\\u%04x" % ord(char) for char in text[:many]) + quote(text[many:])[1:]
 
 
 def _change_key(root: Any, place: Place, variant: int) -> Any:
@@ -155,36 +155,36 @@ def _change_key(root: Any, place: Place, variant: int) -> Any:
         copied = Members(owner)
         key, value = owner[place[-1]]
         other = KEYS[variant // 2 % len(KEYS)]
-        copied[place[-1]] = (_escaped(key, variant // 2) if variant % 2 else quoted(other), value)
+        copied[place[-1]] = (_escape_key(key, variant // 2) if variant % 2 else quote(other), value)
         return copied
 
-    return _changed(root, place[:-1], renamed) if place else root
+    return _replace_at(root, place[:-1], renamed) if place else root
 
 
 def _add_member(root: Any, place: Place, variant: int) -> Any:
     def added(owner: Any) -> Any:
-        key = quoted(KEYS[variant % len(KEYS)])
+        key = quote(KEYS[variant % len(KEYS)])
         value = Raw(ODD_VALUES[variant // len(KEYS) % len(ODD_VALUES)])
         if isinstance(owner, Members):
             return Members([*owner, (key, value)])
         return [*owner, value] if isinstance(owner, list) else Members([(key, value)])
 
-    return _changed(root, place, added)
+    return _replace_at(root, place, added)
 
 
 def _move(root: Any, place: Place, variant: int) -> Any:
     """Put the value of another place here."""
     others = list(_places(root))
     found = _value(root, others[variant % len(others)])
-    return _changed(root, place, lambda _: found)
+    return _replace_at(root, place, lambda _: found)
 
 
 def _wrap(root: Any, place: Place, variant: int) -> Any:
     def wrapped(value: Any) -> Any:
-        key = quoted(KEYS[variant % len(KEYS)])
+        key = quote(KEYS[variant % len(KEYS)])
         return [value] if variant % 2 else Members([(key, value)])
 
-    return _changed(root, place, wrapped)
+    return _replace_at(root, place, wrapped)
 
 
 def _flood(root: Any, place: Place, variant: int) -> Any:
@@ -193,12 +193,12 @@ def _flood(root: Any, place: Place, variant: int) -> Any:
     def many(value: Any) -> Any:
         return value * (2 ** (variant % 8)) if type(value) is list else value
 
-    return _changed(root, place, many)
+    return _replace_at(root, place, many)
 
 
 def _blank(root: Any, place: Place, variant: int) -> Any:
     blank = (b" ", b"\n", b"\t\r\n", b"\x0b", b"\xc2\xa0", b"/**/", b"\x00")[variant % 7]
-    return _changed(root, place, lambda value: Raw(blank + write(value) + blank))
+    return _replace_at(root, place, lambda value: Raw(blank + write(value) + blank))
 
 
 _MUTATIONS: dict[str, Callable[[Any, Place, int], Any]] = {
@@ -218,7 +218,7 @@ mutations: st.SearchStrategy[list[Mutation]] = st.lists(
 )
 
 
-def mutated(root: Any, todo: Sequence[Mutation]) -> Any:
+def mutate(root: Any, todo: Sequence[Mutation]) -> Any:
     """Return a document after some mutations."""
     for name, where, variant in todo:
         places = list(_places(root))
@@ -234,10 +234,10 @@ def set_token_numbers(root: Any, where: int, value: bytes) -> Any:
         if place and isinstance(owner := _value(root, place[:-1]), Members) and b"oken" in owner[place[-1]][0]
     ]
     leaves = [place for place in found if not isinstance(_value(root, place), list)]
-    return _changed(root, leaves[where % len(leaves)], lambda _: Raw(value)) if leaves else root
+    return _replace_at(root, leaves[where % len(leaves)], lambda _: Raw(value)) if leaves else root
 
 
-_BROKEN: Sequence[Callable[[bytes, int], bytes]] = (
+_CORRUPTIONS: Sequence[Callable[[bytes, int], bytes]] = (
     lambda data, at: data[:at],
     lambda data, at: data[at:],
     lambda data, at: data[:at] + data[at + 1 :],
@@ -254,14 +254,14 @@ _BROKEN: Sequence[Callable[[bytes, int], bytes]] = (
     lambda data, _: data.decode("utf-8", "replace").encode("latin-1", "replace"),
     lambda *_: b"",
 )
-breaks: st.SearchStrategy[tuple[int, int] | None] = st.none() | st.tuples(
-    st.integers(0, len(_BROKEN) - 1), _NUMBERS
+corruptions: st.SearchStrategy[tuple[int, int] | None] = st.none() | st.tuples(
+    st.integers(0, len(_CORRUPTIONS) - 1), _NUMBERS
 )
 
 
-def broken(data: bytes, how: tuple[int, int] | None) -> bytes:
+def corrupt(data: bytes, how: tuple[int, int] | None) -> bytes:
     """Return bytes that were cut, or changed in one place; None leaves them as they are."""
     if how is None:
         return data
     kind, at = how
-    return _BROKEN[kind](data, at % (len(data) + 1))
+    return _CORRUPTIONS[kind](data, at % (len(data) + 1))

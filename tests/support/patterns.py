@@ -20,11 +20,11 @@ import foveate
 METHODS = frozenset(("match", "fullmatch", "search", "finditer", "findall", "split", "sub", "subn"))
 _MODULES = {"re": re, "regex": regex}
 # Attributes of an expression that do not run it.
-_STILL = frozenset(("pattern", "flags", "groups", "groupindex"))
+_METADATA_ATTRIBUTES = frozenset(("pattern", "flags", "groups", "groupindex"))
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPattern:
     """An expression, where it stands, and how it is run."""
 
     where: str
@@ -33,7 +33,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Hidden:
+class HiddenPattern:
     """A call in a function that compiles or runs an expression that is only known when it runs."""
 
     where: str
@@ -41,42 +41,42 @@ class Hidden:
 
 
 @cache
-def modules() -> Mapping[str, ModuleType]:
+def load_modules() -> Mapping[str, ModuleType]:
     """All modules of the package by their names."""
     names = [found.name for found in pkgutil.walk_packages(foveate.__path__, "foveate.")]
     return {name: importlib.import_module(name) for name in ["foveate", *names]}
 
 
-def patterns() -> Iterator[Found]:
+def find_patterns() -> Iterator[FoundPattern]:
     """Those that modules hold, and those that are written out in functions."""
-    for name, module in modules().items():
-        scan = _scanned(name)
+    for name, module in load_modules().items():
+        scan = _scan_module(name)
         for variable in scan.assigned:
             for path, pattern in patterns_in(getattr(module, variable, None), variable):
-                yield Found(f"{name}.{path}", pattern, uses(name, variable))
+                yield FoundPattern(f"{name}.{path}", pattern, find_methods_used(name, variable))
         yield from scan.written_out
 
 
-def hidden() -> Iterator[Hidden]:
+def find_hidden_patterns() -> Iterator[HiddenPattern]:
     """What `patterns` cannot see."""
-    for name in modules():
-        yield from _scanned(name).hidden
+    for name in load_modules():
+        yield from _scan_module(name).hidden
 
 
-def uses(module: str, variable: str) -> frozenset[str]:
+def find_methods_used(module: str, variable: str) -> frozenset[str]:
     """The methods by which a module's expression is run, wherever; all if that cannot be told."""
     found: set[str] = set()
-    for other in modules():
-        scan = _scanned(other)
+    for other in load_modules():
+        scan = _scan_module(other)
         alias = variable if other == module else scan.imported.get((module, variable))
         if alias is not None:
             found |= scan.uses.get(alias, set())
     return frozenset(found) if found <= METHODS else METHODS
 
 
-def field_uses(name: str, package: str) -> frozenset[str]:
+def find_field_methods_used(name: str, package: str) -> frozenset[str]:
     """The methods by which a package runs an expression in a field of that name; all if that cannot be told."""
-    scans = [_scanned(module) for module in modules() if module.startswith(f"{package}.")]
+    scans = [_scan_module(module) for module in load_modules() if module.startswith(f"{package}.")]
     found: set[str] = set().union(*(scan.field_uses.get(name, set()) for scan in scans))
     return frozenset(found) if found and found <= METHODS else METHODS
 
@@ -105,13 +105,13 @@ class _Scan:
     imported: dict[tuple[str, str], str]
     uses: dict[str, set[str]]
     field_uses: dict[str, set[str]]
-    written_out: list[Found]
-    hidden: list[Hidden]
+    written_out: list[FoundPattern]
+    hidden: list[HiddenPattern]
 
 
 @cache
-def _scanned(name: str) -> _Scan:
-    tree = ast.parse(inspect.getsource(modules()[name]))
+def _scan_module(name: str) -> _Scan:
+    tree = ast.parse(inspect.getsource(load_modules()[name]))
     # One walk for all that is looked for: the package has half a million nodes.
     parents: dict[ast.AST, ast.AST] = {}
     nodes: list[ast.AST] = [tree]
@@ -120,7 +120,7 @@ def _scanned(name: str) -> _Scan:
             if not isinstance(child, ast.expr_context | ast.operator | ast.cmpop):
                 parents[child] = parent
                 nodes.append(child)
-    scan = _Scan(_assigned(nodes), {}, {}, {}, [], [])
+    scan = _Scan(_assigned_names(nodes), {}, {}, {}, [], [])
     for node in nodes:
         match node:
             case ast.ImportFrom(module=str(origin), names=names):
@@ -134,11 +134,11 @@ def _scanned(name: str) -> _Scan:
             case ast.Attribute(attr=field, ctx=ast.Load()):
                 scan.field_uses.setdefault(field, set()).update(_methods(node, parents))
         if (call := _call(node)) is not None and (inside := _function(node, parents)) is not None:
-            _note_call(scan, f"{name}.{inside}", *call)
+            _record_call(scan, f"{name}.{inside}", *call)
     return scan
 
 
-def _assigned(nodes: Iterable[ast.AST]) -> list[str]:
+def _assigned_names(nodes: Iterable[ast.AST]) -> list[str]:
     """The names that a module gives to values of its own, those in tuples too."""
     targets: list[ast.expr] = []
     for node in nodes:
@@ -160,7 +160,7 @@ def _methods(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> set[str]:
         node, parent = parent, parents.get(parent)
     if not isinstance(parent, ast.Attribute) or parent.value is not node:
         return {""}
-    return set() if parent.attr in _STILL else {parent.attr}
+    return set() if parent.attr in _METADATA_ATTRIBUTES else {parent.attr}
 
 
 def _call(node: ast.AST) -> tuple[ast.Call, str, str] | None:
@@ -183,13 +183,13 @@ def _function(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> str | None:
     return ".".join(reversed(names)) or None
 
 
-def _note_call(scan: _Scan, where: str, call: ast.Call, module: str, function: str) -> None:
+def _record_call(scan: _Scan, where: str, call: ast.Call, module: str, function: str) -> None:
     flags = [key.value for key in call.keywords if key.arg == "flags"] + call.args[
         3 if "sub" in function else 2 :
     ]
     if isinstance(call.args[0], ast.Constant) and not flags:
         pattern = _MODULES[module].compile(call.args[0].value)
         methods = METHODS if function == "compile" else frozenset((function,))
-        scan.written_out.append(Found(f"{where}:{call.lineno}", pattern, methods))
+        scan.written_out.append(FoundPattern(f"{where}:{call.lineno}", pattern, methods))
     else:
-        scan.hidden.append(Hidden(where, call.lineno))
+        scan.hidden.append(HiddenPattern(where, call.lineno))

@@ -98,7 +98,7 @@ _EMBEDDINGS = {
     "usage": {"prompt_tokens": 9, "total_tokens": 9},
 }
 
-WHOLE: Mapping[str, Any] = {
+COMPLETE: Mapping[str, Any] = {
     "anthropic": _CLAUDE,
     "chat": _CHAT,
     "responses": RESPONSES,

@@ -38,8 +38,8 @@ def answer(
     return line("assistant", name, parent, second, block, requestId=request, message=message, **more)
 
 
-def text(said: str) -> Line:
-    return {"type": "text", "text": said}
+def text(content: str) -> Line:
+    return {"type": "text", "text": content}
 
 
 def call(name: str) -> Line:
@@ -62,7 +62,7 @@ SESSION = (
 )
 
 
-def written(folder: Path, *lines: Line | str, name: str = "log.jsonl") -> Path:
+def write_log(folder: Path, *lines: Line | str, name: str = "log.jsonl") -> Path:
     content = "\n".join(one if isinstance(one, str) else json.dumps(one) for one in lines).encode()
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from foveate.chat.bills import Bills, Spent, spent_by_model, spent_in
-from foveate.chat.looking import Look
-from foveate.chat.reading import Kind, Said
-from foveate.chat.setting import nearest
+from foveate.chat.bills import ChargeTotals, ChatObserver, sum_charges, sum_charges_by_model
+from foveate.chat.looking import RequestPreview
+from foveate.chat.reading import FragmentKind, ResponseFragment
+from foveate.chat.setting import find_closest_name
 from foveate.cli import chat_lines
-from foveate.cli.chat_commands import COMMANDS, Asked, completions, read
+from foveate.cli.chat_commands import COMMANDS, CommandLine, completions, parse_line
 from foveate.cli.chat_history import add_to_history, read_history
-from foveate.cli.chat_words import Words, shown
-from foveate.cli.screen import Look as Screen
-from foveate.cost.admission import Outcome, Settled
-from foveate.cost.ledger import Call, Category, Entry
-from foveate.engine.calls import Incoming, Problem
-from foveate.fold.folding import Folded
-from foveate.fold.journal import Outcome as FoldOutcome
+from foveate.cli.chat_words import AnswerWriter, escape_for_terminal
+from foveate.cli.screen import Display as Screen
+from foveate.cost.admission import Settlement, SettlementOutcome
+from foveate.cost.ledger import Call, Category, Charge
+from foveate.engine.calls import RoutedRequest, StepFailure
+from foveate.fold.folding import CompactionResult
+from foveate.fold.journal import CompactionOutcome as FoldOutcome
 from foveate.values import CacheUsage, Format, TokenCount, Usage
 
 WIDE = Screen(columns=100)
@@ -33,16 +33,16 @@ WIDE = Screen(columns=100)
     [
         ("Hello", "Hello"),
         ("  two\nlines \n", "two\nlines"),
-        (":cost", Asked(":cost")),
-        (" :cost  detail ", Asked(":cost", "detail")),
-        (":tokenize a  b", Asked(":tokenize", "a  b")),
+        (":cost", CommandLine(":cost")),
+        (" :cost  detail ", CommandLine(":cost", "detail")),
+        (":tokenize a  b", CommandLine(":tokenize", "a  b")),
         ("::wq", ":wq"),
-        (":", Asked(":")),
+        (":", CommandLine(":")),
         ("", ""),
     ],
 )
-def test_a_line_is_a_command_or_a_message(line: str, meant: Asked | str) -> None:
-    assert read(line) == meant
+def test_a_line_is_a_command_or_a_message(line: str, meant: CommandLine | str) -> None:
+    assert parse_line(line) == meant
 
 
 def test_commands_and_what_follows_them_are_completed() -> None:
@@ -58,8 +58,8 @@ def test_commands_and_what_follows_them_are_completed() -> None:
 
 
 def test_the_nearest_command_is_found_and_none_where_nothing_is_near() -> None:
-    assert nearest(":modle", tuple(COMMANDS)) == ":model"
-    assert nearest(":xyzzy", tuple(COMMANDS)) is None
+    assert find_closest_name(":modle", tuple(COMMANDS)) == ":model"
+    assert find_closest_name(":xyzzy", tuple(COMMANDS)) is None
 
 
 def test_what_was_typed_is_kept_for_the_user_alone_and_a_broken_line_is_left_out(tmp_path: Path) -> None:
@@ -93,15 +93,15 @@ def test_several_conversations_write_their_lines_whole(tmp_path: Path) -> None:
 
 def test_words_come_as_they_are_thoughts_dimmed_and_calls_named() -> None:
     said = [
-        Said(Kind.THOUGHT, "Hm."),
-        Said(Kind.TEXT, "Hel"),
-        Said(Kind.TEXT, "lo"),
-        Said(Kind.CALL, "look\x1b_up"),
+        ResponseFragment(FragmentKind.THINKING, "Hm."),
+        ResponseFragment(FragmentKind.TEXT, "Hel"),
+        ResponseFragment(FragmentKind.TEXT, "lo"),
+        ResponseFragment(FragmentKind.TOOL_CALL, "look\x1b_up"),
     ]
     dimmed, plain = StringIO(), StringIO()
     begun: list[int] = []
     for stream, colours in ((dimmed, True), (plain, False)):
-        words = Words(stream, Screen(colours=colours), begun=lambda: begun.append(1))
+        words = AnswerWriter(stream, Screen(colours=colours), on_start=lambda: begun.append(1))
         for piece in said:
             words(piece)
         words.end()
@@ -113,35 +113,35 @@ def test_words_come_as_they_are_thoughts_dimmed_and_calls_named() -> None:
 
 def test_the_end_of_a_line_may_come_in_two_pieces() -> None:
     stream = StringIO()
-    words = Words(stream, Screen())
+    words = AnswerWriter(stream, Screen())
     for text in ("one\r", "\ntwo\r", "three\r"):
-        words(Said(Kind.TEXT, text))
+        words(ResponseFragment(FragmentKind.TEXT, text))
     words.end()
 
     assert stream.getvalue() == "one\ntwo\\rthree\n"
 
 
 def test_why_nothing_was_folded_is_not_obeyed() -> None:
-    failed = Folded(outcome=FoldOutcome.FAILED, reason="\x1b[31mred")
+    failed = CompactionResult(outcome=FoldOutcome.FAILED, reason="\x1b[31mred")
 
-    assert chat_lines.folded_lines(failed, look(), look(), Screen()) == ["nothing was folded: \\x1b[31mred"]
+    assert chat_lines.compaction_lines(failed, look(), look(), Screen()) == ["nothing was folded: \\x1b[31mred"]
 
 
 def test_nothing_in_an_answer_is_obeyed_and_joined_emoji_stay_joined() -> None:
-    assert shown("a\tb\n\x1b[31m\u202e 👩\u200d👧\r") == "a    b\n\\x1b[31m\\u202e 👩\u200d👧\\r"
+    assert escape_for_terminal("a\tb\n\x1b[31m\u202e 👩\u200d👧\r") == "a    b\n\\x1b[31m\\u202e 👩\u200d👧\\r"
 
 
-def entry(model: str, category: Category, dollars: str | None, *, read: int = 0) -> Entry:
+def entry(model: str, category: Category, dollars: str | None, *, read: int = 0) -> Charge:
     call = Call(
         id="1", agent="a", session_id="s", provider="p", model=model, category=category, at=1_800_000_000.0
     )
     usage = Usage(cache=CacheUsage(uncached=100, read=read), output_tokens=7)
-    return Entry(call=call, usage=usage, dollars=None if dollars is None else Decimal(dollars))
+    return Charge(call=call, usage=usage, dollars=None if dollars is None else Decimal(dollars))
 
 
-def look(tokens: int = 1893, window: int | None = 8192) -> Look:
+def look(tokens: int = 1893, window: int | None = 8192) -> RequestPreview:
     count = TokenCount(tokens, False, tokens + 9)
-    return Look(model="m", count=count, window_tokens=window, output_reserve=2048)
+    return RequestPreview(model="m", count=count, window_tokens=window, output_reserve=2048)
 
 
 def test_the_detail_of_cost_is_a_row_for_each_model_and_category_and_one_line_more() -> None:
@@ -152,48 +152,52 @@ def test_the_detail_of_cost_is_a_row_for_each_model_and_category_and_one_line_mo
         entry("other", Category.MAIN, None),
     ]
 
-    assert chat_lines.detail_lines(entries, look(), WIDE) == [
+    assert chat_lines.cost_detail_lines(entries, look(), WIDE) == [
         "model  category    calls  prompt / completion                  dollars",
         "m      main            2             500 / 14                    $0.02",
         "m      compaction      1              100 / 7                   $0.002",
         "other  main            1              100 / 7  1 call of unknown price",
         "[estimated session ctx: 1893 tokens; token_budget=6144 (31% used)]",
     ]
-    assert [row.calls for row in spent_by_model(entries)] == [2, 1, 1]
-    assert spent_in(entries[:1]).hit_ratio == 0.75
+    assert [row.calls for row in sum_charges_by_model(entries)] == [2, 1, 1]
+    assert sum_charges(entries[:1]).hit_ratio == 0.75
 
 
 def test_what_a_request_went_without_and_a_bill_that_waits_are_told_once() -> None:
     bills, incoming = (
-        Bills(),
-        Incoming(id="1", agent="a", spoken=Format.CHAT, provider="p", upstream="u", body=b""),
+        ChatObserver(),
+        RoutedRequest(id="1", agent="a", api_format=Format.CHAT, provider="p", upstream="u", body=b""),
     )
     for _ in range(2):
-        bills.failed(incoming, Problem("session", "the store is away"))
-    bills.billed(entry("m", Category.MAIN, "0.01"), Settled(outcome=Outcome.WAITING, problem="it is away"))
-    bills.billed(entry("m", Category.MAIN, "0.01"), Settled(outcome=Outcome.BOOKED))
-    told = bills.notes()
+        bills.on_failure(incoming, StepFailure("session", "the store is away"))
+    bills.on_charge(
+        entry("m", Category.MAIN, "0.01"), Settlement(outcome=SettlementOutcome.WAITING, problem="it is away")
+    )
+    bills.on_charge(entry("m", Category.MAIN, "0.01"), Settlement(outcome=SettlementOutcome.BOOKED))
+    told = bills.take_notes()
 
     assert told == [
         "without session: the store is away",
         "the bill of the last call is waiting: it is away",
     ]
-    assert bills.notes() == []
-    assert len(bills.of({"s"})) == 2
-    assert bills.of({"another"}) == []
+    assert bills.take_notes() == []
+    assert len(bills.charges_for({"s"})) == 2
+    assert bills.charges_for({"another"}) == []
 
 
 def test_a_model_whose_window_nobody_knows_has_the_usual_budget() -> None:
-    assert chat_lines.estimated(look(window=None)).endswith("token_budget=14336 (13% used)]")
-    assert "window unknown" in chat_lines.used(look(window=None))
+    assert chat_lines.context_estimate_line(look(window=None)).endswith("token_budget=14336 (13% used)]")
+    assert "window unknown" in chat_lines.describe_window_use(look(window=None))
 
 
 def test_the_status_line_fits_however_narrow_a_terminal_is() -> None:
-    spent = Spent(calls=3, prompt_tokens=100, read_tokens=40, dollars=Decimal("0.0123"), unknown_calls=1)
-    full = chat_lines.status(look(), "a-model", spent, spent, WIDE)
-    short = chat_lines.status(look(), "a-model", spent, spent, Screen(columns=44))
-    tiny = chat_lines.status(look(), "a-model", spent, spent, Screen(columns=9))
-    ascii_only = chat_lines.status(None, "a-model", Spent(), Spent(), Screen(columns=80, encoding="ascii"))
+    spent = ChargeTotals(calls=3, prompt_tokens=100, read_tokens=40, dollars=Decimal("0.0123"), unknown_calls=1)
+    full = chat_lines.status_line(look(), "a-model", spent, spent, WIDE)
+    short = chat_lines.status_line(look(), "a-model", spent, spent, Screen(columns=44))
+    tiny = chat_lines.status_line(look(), "a-model", spent, spent, Screen(columns=9))
+    ascii_only = chat_lines.status_line(
+        None, "a-model", ChargeTotals(), ChargeTotals(), Screen(columns=80, encoding="ascii")
+    )
 
     assert full == " a-model · ~1,893 of 8,192 tokens (23%) · cache 40% · $0.0123 + ? "
     assert short == " a-model · 23% · cache 40% · $0.0123 + ? "

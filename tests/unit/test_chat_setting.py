@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from foveate.chat.setting import LOCAL_WINDOW_TOKENS, Setting
-from foveate.config.overriding import Flags, LocalModel
+from foveate.chat.setting import LOCAL_WINDOW_TOKENS, ChatConfig
+from foveate.config.overriding import LocalModel, ServeFlags
 from foveate.errors import BadOption
-from foveate.gateway.serving import live_choices
+from foveate.gateway.serving import load_live_config
 from foveate.values import Format
 
 LOCAL = LocalModel(base_url="http://127.0.0.1:1", model="SmolLM2-135M-Instruct")
@@ -17,11 +17,11 @@ OWN = "upstreams: {mine: {base_url: 'http://127.0.0.1:2/v1', api: openai}}\n"
 
 def setting(
     tmp_path: Path, keys: Mapping[str, str], text: str = "", *, local: LocalModel | None = None
-) -> Setting:
+) -> ChatConfig:
     path = tmp_path / "foveate.yaml"
     path.write_text(text or "# all by default\n")
-    live = live_choices(path, keys, Flags(local=local))
-    return Setting(lambda: live.now().made)
+    live = load_live_config(path, keys, ServeFlags(local=local))
+    return ChatConfig(lambda: live.current().value)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def setting(
 def test_a_route_names_the_usual_model_or_a_key_does_or_else_it_is_on_this_machine(
     tmp_path: Path, keys: dict[str, str], text: str, meant: str
 ) -> None:
-    assert setting(tmp_path, keys, text).usual_model() == meant
+    assert setting(tmp_path, keys, text).default_model() == meant
 
 
 @pytest.mark.parametrize(
@@ -55,18 +55,18 @@ def test_where_no_model_can_be_meant_it_is_asked_for(
     tmp_path: Path, keys: dict[str, str], text: str, said: str
 ) -> None:
     with pytest.raises(BadOption, match=said):
-        setting(tmp_path, keys, text).usual_model()
+        setting(tmp_path, keys, text).default_model()
 
 
 def test_a_model_is_spoken_to_as_its_upstream_wants_it(tmp_path: Path) -> None:
     keys = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o", "DEEPSEEK_API_KEY": "d"}
     found = setting(tmp_path, keys, OWN, local=LOCAL)
-    spoken = {
-        name: (found.speak(name).upstream.name, found.speak(name).spoken)
+    api_format = {
+        name: (found.select_model(name).upstream.name, found.select_model(name).api_format)
         for name in ("claude-opus-5-5", "gpt-4o", "deepseek-chat", "mine/x/y", "local", "mine/[odd]*")
     }
 
-    assert spoken == {
+    assert api_format == {
         "claude-opus-5-5": ("anthropic", Format.ANTHROPIC),
         "gpt-4o": ("openai", Format.CHAT),
         "deepseek-chat": ("deepseek", Format.CHAT),
@@ -78,37 +78,37 @@ def test_a_model_is_spoken_to_as_its_upstream_wants_it(tmp_path: Path) -> None:
 
 def test_a_route_of_a_conversation_goes_with_its_model_and_takes_no_other(tmp_path: Path) -> None:
     found = setting(tmp_path, {"OPENAI_API_KEY": "o"}, OWN)
-    found.speak("mine/x*")
-    routes = found.now().gateway.routing.routes
-    found.speak("gpt-4o")
+    found.select_model("mine/x*")
+    routes = found.current_config().gateway.routing.routes
+    found.select_model("gpt-4o")
 
     assert [(route.models, route.model) for route in routes] == [("mine/x[*]", "x*")]
-    assert found.now().gateway.routing.routes == []
+    assert found.current_config().gateway.routing.routes == []
 
 
 def test_the_model_on_this_machine_has_a_window_and_others_have_their_own(tmp_path: Path) -> None:
     found = setting(tmp_path, {"OPENAI_API_KEY": "o"}, local=LOCAL)
-    found.speak("local")
-    local = found.now().agents("default").window_tokens
-    found.speak("gpt-4o")
+    found.select_model("local")
+    local = found.current_config().agents("default").window_tokens
+    found.select_model("gpt-4o")
 
     assert local == LOCAL_WINDOW_TOKENS
-    assert found.now().agents("default").window_tokens is None
+    assert found.current_config().agents("default").window_tokens is None
     assert found.has_local
-    assert found.models() == ["local", LOCAL.model, "gpt-5.4"]
+    assert found.list_models() == ["local", LOCAL.model, "gpt-5.4"]
 
 
 def test_folds_hold_from_when_they_are_asked_for(tmp_path: Path) -> None:
     found = setting(tmp_path, {})
-    before = found.now().agents("default").compaction
-    found.compact()
+    before = found.current_config().agents("default").compaction
+    found.enable_compaction()
 
-    assert (before, found.now().agents("default").compaction) == (False, True)
+    assert (before, found.current_config().agents("default").compaction) == (False, True)
 
 
 def test_nothing_changes_where_a_model_cannot_be_reached(tmp_path: Path) -> None:
     found = setting(tmp_path, {"OPENAI_API_KEY": "o"})
-    found.speak("gpt-4o")
+    found.select_model("gpt-4o")
     refused = {
         "claude-opus-5-5": "ANTHROPIC_API_KEY",
         "opnerouter/x": "there is no upstream 'opnerouter'",
@@ -117,12 +117,12 @@ def test_nothing_changes_where_a_model_cannot_be_reached(tmp_path: Path) -> None
     }
     for name, said in refused.items():
         with pytest.raises(BadOption, match=said):
-            found.speak(name)
+            found.select_model(name)
 
-    assert found.now().gateway.routing.routes == []
+    assert found.current_config().gateway.routing.routes == []
 
 
 def test_a_server_in_the_place_of_a_provider_may_have_slashes_in_its_names(tmp_path: Path) -> None:
     found = setting(tmp_path, {}, "upstreams: {openai: {base_url: 'http://127.0.0.1:3/v1'}}\n")
 
-    assert found.speak("meta-llama/Llama-3").upstream.name == "openai"
+    assert found.select_model("meta-llama/Llama-3").upstream.name == "openai"

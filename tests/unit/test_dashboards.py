@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from foveate.engine.board import Board, page
-from foveate.engine.series import SERIES, Kind
+from foveate.engine.board import MetricsRegistry, render_metrics
+from foveate.engine.series import METRICS, MetricKind
 
 FOLDER = Path(__file__).parents[2] / "dashboards"
 RULES = yaml.safe_load((FOLDER / "alerts.yaml").read_text(encoding="utf-8"))
@@ -20,10 +20,10 @@ DASHBOARD: dict[str, Any] = json.loads((FOLDER / "grafana.json").read_text(encod
 
 SHOWN = {
     name: series
-    for series in SERIES
+    for series in METRICS
     for name in (
         (f"{series.name}_bucket", f"{series.name}_count", f"{series.name}_sum")
-        if series.kind is Kind.HISTOGRAM
+        if series.kind is MetricKind.HISTOGRAM
         else (series.name,)
     )
 }
@@ -66,7 +66,7 @@ def test_what_is_summed_by_a_label_has_that_label(expression: str) -> None:
 def test_every_series_is_on_the_dashboard_or_in_a_rule() -> None:
     used = {SHOWN[name].name for expression in EXPRESSIONS for name, _ in SELECTOR.findall(expression)}
 
-    assert {series.name for series in SERIES} - used == set()
+    assert {series.name for series in METRICS} - used == set()
 
 
 def test_every_health_level_of_the_contract_has_a_rule() -> None:
@@ -129,14 +129,14 @@ def test_promtool_takes_every_expression_of_the_dashboard(promtool: str, tmp_pat
 
 @pytest.mark.process
 def test_promtool_takes_the_page_of_metrics(promtool: str) -> None:
-    board = Board()
-    for series in SERIES:
+    board = MetricsRegistry()
+    for series in METRICS:
         labels = ["x"] * len(series.labels)
-        if series.kind is Kind.HISTOGRAM:
-            board.spread(series, *labels).observe(1.5)
+        if series.kind is MetricKind.HISTOGRAM:
+            board.histogram(series, *labels).observe(1.5)
         else:
-            board.tally(series, *labels).value = 1
-    written, _ = page(board.samples())
+            board.scalar(series, *labels).value = 1
+    written, _ = render_metrics(board.samples())
 
     done = subprocess.run([promtool, "check", "metrics"], input=written, capture_output=True, check=False)
 

@@ -13,14 +13,14 @@ import pytest
 import typer.main
 
 from foveate.budget import Keep, Priority, Section, SectionRule, Stability
-from foveate.budget.ladders import BUILT_IN, LOWEST
+from foveate.budget.ladders import BUILT_IN_LADDERS, LOWEST
 from foveate.budget.limits import VARIABLE
 from foveate.cli import app
 from foveate.fold.clearing import TOOL_RESULT_MAX_PCT
-from foveate.fold.cuts import FoldOptions
-from foveate.fold.journal import Outcome
-from foveate.fold.overflow import OnOverflow, OverflowOptions, Step
-from foveate.memory.relevance import Weights, default_weights
+from foveate.fold.cuts import CompactionOptions
+from foveate.fold.journal import CompactionOutcome
+from foveate.fold.overflow import OnOverflow, OverflowAction, OverflowOptions
+from foveate.memory.relevance import RelevanceWeights, default_weights
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "cli.md"
@@ -83,7 +83,7 @@ def settings() -> Iterator[str]:
     yield from inspect.signature(Section).parameters
     yield from (field.name for field in dataclasses.fields(SectionRule))
     yield from (word for words in (Priority, Keep, Stability) for word in words)
-    yield from (*BUILT_IN, LOWEST, "truncate", "drop", "last_lines", "replace", "with", "of")
+    yield from (*BUILT_IN_LADDERS, LOWEST, "truncate", "drop", "last_lines", "replace", "with", "of")
 
 
 @pytest.mark.parametrize("setting", sorted(set(settings())))
@@ -124,7 +124,7 @@ def test_a_variable_of_the_environment_is_in_the_reference(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("weight", dataclasses.fields(Weights), ids=lambda field: field.name)
+@pytest.mark.parametrize("weight", dataclasses.fields(RelevanceWeights), ids=lambda field: field.name)
 def test_a_weight_of_relevance_is_in_the_page_on_memory_with_its_value(
     weight: dataclasses.Field[float],
 ) -> None:
@@ -135,7 +135,7 @@ def test_a_weight_of_relevance_is_in_the_page_on_memory_with_its_value(
     assert float(said[1]) == getattr(default_weights(), weight.name)
 
 
-FOLDING = [field for kind in (FoldOptions, OverflowOptions) for field in dataclasses.fields(kind)]
+FOLDING = [field for kind in (CompactionOptions, OverflowOptions) for field in dataclasses.fields(kind)]
 
 
 @pytest.mark.parametrize("option", FOLDING, ids=lambda field: field.name)
@@ -147,7 +147,7 @@ def test_an_option_of_folding_is_in_its_page_with_its_default(option: dataclasse
         assert json.loads(said[1].replace(",", "")) == option.default
 
 
-@pytest.mark.parametrize("word", [*Outcome, *OnOverflow, *Step])
+@pytest.mark.parametrize("word", [*CompactionOutcome, *OnOverflow, *OverflowAction])
 def test_a_word_of_folding_is_in_its_page(word: str) -> None:
     assert re.search(rf"^\| .*`([a-z_]+: )?{word}`", page_text("fold.md"), re.MULTILINE), (
         f"docs/fold.md does not explain {word}"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.page_examples import Block, Command, blocks_in, commands_of, matches
+from tests.page_examples import CodeBlock, ShellCommand, matches_output, parse_blocks, parse_commands
 
 PAGE = """\
 # A page
@@ -37,25 +37,25 @@ server: {port: 80}
 
 
 @pytest.fixture
-def blocks() -> list[Block]:
-    return blocks_in(PAGE, "docs/page.md")
+def blocks() -> list[CodeBlock]:
+    return parse_blocks(PAGE, "docs/page.md")
 
 
-def test_blocks_are_read_with_what_stands_before_them(blocks: list[Block]) -> None:
+def test_blocks_are_read_with_what_stands_before_them(blocks: list[CodeBlock]) -> None:
     console, docker, yaml = blocks
 
-    assert (console.language, console.line, console.exits) == ("console", 8, 2)
-    assert console.given == (("bash", "echo one >notes.txt"),)
-    assert (docker.language, docker.not_run) == ("bash", "needs Docker")
-    assert (yaml.language, yaml.text, yaml.of_another_day) == ("yaml", "server: {port: 80}\n", False)
+    assert (console.language, console.line, console.exit_code) == ("console", 8, 2)
+    assert console.setup == (("bash", "echo one >notes.txt"),)
+    assert (docker.language, docker.skip_reason) == ("bash", "needs Docker")
+    assert (yaml.language, yaml.text, yaml.is_output_outdated) == ("yaml", "server: {port: 80}\n", False)
 
 
-def test_commands_are_told_from_what_they_show(blocks: list[Block]) -> None:
-    assert list(commands_of(blocks[0])) == [
-        Command("foveate count notes.txt \\\n    --json\n", "…"),
-        Command("foveate count\n", ""),
+def test_commands_are_told_from_what_they_show(blocks: list[CodeBlock]) -> None:
+    assert list(parse_commands(blocks[0])) == [
+        ShellCommand("foveate count notes.txt \\\n    --json\n", "…"),
+        ShellCommand("foveate count\n", ""),
     ]
-    assert list(commands_of(blocks[1])) == [Command("docker build .\n")]
+    assert list(parse_commands(blocks[1])) == [ShellCommand("docker build .\n")]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_commands_are_told_from_what_they_show(blocks: list[Block]) -> None:
     ],
 )
 def test_what_is_shown_was_printed(shown: str, printed: str) -> None:
-    assert matches(shown, printed)
+    assert matches_output(shown, printed)
 
 
 @pytest.mark.parametrize(
@@ -85,4 +85,4 @@ def test_what_is_shown_was_printed(shown: str, printed: str) -> None:
     ],
 )
 def test_what_is_shown_was_not_printed(shown: str, printed: str) -> None:
-    assert not matches(shown, printed)
+    assert not matches_output(shown, printed)

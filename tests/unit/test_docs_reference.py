@@ -8,8 +8,8 @@ import typer.main
 
 from foveate.cli import app
 from foveate.config.settings import Settings
-from foveate.engine.series import SERIES
-from tools.docs_reference import commands_help, current, metrics_table, settings_at, settings_table
+from foveate.engine.series import METRICS
+from tools.docs_reference import commands_help, metrics_table, regenerate, settings_at, settings_table
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
@@ -26,7 +26,7 @@ def tables(page: str, kind: str) -> list[str]:
 def test_what_a_page_has_from_the_code_is_current(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
 
-    assert current(text) == text, "call .venv/bin/python tools/docs_reference.py"
+    assert regenerate(text) == text, "call .venv/bin/python tools/docs_reference.py"
 
 
 def test_every_setting_is_in_the_page_once_and_explained() -> None:
@@ -77,7 +77,7 @@ def test_every_series_is_in_the_page_once() -> None:
         for name in re.findall(r"^\| `(\w+)` \|", metrics_table(group), re.MULTILINE)
     ]
 
-    assert found == [series.name for series in SERIES]
+    assert found == [series.name for series in METRICS]
 
 
 def test_the_help_of_every_command_is_made_with_its_options() -> None:

@@ -9,24 +9,24 @@ from contextlib import suppress
 import pytest
 
 import foveate
-from foveate.cache.refusals import refusal
-from foveate.cache.wording import reworded
-from foveate.config.documents import document_from
-from foveate.config.environment import variables_in
-from foveate.engine.redacting import redacted
+from foveate.cache.refusals import classify_rejection
+from foveate.cache.wording import compare_texts
+from foveate.config.documents import parse_document
+from foveate.config.environment import parse_env
+from foveate.engine.redacting import redact_keys
 from foveate.errors import FoveateError
-from foveate.fold.facts import facts_of
-from foveate.fold.substance import tells_of
-from foveate.fold.telling import Known
-from foveate.fold.verifying import problem_of
-from foveate.memory.excerpts import stretches
+from foveate.fold.facts import extract_facts
+from foveate.fold.substance import shares_content
+from foveate.fold.telling import MentionIndex
+from foveate.fold.verifying import find_problem
+from foveate.memory.excerpts import split_passages
 from foveate.memory.gate import Gate
-from foveate.memory.parsing import parse
-from foveate.memory.words import words
+from foveate.memory.parsing import parse_notes
+from foveate.memory.words import split_words
 from foveate.values import Format, Message, Text
-from foveate.wire import read
+from foveate.wire import parse_request
 from foveate.wire.body import to_bytes
-from foveate.wire.events import EventSplitter, ListSplitter
+from foveate.wire.events import JsonListSplitter, SseSplitter
 from tests.support.attacks import Attack, attacks
 from tests.support.growth import superlinear_ratio
 
@@ -74,14 +74,14 @@ _NOTES = (
 
 
 def _facts(role: str) -> Callable[[str], object]:
-    return lambda text: facts_of((Message(role=role, parts=(Text(text),)),))
+    return lambda text: extract_facts((Message(role=role, parts=(Text(text),)),))
 
 
 def _parsed(path: str) -> Callable[[str], object]:
-    return lambda text: _GATE.admitted(parse(f"{text}\n- #private\n{text}", _GATE, path=path))
+    return lambda text: _GATE.redact(parse_notes(f"{text}\n- #private\n{text}", _GATE, path=path))
 
 
-def _split(splitter: Callable[[], EventSplitter | ListSplitter]) -> Callable[[str], object]:
+def _split(splitter: Callable[[], SseSplitter | JsonListSplitter]) -> Callable[[str], object]:
     def run(text: str) -> None:
         data, splits = text.encode(), splitter()
         for start in range(0, len(data), _CHUNK):
@@ -103,34 +103,34 @@ _READERS: dict[str, tuple[Callable[[str], object], Sequence[str]]] = {
     "facts of a user": (_facts("user"), (*_SENTENCES, *_WORDS)),
     "facts of a model": (_facts("assistant"), (*_SENTENCES, *_WORDS)),
     "facts of a tool": (_facts("tool"), (*_SENTENCES, *_WORDS)),
-    "what a summary tells": (Known, (*_SENTENCES, *_WORDS, *_MARKS)),
-    "whether a summary tells anything": (lambda text: tells_of(text, [text]), (*_WORDS, *_MARKS)),
+    "what a summary tells": (MentionIndex, (*_SENTENCES, *_WORDS, *_MARKS)),
+    "whether a summary tells anything": (lambda text: shares_content(text, [text]), (*_WORDS, *_MARKS)),
     "whether an answer is a summary": (
-        lambda text: problem_of(text, replaced_tokens=10**9, count=len),
+        lambda text: find_problem(text, replaced_tokens=10**9, count=len),
         ("as an ai ", "sorry, ", "I can't ", "```a\n", "{"),
     ),
-    "redaction": (redacted, ("sk-", "sk-aaaaaa", "bearer ", "://a:", "api_key=", "?key=")),
+    "redaction": (redact_keys, ("sk-", "sk-aaaaaa", "bearer ", "://a:", "api_key=", "?key=")),
     "notes in Org": (_parsed("a.org"), (*_NOTES, "* a :b:\n", "#+a: b\n", "[[a][b]]")),
     "notes in Markdown": (_parsed("a.md"), (*_NOTES, "# a #b\n", "[a](b)", "[a]: b\n", "<!-- ")),
-    "words of notes": (words, (*_MARKS, "日本", "ไทย")),
-    "stretches of notes": (lambda text: list(stretches(text)), ("a. ", "🇩🇪")),
+    "words of notes": (split_words, (*_MARKS, "日本", "ไทย")),
+    "stretches of notes": (lambda text: list(split_passages(text)), ("a. ", "🇩🇪")),
     "what was reworded": (
-        lambda text: reworded(f"{text}a{text}", f"{text}b{text}"),
+        lambda text: compare_texts(f"{text}a{text}", f"{text}b{text}"),
         ("2026-11-16 ", "12:", *_MARKS),
     ),
     "a provider's refusal": (
-        lambda text: refusal(400, to_bytes({"error": {"message": text}})),
+        lambda text: classify_rejection(400, to_bytes({"error": {"message": text}})),
         ("cache_control",),
     ),
-    "a file of variables": (lambda text: variables_in(text, "x"), ('A="\n', "A='b\n", "A=b\n", 'A="\\')),
+    "a file of variables": (lambda text: parse_env(text, "x"), ('A="\n', "A='b\n", "A=b\n", 'A="\\')),
     "a file of settings": (
-        lambda text: document_from(text.encode(), "x"),
+        lambda text: parse_document(text.encode(), "x"),
         ("a: b\n", "- ", "{", "[", "&a ", "*a ", "? "),
     ),
-    "events": (_split(EventSplitter), ("data: a\n", "data: a\r\n\r\n", "\r", ":")),
-    "a list of objects": (_split(ListSplitter), ("[{", '{"a":"', "\\", "},{")),
-    "a request": (lambda text: read(_chat(text), Format.CHAT), ("\\ud83d", '\\"')),
-    "a body": (lambda text: read(text.encode(), Format.CHAT), ('{"a":', "[", '"\\', "\\ud83d")),
+    "events": (_split(SseSplitter), ("data: a\n", "data: a\r\n\r\n", "\r", ":")),
+    "a list of objects": (_split(JsonListSplitter), ("[{", '{"a":"', "\\", "},{")),
+    "a request": (lambda text: parse_request(_chat(text), Format.CHAT), ("\\ud83d", '\\"')),
+    "a body": (lambda text: parse_request(text.encode(), Format.CHAT), ('{"a":', "[", '"\\', "\\ud83d")),
     "tokens of GPT": (_counted("gpt-4o"), _MARKS),
     "tokens of Claude": (_counted("claude-sonnet-4-5"), _MARKS),
     "tokens of Gemini": (_counted("gemini-2.5-pro"), _MARKS),

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import pytest
 
 import foveate
-from foveate.budget.answers import longest_answer_of
-from foveate.budget.windows import window_of
+from foveate.budget.answers import find_output_limit
+from foveate.budget.windows import find_context_window
 from foveate.cache.rules import rules_for
 from foveate.cost.price_book import PriceBook
-from foveate.cost.prices import Kind, Rates
+from foveate.cost.prices import Rates, TokenKind
 from foveate.values import Ttl
 
 # A Tuesday outside the hours in which DeepSeek costs twice as much.
@@ -70,7 +70,7 @@ def rates(model: str, provider: str, *, tier: str = "", at: float = AT) -> Rates
     return found
 
 
-def dollars(found: Rates, kind: Kind, input_tokens: int = 0) -> Decimal:
+def dollars(found: Rates, kind: TokenKind, input_tokens: int = 0) -> Decimal:
     """Dollars for a million tokens, in a request of so many input tokens."""
     return found.by_kind[kind].at(input_tokens) * 1_000_000
 
@@ -80,20 +80,20 @@ def test_prices_of_claude(model: str) -> None:
     said, found = CLAUDE[model], rates(model, "anthropic")
     price = Decimal(said.input)
 
-    assert dollars(found, Kind.UNCACHED) == price
-    assert dollars(found, Kind.OUTPUT) == Decimal(said.output)
-    assert dollars(found, Kind.READ) == price * Decimal(said.read)
-    assert dollars(found, Kind.WRITTEN_5M) == price * Decimal("1.25")
-    assert dollars(found, Kind.WRITTEN_1H) == price * 2
+    assert dollars(found, TokenKind.UNCACHED) == price
+    assert dollars(found, TokenKind.OUTPUT) == Decimal(said.output)
+    assert dollars(found, TokenKind.READ) == price * Decimal(said.read)
+    assert dollars(found, TokenKind.WRITTEN_5M) == price * Decimal("1.25")
+    assert dollars(found, TokenKind.WRITTEN_1H) == price * 2
     batch = rates(model, "anthropic", tier="batch")
-    for kind in found.by_kind.keys() & set(Kind):
-        assert dollars(batch, Kind(kind)) * 2 == dollars(found, Kind(kind))
+    for kind in found.by_kind.keys() & set(TokenKind):
+        assert dollars(batch, TokenKind(kind)) * 2 == dollars(found, TokenKind(kind))
 
 
 @pytest.mark.parametrize("model", CLAUDE)
 def test_limits_and_caches_of_claude(model: str) -> None:
     said, rules = CLAUDE[model], rules_for(model, "anthropic")
-    window, answer = window_of(model), longest_answer_of(model)
+    window, answer = find_context_window(model), find_output_limit(model)
 
     assert window is not None
     assert answer is not None
@@ -103,7 +103,7 @@ def test_limits_and_caches_of_claude(model: str) -> None:
     assert (rules.minimum_tokens, rules.binds_thinking) == (said.minimum, said.binds_thinking)
     assert Decimal(str(rules.read_price)) == Decimal(said.read)
     assert rules.write_prices == {Ttl.FIVE_MINUTES: 1.25, Ttl.ONE_HOUR: 2.0}
-    assert (rules.most_marks, rules.lookback_positions) == (4, 20)
+    assert (rules.max_breakpoints, rules.lookback_positions) == (4, 20)
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,17 @@ def test_limits_and_caches_of_claude(model: str) -> None:
 def test_haiku_costs_five_times_as_much_above_100_000_tokens(model: str) -> None:
     found = rates(model, "anthropic")
 
-    for kind in (Kind.UNCACHED, Kind.READ, Kind.WRITTEN_5M, Kind.WRITTEN_1H, Kind.OUTPUT):
+    for kind in (
+        TokenKind.UNCACHED,
+        TokenKind.READ,
+        TokenKind.WRITTEN_5M,
+        TokenKind.WRITTEN_1H,
+        TokenKind.OUTPUT,
+    ):
         assert dollars(found, kind, 100_000) == dollars(found, kind)
         assert dollars(found, kind, 100_001) == 5 * dollars(found, kind)
     batch = rates(model, "anthropic", tier="batch")
-    assert dollars(batch, Kind.OUTPUT, 100_001) == Decimal("1.25")
+    assert dollars(batch, TokenKind.OUTPUT, 100_001) == Decimal("1.25")
 
 
 class Gpt(NamedTuple):
@@ -153,16 +159,16 @@ def test_prices_of_gpt(model: str) -> None:
     said, found = GPT[model], rates(model, "openai")
     price = Decimal(said.input)
 
-    assert dollars(found, Kind.UNCACHED) == price
-    assert dollars(found, Kind.OUTPUT) == Decimal(said.output)
-    assert dollars(found, Kind.READ) == price * Decimal(said.read)
-    assert (Kind.WRITTEN_5M in found.by_kind) == bool(said.write)
+    assert dollars(found, TokenKind.UNCACHED) == price
+    assert dollars(found, TokenKind.OUTPUT) == Decimal(said.output)
+    assert dollars(found, TokenKind.READ) == price * Decimal(said.read)
+    assert (TokenKind.WRITTEN_5M in found.by_kind) == bool(said.write)
     if said.write:
-        assert dollars(found, Kind.WRITTEN_5M) == price * Decimal(said.write)
-        assert dollars(found, Kind.WRITTEN_1H) == price * Decimal(said.write)
+        assert dollars(found, TokenKind.WRITTEN_5M) == price * Decimal(said.write)
+        assert dollars(found, TokenKind.WRITTEN_1H) == price * Decimal(said.write)
     long = 272_001 if said.has_long_tier else 0
-    assert dollars(found, Kind.UNCACHED, long) == price * (2 if long else 1)
-    assert dollars(found, Kind.OUTPUT, long) == Decimal(said.output) * (Decimal("1.5") if long else 1)
+    assert dollars(found, TokenKind.UNCACHED, long) == price * (2 if long else 1)
+    assert dollars(found, TokenKind.OUTPUT, long) == Decimal(said.output) * (Decimal("1.5") if long else 1)
 
 
 @pytest.mark.parametrize("model", ["gpt-6-astra", "gpt-6-sol", "gpt-6.1-sol", "gpt-6-luna", "gpt-5.6-sol"])
@@ -172,7 +178,7 @@ def test_prices_of_gpt(model: str) -> None:
 def test_tiers_of_gpt(model: str, tier: str, times: str) -> None:
     usual, found = rates(model, "openai"), rates(model, "openai", tier=tier)
 
-    for kind in (Kind.UNCACHED, Kind.READ, Kind.WRITTEN_5M, Kind.OUTPUT):
+    for kind in (TokenKind.UNCACHED, TokenKind.READ, TokenKind.WRITTEN_5M, TokenKind.OUTPUT):
         assert dollars(found, kind) == dollars(usual, kind) * Decimal(times)
         assert dollars(found, kind, 272_001) == dollars(usual, kind, 272_001) * Decimal(times)
 
@@ -180,7 +186,7 @@ def test_tiers_of_gpt(model: str, tier: str, times: str) -> None:
 @pytest.mark.parametrize("model", GPT)
 def test_limits_and_caches_of_gpt(model: str) -> None:
     said, rules = GPT[model], rules_for(model, "openai")
-    window, answer = window_of(model), longest_answer_of(model)
+    window, answer = find_context_window(model), find_output_limit(model)
 
     assert window is not None
     assert answer is not None
@@ -196,19 +202,19 @@ def test_limits_and_caches_of_gpt(model: str) -> None:
     [("gemini-2.5-pro", 2_048), ("gemini-3.1-pro-preview", 4_096), ("gemini-4-argon", 4_096)],
 )
 def test_the_shortest_prefix_that_gemini_caches(model: str, minimum: int) -> None:
-    rules, window = rules_for(model, "google"), window_of(model)
+    rules, window = rules_for(model, "google"), find_context_window(model)
 
     assert (rules.inherited, rules.minimum_tokens) == (False, minimum)
     assert window is not None
     assert window.tokens == 1_048_576
-    assert Kind.READ in rates(model, "google").by_kind
+    assert TokenKind.READ in rates(model, "google").by_kind
 
 
 @pytest.mark.parametrize(("model", "read"), [("deepseek-v4-flash", 0.02), ("deepseek-v4-pro", 0.033)])
 def test_deepseek_costs_twice_as_much_in_peak_hours_from_monday_to_friday(model: str, read: float) -> None:
     def price(day: int, hour: int) -> Decimal:
         at = datetime(2026, 11, day, hour, 30, tzinfo=UTC).timestamp()
-        return dollars(rates(model, "deepseek", at=at), Kind.OUTPUT)
+        return dollars(rates(model, "deepseek", at=at), TokenKind.OUTPUT)
 
     off_peak = price(17, 12)
     for day in (16, 20):  # Monday, Friday
@@ -229,7 +235,7 @@ def test_deepseek_costs_twice_as_much_in_peak_hours_from_monday_to_friday(model:
 )
 def test_the_newest_models_are_found_as_clients_write_them(name: str, model: str) -> None:
     assert rates(name, "anthropic") == rates(model, "anthropic")
-    assert window_of(name) == window_of(model)
+    assert find_context_window(name) == find_context_window(model)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from threading import Thread
 
 import pytest
 
-from foveate.config.environment import variables_in
+from foveate.config.environment import parse_env
 from foveate.config.overriding import STORE_VARIABLE
-from foveate.gateway.configured import USUAL_VARIABLES
-from foveate.gateway.pages import HEALTH
+from foveate.gateway.configured import DEFAULT_KEY_VARIABLES
+from foveate.gateway.pages import HEALTH_PATH
 from tests.unit.test_docs import COMMANDS
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def test_the_image_is_not_run_by_root_and_keeps_its_data_in_a_volume() -> None:
     home = re.search(r"FOVEATE_HOME=(\S+)", last_stage)
     assert home
     assert f"\nVOLUME {home[1]}\n" in last_stage
-    assert HEALTH in last_stage[last_stage.index("HEALTHCHECK") :]
+    assert HEALTH_PATH in last_stage[last_stage.index("HEALTHCHECK") :]
 
 
 def run_commands() -> list[list[str]]:
@@ -132,9 +132,9 @@ def test_what_they_call_the_command_with_is_understood(line: str) -> None:
 def test_the_example_of_variables_can_be_read_and_names_the_key_of_every_provider() -> None:
     text = (ROOT / ".env.example").read_text(encoding="utf-8")
 
-    assert variables_in(text, ".env.example") == {}  # whoever copies it has changed nothing yet
-    said = variables_in(re.sub(r"^#(?=[A-Z_]+=)", "", text, flags=re.MULTILINE), ".env.example")
-    assert {*USUAL_VARIABLES.values(), "FOVEATE_HOME", STORE_VARIABLE} == said.keys()
+    assert parse_env(text, ".env.example") == {}  # whoever copies it has changed nothing yet
+    said = parse_env(re.sub(r"^#(?=[A-Z_]+=)", "", text, flags=re.MULTILINE), ".env.example")
+    assert {*DEFAULT_KEY_VARIABLES.values(), "FOVEATE_HOME", STORE_VARIABLE} == said.keys()
 
 
 def test_the_steps_in_the_unit_write_the_file_that_it_is_started_with() -> None:

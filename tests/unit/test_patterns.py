@@ -23,13 +23,20 @@ from foveate.sandbox import models as sandbox_models
 from foveate.tokens.rules import openai_models, template
 from tests.support.attacks import Attack, attacks
 from tests.support.growth import superlinear_ratio
-from tests.support.patterns import METHODS, Found, field_uses, hidden, patterns, patterns_in
+from tests.support.patterns import (
+    METHODS,
+    FoundPattern,
+    find_field_methods_used,
+    find_hidden_patterns,
+    find_patterns,
+    patterns_in,
+)
 
 _SIZE = 2**13
 # Few tests, since each process that runs one of them looks for all expressions first, which takes seconds.
 _PACKAGES = {
-    "fold": ["fold"],
-    "others": [found.name for found in pkgutil.iter_modules(foveate.__path__) if found.name != "fold"],
+    "compaction": ["compaction"],
+    "others": [found.name for found in pkgutil.iter_modules(foveate.__path__) if found.name != "compaction"],
 }
 
 # How those are run that the code hands around, which a look at names does not show.
@@ -39,11 +46,11 @@ _RUN_BY = {
     "foveate.cache.wording._BASE64": "match",
     "foveate.cache.wording._BEFORE_IN_BASE64": "match",
     "foveate.config.as_yaml._PATTERNS": "match",
-    "foveate.fold.words._COLOUR": "fullmatch",
-    "foveate.fold.words._DIGEST": "fullmatch",
-    "foveate.fold.words._FLAG": "fullmatch",
-    "foveate.fold.words._KEBAB": "fullmatch",
-    "foveate.fold.words._TICKET": "fullmatch",
+    "foveate.compaction.facts.identifiers._COLOUR": "fullmatch",
+    "foveate.compaction.facts.identifiers._DIGEST": "fullmatch",
+    "foveate.compaction.facts.identifiers._FLAG": "fullmatch",
+    "foveate.compaction.facts.identifiers._KEBAB": "fullmatch",
+    "foveate.compaction.facts.identifiers._TICKET": "fullmatch",
 }
 
 # Those that may take longer, since what they are run on is bounded where they are run: its characters at most.
@@ -53,7 +60,7 @@ _BOUNDED = {
     # Names of models, which are cut.
     "foveate.cache.rules.rules_for": 256,
     "foveate.cost.price_table._family_schedule": 128,
-    "foveate.tokens.rules.template._read": 256,
+    "foveate.tokens.rules.template._parse_entry": 256,
 }
 
 
@@ -64,32 +71,32 @@ def _texts(
 
 
 def _of_windows() -> Iterator[tuple[str, str]]:
-    for family in windows._table().families:
+    for family in windows._load_windows().families:
         yield family.match, "search"
         yield from ((names, "fullmatch") for names in family.windows)
 
 
 def _of_answers() -> Iterator[tuple[str, str]]:
-    for family in answers._families():
+    for family in answers._load_output_limits():
         yield family.match, "search"
         yield from ((names, "fullmatch") for names in family.answers)
 
 
 def _of_caches() -> Iterator[tuple[str, str]]:
-    for provider in cache_rules._table().providers:
-        yield from ((text, "search") for text in (provider.match, provider.spelling))
+    for provider in cache_rules._load_table().providers:
+        yield from ((text, "search") for text in (provider.model_pattern, provider.spelling_pattern))
         for row in provider.rows:
-            yield from ((row.names, "fullmatch"), (row.newer, "search"))
+            yield from ((row.name_pattern, "fullmatch"), (row.newer_pattern, "search"))
 
 
 def _of_prices() -> Iterator[tuple[str, str]]:
-    known = price_facts.facts()
+    known = price_facts.load_price_facts()
     facts = chain(known.models, known.likes, known.costs_as, known.free, known.multiples, known.weekends)
     return ((fact.names, "fullmatch") for fact in facts)
 
 
 def _of_sandbox() -> Iterator[tuple[str, str]]:
-    for provider in sandbox_models._table().values():
+    for provider in sandbox_models._load_table().values():
         yield from ((family, "fullmatch") for family in provider["families"])
         yield from ((row["match"], "match") for row in provider["model"])
 
@@ -97,14 +104,14 @@ def _of_sandbox() -> Iterator[tuple[str, str]]:
 def _by_field(value: object, package: str) -> Iterator[tuple[Any, frozenset[str]]]:
     """Those in a value, as the package runs what it calls so; `[…]` stands for one of several."""
     for path, found in patterns_in(value):
-        yield found, field_uses(path.partition(".")[2].partition("[")[0], package)
+        yield found, find_field_methods_used(path.partition(".")[2].partition("[")[0], package)
 
 
 # Expressions that functions make, from tables or from input, by the function that compiles or runs them.
 _MADE: dict[str, Callable[[], Iterable[tuple[Any, frozenset[str]]]]] = {
-    "foveate.budget.answers.longest_answer_of": lambda: _texts(_of_answers()),
-    "foveate.budget.windows._tokens": lambda: (),  # those of window_of
-    "foveate.budget.windows.window_of": lambda: _texts(_of_windows()),
+    "foveate.budget.answers.find_output_limit": lambda: _texts(_of_answers()),
+    "foveate.budget.windows._matching_tokens": lambda: (),  # those of window_of
+    "foveate.budget.windows.find_context_window": lambda: _texts(_of_windows()),
     "foveate.cache.refusals.refused_parameters": lambda: [
         (re.compile(r"(?<!\w)stream_options(?!\w)"), frozenset(("search",)))
     ],
@@ -113,46 +120,46 @@ _MADE: dict[str, Callable[[], Iterable[tuple[Any, frozenset[str]]]]] = {
     "foveate.cache.rules.rules_for": lambda: _texts(_of_caches()),
     "foveate.cost.price_facts.Fact.holds": lambda: _texts(_of_prices(), re.DOTALL),
     "foveate.cost.price_facts.facts": lambda: [
-        (price_facts.facts().other_kinds, frozenset(("search",))),
-        (price_facts.facts().variants, frozenset(("findall",))),
+        (price_facts.load_price_facts().other_kinds, frozenset(("search",))),
+        (price_facts.load_price_facts().variants, frozenset(("findall",))),
     ],
     "foveate.cost.price_table._family_schedule": lambda: _texts(
-        (family.names, "search") for family in price_facts.facts().families
+        (family.names, "search") for family in price_facts.load_price_facts().families
     ),
     "foveate.cost.price_table.with_cache_prices": lambda: _texts(
-        (fact.names, "search") for fact in price_facts.facts().cache_times
+        (fact.names, "search") for fact in price_facts.load_price_facts().cache_times
     ),
     "foveate.cost.price_update._is_quick": lambda: (),  # those of a file, of which only quick ones are kept
-    "foveate.fold.rules._phrases": lambda: (),  # those of rules
-    "foveate.fold.rules.rules": lambda: _by_field(fold_rules.rules(), "foveate.fold"),
-    "foveate.memory.commonmark._Scan._fence": lambda: [
+    "foveate.compaction.facts.rules._phrases": lambda: (),  # those of rules
+    "foveate.compaction.facts.rules.rules": lambda: _by_field(fold_rules.rules(), "foveate.compaction"),
+    "foveate.memory.parsing.markdown_headings._HeadingScanner._scan_fence": lambda: [
         (re.compile(rf"^ {{0,3}}`{{{length},}}[ \t]*$", re.MULTILINE), frozenset(("search",)))
         for length in (3, 500)
     ],
     "foveate.memory.queries._phrases": lambda: [
         (pattern, METHODS) for pattern in queries._phrases('"a b a" a " a"')
     ],
-    "foveate.memory.words._patterns": lambda: [(pattern, METHODS) for pattern in words._patterns()],
+    "foveate.memory.search.words._patterns": lambda: [(pattern, METHODS) for pattern in words._patterns()],
     "foveate.sandbox.models.model_of": lambda: _texts(_of_sandbox()),
-    "foveate.tokens.rules.openai_models.generation_of": lambda: _texts(
+    "foveate.tokens.rules.openai_models.find_generation": lambda: _texts(
         (text, "match") for text, _ in openai_models._GENERATIONS
     ),
-    "foveate.tokens.rules.template._read": lambda: _by_field(template._entries(), "foveate.tokens"),
+    "foveate.tokens.rules.template._parse_entry": lambda: _by_field(template._load_entries(), "foveate.tokens"),
 }
 
 
 @cache
-def _all() -> tuple[Found, ...]:
+def _all() -> tuple[FoundPattern, ...]:
     found = [
-        each if run_by is None else Found(each.where, each.pattern, frozenset((run_by,)))
-        for each in patterns()
+        each if run_by is None else FoundPattern(each.where, each.pattern, frozenset((run_by,)))
+        for each in find_patterns()
         for run_by in [_RUN_BY.get(each.where.partition("[")[0])]
     ]
-    made = [Found(where, *each) for where, make in _MADE.items() for each in make()]
+    made = [FoundPattern(where, *each) for where, make in _MADE.items() for each in make()]
     return (*found, *made)
 
 
-def _runs(found: Found) -> dict[str, Callable[[Any], object]]:
+def _runs(found: FoundPattern) -> dict[str, Callable[[Any], object]]:
     """The ways to run an expression, by the least number of methods that stand for those that the code uses."""
     pattern = found.pattern
     runs: dict[str, Callable[[Any], object]] = {}
@@ -164,7 +171,7 @@ def _runs(found: Found) -> dict[str, Callable[[Any], object]]:
     return runs
 
 
-def _slow(found: Found) -> Iterator[str]:
+def _slow(found: FoundPattern) -> Iterator[str]:
     for name, run in _runs(found).items():
         for attack in attacks(found.pattern if isinstance(found.pattern, re.Pattern) else None):
             ratio = superlinear_ratio(run, _maker(found.pattern, attack), max_size=_SIZE)
@@ -191,8 +198,8 @@ def test_no_regular_expression_takes_more_than_linear_time(packages: list[str]) 
 @pytest.mark.slow
 def test_every_regular_expression_is_tried() -> None:
     """A function that makes one has to be in the table, with what it makes; so must what is bounded."""
-    assert {found.where for found in hidden()} == _MADE.keys()
-    known = {found.where.partition("[")[0] for found in patterns()}
+    assert {found.where for found in find_hidden_patterns()} == _MADE.keys()
+    known = {found.where.partition("[")[0] for found in find_patterns()}
     assert known | _MADE.keys() >= _RUN_BY.keys() | _BOUNDED.keys()
     assert len(known) > 200
 
@@ -212,6 +219,6 @@ def test_every_regular_expression_is_tried() -> None:
     ],
 )
 def test_an_expression_that_takes_more_is_found_out(text: str, flags: int) -> None:
-    found = Found("", re.compile(text, flags), frozenset(("finditer",)))
+    found = FoundPattern("", re.compile(text, flags), frozenset(("finditer",)))
 
     assert next(_slow(found), "")

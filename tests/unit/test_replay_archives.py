@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from foveate.errors import UnreadableInput
-from foveate.replay.archives import ArchiveLimits, opened_archives, unpack
-from foveate.replay.reading import found, read_session, sessions
+from foveate.replay.archives import ArchiveLimits, unpack, unpack_archives
+from foveate.replay.reading import find_files, group_sessions, read_session
 from tests.support.agent_logs import CODEX, OPENHANDS
 
 Member = tuple[str, bytes]
@@ -58,8 +58,8 @@ def test_recordings_in_an_archive_are_read_and_other_files_are_listed(
     logs = [(f"runs/llm-logs/{number}.json", json.dumps(log).encode()) for number, log in enumerate(OPENHANDS)]
     archive = make(tmp_path / name, [(".codex/sessions/rollout-1.jsonl", LOG), ("README.md", b"x"), *logs])
 
-    with opened_archives(found([archive])) as there:
-        read = [recording for session in sessions(there.files)[0] for recording in read_session(session)]
+    with unpack_archives(find_files([archive])) as there:
+        read = [recording for session in group_sessions(there.files)[0] for recording in read_session(session)]
 
     assert sorted((recording.source, len(recording.calls)) for recording in read) == [
         ("codex", 2),
@@ -77,7 +77,7 @@ def test_a_member_that_leads_out_is_refused(
     unpacked = unpack(make(tmp_path / name, [(bad, LOG), ("good.jsonl", LOG)]), folder)
 
     assert [path.name for path in unpacked.files] == ["good.jsonl"]
-    assert [why for _, why in unpacked.refused] == ["leads out of the archive"]
+    assert [why for _, why in unpacked.rejected] == ["leads out of the archive"]
     assert sorted(path.name for path in tmp_path.rglob("*.jsonl")) == ["good.jsonl"]
     assert not Path("/x.jsonl").exists()
 
@@ -89,8 +89,8 @@ def test_links_are_refused(tmp_path: Path, folder: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as made:
         made.writestr(linked, "/etc/passwd")
 
-    assert unpack(archive, folder).refused == (("link.jsonl", "is a link"),)
-    assert unpack(tmp_path / "a.zip", folder).refused == (("link.jsonl", "is a link"),)
+    assert unpack(archive, folder).rejected == (("link.jsonl", "is a link"),)
+    assert unpack(tmp_path / "a.zip", folder).rejected == (("link.jsonl", "is a link"),)
     assert [path.name for path in folder.iterdir()] == ["good.jsonl"]
 
 
@@ -141,7 +141,7 @@ def test_a_file_in_the_place_of_a_folder_is_refused(
 ) -> None:
     unpacked = unpack(make(tmp_path / name, [("a.json", b"1"), ("a.json/b.json", b"2")]), folder)
 
-    assert [member for member, _ in unpacked.refused] == ["a.json/b.json"]
+    assert [member for member, _ in unpacked.rejected] == ["a.json/b.json"]
 
 
 @every_kind

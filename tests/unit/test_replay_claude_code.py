@@ -6,25 +6,25 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cache_simulator import run
-from foveate.replay.reading import read
-from foveate.replay.recordings import Call, Lacking, Recording
+from foveate.replay.reading import read_recordings
+from foveate.replay.recordings import MissingPart, RecordedCall, Recording
 from foveate.values import CacheUsage
-from tests.unit.replay_lines import SESSION, Line, answer, call, clock, line, result, text, written
+from tests.unit.replay_lines import SESSION, Line, answer, call, clock, line, result, text, write_log
 
 
 def recording(folder: Path, *lines: Line | str) -> Recording:
-    (one,) = read(written(folder, *lines))
+    (one,) = read_recordings(write_log(folder, *lines))
     return one
 
 
-def calls(folder: Path, *lines: Line | str) -> tuple[Call, ...]:
+def calls(folder: Path, *lines: Line | str) -> tuple[RecordedCall, ...]:
     return recording(folder, *lines).calls
 
 
-def sent(asked: Call) -> list[tuple[str, list[Any]]]:
+def sent(asked: RecordedCall) -> list[tuple[str, list[Any]]]:
     """The messages of a request: who speaks, and of each block its text or the call that it belongs to."""
     found = []
-    for said in asked.last.history():
+    for said in asked.last_message.history():
         blocks = json.loads(said.raw)["content"]
         names = [block.get("text") or block.get("tool_use_id") or block.get("id") for block in blocks]
         found.append((said.role, names))
@@ -34,10 +34,10 @@ def sent(asked: Call) -> list[tuple[str, list[Any]]]:
 def test_a_request_is_billed_by_the_last_line_of_its_answer(tmp_path: Path) -> None:
     first, second = calls(tmp_path, *SESSION)
 
-    assert first.billed is not None
-    assert second.billed is not None
-    assert first.billed.cache == CacheUsage(uncached=4, written_5m=5_000)
-    assert second.billed.cache == CacheUsage(uncached=4, read=5_000, written_5m=200)
+    assert first.usage is not None
+    assert second.usage is not None
+    assert first.usage.cache == CacheUsage(uncached=4, written_5m=5_000)
+    assert second.usage.cache == CacheUsage(uncached=4, read=5_000, written_5m=200)
     assert (first.id, second.id, first.model) == ("r1", "r2", "claude-sonnet-4-5")
 
 
@@ -46,21 +46,25 @@ def test_a_request_holds_what_stands_before_its_answer(tmp_path: Path) -> None:
 
     assert sent(first) == [("user", ["list the files"])]
     assert [role for role, _ in sent(second)] == ["user", "assistant", "user"]
-    assert (second.at - first.at, second.answers_at - second.at) == (7, 2)
-    assert [block["type"] for block in json.loads(first.answer)["content"]] == ["text", "tool_use", "tool_use"]
+    assert (second.at - first.at, second.response_at - second.at) == (7, 2)
+    assert [block["type"] for block in json.loads(first.response)["content"]] == [
+        "text",
+        "tool_use",
+        "tool_use",
+    ]
 
 
 def test_two_requests_share_what_their_histories_share(tmp_path: Path) -> None:
     first, second = calls(tmp_path, *SESSION)
 
-    assert second.last.history()[0] is first.last
+    assert second.last_message.history()[0] is first.last_message
 
 
 def test_results_stand_in_the_order_of_their_calls_also_from_a_side_branch(tmp_path: Path) -> None:
     *_, second = calls(tmp_path, *SESSION)
 
     assert sent(second)[-1] == ("user", ["one", "two"])
-    assert second.last.latest == 1
+    assert second.last_message.last_logged_block == 1
 
 
 def test_calls_on_a_side_branch_are_of_the_answer_all_the_same(tmp_path: Path) -> None:
@@ -119,8 +123,8 @@ def test_lines_of_one_request_that_tell_its_input_only_in_the_end_are_one_call(t
     )
     (only,) = calls(tmp_path, *lines)
 
-    assert only.billed is not None
-    assert only.billed.cache.written_5m == 300
+    assert only.usage is not None
+    assert only.usage.cache.written_5m == 300
 
 
 def test_what_a_user_says_twice_is_sent_twice(tmp_path: Path) -> None:
@@ -234,7 +238,7 @@ def test_a_rewound_session_forks_where_it_was_rewound_to(tmp_path: Path) -> None
     *_, wrong, right = calls(tmp_path, *lines)
 
     assert sent(right)[-1] == ("user", ["right way"])
-    assert wrong.last.before is right.last.before
+    assert wrong.last_message.previous is right.last_message.previous
 
 
 def test_a_sub_agent_in_the_log_is_a_conversation_of_its_session(tmp_path: Path) -> None:
@@ -267,7 +271,7 @@ def test_a_broken_line_is_skipped_and_told_by_its_number(tmp_path: Path) -> None
     found = recording(tmp_path, *lines)
 
     assert len(found.calls) == 2
-    assert [(one.line, one.why) for one in found.broken] == [
+    assert [(one.line, one.reason) for one in found.unreadable] == [
         (8, "is cut off"),
         (9, "is JSON, but no object"),
         (11, "has NUL bytes in it, as a crash leaves them"),
@@ -278,7 +282,7 @@ def test_a_cut_emoji_is_no_broken_line(tmp_path: Path) -> None:
     cut = json.dumps(line("user", "u0", None, 0, text("see "))).replace("see ", "see \\ud83d")
     found = recording(tmp_path, cut, answer("a0", "u0", 1, "r0", 0, 9, text("ok")))
 
-    assert found.broken == ()
+    assert found.unreadable == ()
     assert sent(found.calls[0]) == [("user", ["see �"])]
 
 
@@ -298,7 +302,7 @@ def test_thinking_in_one_answer_of_a_turn_is_thinking_in_all_of_it(tmp_path: Pat
         answer("a9", "u9", 21, "r9", 5_200, 10, text("sure")),
     )
 
-    assert [one.thinks for one in calls(tmp_path, *lines)] == [True, True, False]
+    assert [one.has_thinking for one in calls(tmp_path, *lines)] == [True, True, False]
 
 
 def test_an_output_that_is_too_small_for_its_answer_is_not_believed(tmp_path: Path) -> None:
@@ -334,27 +338,27 @@ def test_writes_for_an_hour_are_told_from_those_for_five_minutes(tmp_path: Path)
     )
     (one,) = calls(tmp_path, *lines)
 
-    assert one.billed is not None
-    assert one.billed.cache == CacheUsage(uncached=4, written_5m=100, written_1h=800)
+    assert one.usage is not None
+    assert one.usage.cache == CacheUsage(uncached=4, written_5m=100, written_1h=800)
 
 
 def test_what_the_log_does_not_hold_is_said(tmp_path: Path) -> None:
     bare = [{key: value for key, value in one.items() if key != "timestamp"} for one in SESSION]
 
-    assert recording(tmp_path, *SESSION).lacks == {Lacking.SYSTEM, Lacking.TOOLS}
-    assert recording(tmp_path, *bare).lacks == {Lacking.SYSTEM, Lacking.TOOLS, Lacking.TIME}
+    assert recording(tmp_path, *SESSION).missing == {MissingPart.SYSTEM, MissingPart.TOOLS}
+    assert recording(tmp_path, *bare).missing == {MissingPart.SYSTEM, MissingPart.TOOLS, MissingPart.TIME}
 
 
 def test_what_an_old_version_said_of_its_cost_is_kept(tmp_path: Path) -> None:
     lines = [one | {"costUSD": 0.25} if one["type"] == "assistant" else one for one in SESSION]
 
-    assert recording(tmp_path, *lines).said_dollars == Decimal("0.5")
+    assert recording(tmp_path, *lines).reported_dollars == Decimal("0.5")
 
 
 def test_a_log_of_two_sessions_is_two_recordings(tmp_path: Path) -> None:
     later = answer("a5", "u5", 22, "r3", 5_200, 7, text("back"), sessionId="t")
     lines = (*SESSION, line("user", "u5", "a4", 20, text("resumed"), sessionId="t"), later)
-    found = list(read(written(tmp_path, *lines)))
+    found = list(read_recordings(write_log(tmp_path, *lines)))
 
     assert [(one.name, len(one.calls)) for one in found] == [("s", 2), ("t", 1)]
     assert len(sent(found[1].calls[0])) == 5
@@ -382,7 +386,7 @@ def test_what_the_agent_prints_as_it_goes_on_is_read_too(tmp_path: Path) -> None
 
 
 def test_the_simulator_is_held_against_any_log_of_that_form(tmp_path: Path) -> None:
-    written(tmp_path, *SESSION)
+    write_log(tmp_path, *SESSION)
     figures = run(tmp_path).figures
 
     assert (figures["requests"], figures["scored"], figures["within_2pct"]) == (2, 1, 1.0)

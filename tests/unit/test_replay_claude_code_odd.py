@@ -4,13 +4,13 @@ import json
 from decimal import Decimal
 from pathlib import Path
 
-from foveate.replay.reading import read
-from foveate.replay.recordings import Call, Lacking
-from tests.unit.replay_lines import SESSION, Line, answer, call, line, result, text, written
+from foveate.replay.reading import read_recordings
+from foveate.replay.recordings import MissingPart, RecordedCall
+from tests.unit.replay_lines import SESSION, Line, answer, call, line, result, text, write_log
 
 
-def calls(folder: Path, *lines: Line) -> tuple[Call, ...]:
-    (one,) = read(written(folder, *lines))
+def calls(folder: Path, *lines: Line) -> tuple[RecordedCall, ...]:
+    (one,) = read_recordings(write_log(folder, *lines))
     return one.calls
 
 
@@ -23,8 +23,8 @@ def test_what_the_agent_says_for_the_model_is_sent_but_was_never_asked_for(tmp_p
     *_, last = calls(tmp_path, *SESSION, own, *later)
 
     assert last.id == "r9"
-    assert last.last.before is not None
-    assert json.loads(last.last.before.raw)["content"][-1] == text("No response.")
+    assert last.last_message.previous is not None
+    assert json.loads(last.last_message.previous.raw)["content"][-1] == text("No response.")
 
 
 def test_an_answer_for_which_nothing_was_counted_is_no_call(tmp_path: Path) -> None:
@@ -36,18 +36,18 @@ def test_an_answer_for_which_nothing_was_counted_is_no_call(tmp_path: Path) -> N
 
 def test_a_host_that_counts_only_what_it_writes_has_sent_no_bill(tmp_path: Path) -> None:
     half = {"usage": {"input_tokens": 0, "output_tokens": 9}}
-    path = written(tmp_path, SESSION[0], answer("a1", "u1", 3, "r1", 0, 0, text("hi"), message=half))
-    (found,) = read(path)
+    path = write_log(tmp_path, SESSION[0], answer("a1", "u1", 3, "r1", 0, 0, text("hi"), message=half))
+    (found,) = read_recordings(path)
 
-    assert [one.billed for one in found.calls] == [None]
-    assert Lacking.BILL in found.lacks
+    assert [one.usage for one in found.calls] == [None]
+    assert MissingPart.USAGE in found.missing
 
 
 def test_an_answer_whose_question_is_not_in_the_log_is_a_call_all_the_same(tmp_path: Path) -> None:
     (only,) = calls(tmp_path, answer("a1", None, 3, "r1", 0, 900, text("warm")))
 
-    assert json.loads(only.last.raw) == {"role": "user", "content": ""}
-    assert only.at == only.answers_at
+    assert json.loads(only.last_message.raw) == {"role": "user", "content": ""}
+    assert only.at == only.response_at
 
 
 def test_lines_of_one_answer_without_any_id_are_one_call(tmp_path: Path) -> None:
@@ -64,16 +64,16 @@ def test_lines_of_one_answer_without_any_id_are_one_call(tmp_path: Path) -> None
     ]
     found = calls(tmp_path, *lines)
 
-    assert [one.billed.cache.read for one in found if one.billed] == [0, 5_000, 5_300]
-    assert [one.billed.output_tokens for one in found if one.billed] == [40, 9, 9]
+    assert [one.usage.cache.read for one in found if one.usage] == [0, 5_000, 5_300]
+    assert [one.usage.output_tokens for one in found if one.usage] == [40, 9, 9]
 
 
 def test_the_sum_that_the_agent_prints_in_the_end_is_what_it_says(tmp_path: Path) -> None:
     """A total grows from question to question, and begins anew in another process."""
     ends = [{"type": "result", "sessionId": "s", "total_cost_usd": total} for total in (0.1, 0.25, 0.05, 0.3)]
-    (one,) = read(written(tmp_path, *SESSION, *ends))
+    (one,) = read_recordings(write_log(tmp_path, *SESSION, *ends))
 
-    assert one.said_dollars == Decimal("0.55")
+    assert one.reported_dollars == Decimal("0.55")
     assert len(one.calls) == 2
 
 
@@ -88,4 +88,4 @@ def test_what_a_command_printed_is_sent_as_the_users(tmp_path: Path) -> None:
     }
     (only,) = calls(tmp_path, printed, answer("a1", "c", 3, "r1", 0, 900, text("fine")))
 
-    assert b"local-command-stdout" in only.last.raw
+    assert b"local-command-stdout" in only.last_message.raw

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from foveate.replay.reading import peek, read
-from foveate.replay.recordings import Recording, Source
+from foveate.replay.reading import peek_file, read_recordings
+from foveate.replay.recordings import Recording, RecordingSource
 from foveate.values import CacheUsage
 from tests.unit.replay_lines import SESSION
 
@@ -27,7 +27,7 @@ WAYS: dict[str, Callable[[], bytes]] = {
 
 
 def bills(one: Recording) -> list[tuple[CacheUsage, int]]:
-    return [(call.billed.cache, call.billed.output_tokens) for call in one.calls if call.billed is not None]
+    return [(call.usage.cache, call.usage.output_tokens) for call in one.calls if call.usage is not None]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -35,14 +35,14 @@ def test_a_log_is_read_alike_however_it_is_written_down(tmp_path: Path, way: str
     plain, other = tmp_path / "plain.jsonl", tmp_path / "other.jsonl"
     plain.write_text(PLAIN)
     other.write_bytes(WAYS[way]())
-    (expected,), (one,) = read(plain), read(other)
+    (expected,), (one,) = read_recordings(plain), read_recordings(other)
 
     assert bills(expected)
     assert bills(one) == bills(expected)
-    assert [len(call.last.history()) for call in one.calls] == [
-        len(call.last.history()) for call in expected.calls
+    assert [len(call.last_message.history()) for call in one.calls] == [
+        len(call.last_message.history()) for call in expected.calls
     ]
-    assert not one.broken
+    assert not one.unreadable
 
 
 def test_a_log_that_jq_printed_and_that_was_cut_is_told_by_the_line_where_its_last_document_begins(
@@ -50,17 +50,17 @@ def test_a_log_that_jq_printed_and_that_was_cut_is_told_by_the_line_where_its_la
 ) -> None:
     path = tmp_path / "cut.jsonl"
     path.write_text(PRETTY[: PRETTY.rindex("\n}") - 5])
-    (one,) = read(path)
+    (one,) = read_recordings(path)
 
-    assert peek(path).source is Source.CLAUDE_CODE
+    assert peek_file(path).source is RecordingSource.CLAUDE_CODE
     last = PRETTY[: PRETTY.rindex("\n{\n")].count("\n") + 2
-    assert [(broken.line, broken.why) for broken in one.broken] == [(last, "is cut off")]
+    assert [(broken.line, broken.reason) for broken in one.unreadable] == [(last, "is cut off")]
 
 
 def test_a_list_that_is_cut_is_told(tmp_path: Path) -> None:
     path = tmp_path / "cut.json"
     path.write_text(json.dumps(LINES)[:-20])
-    (one,) = read(path, source=Source.CLAUDE_CODE)
+    (one,) = read_recordings(path, source=RecordingSource.CLAUDE_CODE)
 
     assert not one.calls
-    assert [broken.line for broken in one.broken] == [1]
+    assert [broken.line for broken in one.unreadable] == [1]

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.cache.prompts import Piece, digest
-from foveate.fold.boundary import History, boundary
-from foveate.fold.cuts import FoldOptions, limit_of, most_summary_tokens
-from foveate.replay.folds import Folded, Reading, folded
-from foveate.replay.recordings import Said
-from foveate.replay.stretches import Stretch, chained
+from foveate.cache.prompts import PromptPiece, compute_digest
+from foveate.fold.boundary import TurnStructure, find_boundary
+from foveate.fold.cuts import CompactionOptions, compute_summary_limit, max_summary_tokens
+from foveate.replay.folds import MessageReader, SimulatedCompaction, simulate_compaction
+from foveate.replay.recordings import RecordedMessage
+from foveate.replay.stretches import HistoryNode, append_node
 from foveate.values import Area, Format
 from tests.support.examples import limit_examples
 
-OPTIONS = FoldOptions()
+OPTIONS = CompactionOptions()
 TRIGGER_TOKENS = 3_000
 STEP_MESSAGES = 9
 # What is said next: a question, what the developer says, a word of the model, calls with results, a late one.
@@ -33,18 +33,20 @@ def result(number: int) -> dict[str, object]:
     return {"type": "tool_result", "tool_use_id": f"t{number}", "content": "found"}
 
 
-def history(kinds: list[tuple[str, int]]) -> list[Stretch]:
+def history(kinds: list[tuple[str, int]]) -> list[HistoryNode]:
     """Each message of a history in its place."""
-    found: list[Stretch] = []
+    found: list[HistoryNode] = []
     late: list[int] = []
 
     def say(role: str, content: list[dict[str, object]], tokens: int) -> None:
         before = found[-1] if found else None
         raw = json.dumps({"role": role, "content": content}).encode()
         depth = len(found)
-        said = Said(before=before.said if before else None, role=role, raw=raw, depth=depth)
-        piece = Piece(digest=digest(b"%d" % depth), tokens=tokens, kind="text", area=Area.MESSAGES)
-        found.append(chained(before, (piece,), said=said, role=role))
+        said = RecordedMessage(previous=before.message if before else None, role=role, raw=raw, depth=depth)
+        piece = PromptPiece(
+            digest=compute_digest(b"%d" % depth), tokens=tokens, kind="text", area=Area.MESSAGES
+        )
+        found.append(append_node(before, (piece,), message=said, role=role))
 
     for number, (kind, tokens) in enumerate(kinds):
         if kind == "q":
@@ -65,27 +67,29 @@ def history(kinds: list[tuple[str, int]]) -> list[Stretch]:
     return found
 
 
-def places(way: list[Stretch], reading: Reading, earlier: Folded | None) -> tuple[int, int] | None:
+def places(
+    way: list[HistoryNode], reading: MessageReader, earlier: SimulatedCompaction | None
+) -> tuple[int, int] | None:
     """Where a history is cut that is looked at whole, and how long its summary may be."""
-    messages = [reading.message(stretch) for stretch in way]
+    messages = [reading.read(stretch) for stretch in way]
     tokens = [stretch.tokens for stretch in way]
-    beyond = earlier.cut.depth + 1 if earlier is not None else 0
-    place = boundary(
+    beyond = earlier.last_compacted.depth + 1 if earlier is not None else 0
+    place = find_boundary(
         messages,
         tokens,
         tail_keep_tokens=OPTIONS.tail_keep_tokens,
-        trigger_tokens=TRIGGER_TOKENS,
-        beyond=beyond,
+        threshold_tokens=TRIGGER_TOKENS,
+        compacted_messages=beyond,
     )
     if not place:
         return None
-    whole = History(messages)
-    limit = limit_of(
-        sum(tokens[at] for at in whole.folded(place)),
-        sum(tokens[at] for at in whole.folded(place, beyond=beyond))
+    whole = TurnStructure(messages)
+    limit = compute_summary_limit(
+        sum(tokens[at] for at in whole.replaced_messages(place)),
+        sum(tokens[at] for at in whole.replaced_messages(place, compacted_messages=beyond))
         + (earlier.summary_tokens if earlier is not None else 0),
-        most_tokens=most_summary_tokens(TRIGGER_TOKENS),
-        was_folded=earlier is not None,
+        max_tokens=max_summary_tokens(TRIGGER_TOKENS),
+        was_compacted=earlier is not None,
     )
     return place, limit
 
@@ -96,28 +100,34 @@ def places(way: list[Stretch], reading: Reading, earlier: Folded | None) -> tupl
 def test_a_fold_behind_another_is_always_the_one_that_the_whole_history_gives(
     kinds: list[tuple[str, int]],
 ) -> None:
-    reading = Reading(Format.ANTHROPIC)
+    reading = MessageReader(Format.ANTHROPIC)
     found = history(kinds)
-    earlier: Folded | None = None
+    earlier: SimulatedCompaction | None = None
     for last in found[::STEP_MESSAGES]:
-        way = last.way()
+        way = last.path()
         whole = places(way, reading, earlier)
 
-        made = folded(
+        made = simulate_compaction(
             last,
             reading,
             trigger_tokens=TRIGGER_TOKENS,
             options=OPTIONS,
             earlier=earlier,
-            leaves_out_thoughts=False,
+            drops_thinking=False,
         )
 
-        assert whole == ((made.cut.depth + 1, made.summary_tokens) if made is not None else None)
+        assert whole == ((made.last_compacted.depth + 1, made.summary_tokens) if made is not None else None)
         if made is None:
             continue
-        replaced = set(History([reading.message(one) for one in way]).folded(made.cut.depth + 1))
-        kept = [one.said for at, one in enumerate(way[: made.cut.depth + 1]) if at not in replaced]
-        stands = [one.said for one in made.base.way() if one.said is not None]
+        replaced = set(
+            TurnStructure([reading.read(one) for one in way]).replaced_messages(made.last_compacted.depth + 1)
+        )
+        kept = [
+            one.message for at, one in enumerate(way[: made.last_compacted.depth + 1]) if at not in replaced
+        ]
+        stands = [one.message for one in made.replacement.path() if one.message is not None]
         assert sorted(map(id, stands)) == sorted(map(id, kept))
-        assert list(accumulate(one.tokens for one in made.base.way()))[-1] == made.base.end
+        assert (
+            list(accumulate(one.tokens for one in made.replacement.path()))[-1] == made.replacement.end_tokens
+        )
         earlier = made

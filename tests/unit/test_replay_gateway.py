@@ -7,15 +7,15 @@ import pytest
 
 from foveate.cost.price_book import PriceBook
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import FoldOptions
-from foveate.replay.conclusions import conclusion_of
+from foveate.fold.cuts import CompactionOptions
+from foveate.replay.conclusions import draw_conclusion
 from foveate.replay.outcomes import Outcome
 from foveate.replay.policies import Policy
-from foveate.replay.recordings import Recording, Source
-from foveate.replay.replaying import ReplayOptions, replay
-from tests.sessions_to_replay import Turn, recorded
+from foveate.replay.recordings import Recording, RecordingSource
+from foveate.replay.replaying import ReplayOptions, replay_recording
+from tests.sessions_to_replay import PlannedTurn, make_recording
 
-PAUSES = [Turn(gap_seconds=400.0 if number % 5 == 4 else 20.0) for number in range(20)]
+PAUSES = [PlannedTurn(gap_seconds=400.0 if number % 5 == 4 else 20.0) for number in range(20)]
 
 
 REPLACING = AgentOptions(replace_breakpoints=True)
@@ -25,7 +25,7 @@ def outcomes(
     recording: Recording, gateway: AgentOptions | None = None, window: int | None = None
 ) -> dict[Policy, Outcome]:
     options = ReplayOptions(window_tokens=window, gateway=gateway or AgentOptions())
-    return replay(recording, PriceBook(), options).outcomes
+    return replay_recording(recording, PriceBook(), options).outcomes
 
 
 def sums(outcome: Outcome) -> Outcome:
@@ -35,7 +35,7 @@ def sums(outcome: Outcome) -> Outcome:
 
 def without_breakpoints() -> Recording:
     """A session of an unknown client, which shows neither breakpoints nor usage."""
-    return replace(recorded(PAUSES, has_bills=False), source=Source.MESSAGES)
+    return replace(make_recording(PAUSES, has_usage=False), source=RecordingSource.MESSAGES)
 
 
 def test_a_client_without_breakpoints_gets_those_of_foveate() -> None:
@@ -48,7 +48,7 @@ def test_a_client_without_breakpoints_gets_those_of_foveate() -> None:
 
 def test_the_breakpoints_of_a_client_stay() -> None:
     """What Foveate would do alone is not what the gateway does."""
-    found = outcomes(recorded(PAUSES))
+    found = outcomes(make_recording(PAUSES))
     gateway, recorded_cost = found[Policy.GATEWAY].dollars, found[Policy.RECORDED].dollars
 
     assert gateway is not None
@@ -58,12 +58,14 @@ def test_the_breakpoints_of_a_client_stay() -> None:
 
 
 def test_a_gateway_that_replaces_them_does_what_foveate_does_alone() -> None:
-    found = outcomes(recorded(PAUSES), REPLACING)
+    found = outcomes(make_recording(PAUSES), REPLACING)
 
     assert sums(found[Policy.GATEWAY]) == sums(found[Policy.ADAPTIVE])
 
 
-@pytest.mark.parametrize("recording", [recorded(PAUSES), without_breakpoints()], ids=["marked", "unmarked"])
+@pytest.mark.parametrize(
+    "recording", [make_recording(PAUSES), without_breakpoints()], ids=["marked", "unmarked"]
+)
 def test_without_prompt_caching_the_gateway_does_what_the_client_did(recording: Recording) -> None:
     found = outcomes(recording, AgentOptions(prompt_cache=False))
 
@@ -71,15 +73,15 @@ def test_without_prompt_caching_the_gateway_does_what_the_client_did(recording: 
 
 
 def test_compaction_follows_the_configuration() -> None:
-    early = FoldOptions(compact_at_pct=0.5, tail_keep_tokens=2_000, min_turns_between=1)
-    recording = recorded([Turn()] * 40)
-    off = outcomes(recording, AgentOptions(fold=early), window=40_000)
-    on = outcomes(recording, AgentOptions(fold=early, compaction=True), window=40_000)
+    early = CompactionOptions(compact_at_pct=0.5, tail_keep_tokens=2_000, min_turns_between=1)
+    recording = make_recording([PlannedTurn()] * 40)
+    off = outcomes(recording, AgentOptions(compaction_options=early), window=40_000)
+    on = outcomes(recording, AgentOptions(compaction_options=early, compaction=True), window=40_000)
 
     assert off[Policy.GATEWAY].folds == 0
     assert on[Policy.GATEWAY].folds > 0
     assert sums(on[Policy.GATEWAY]) == sums(on[Policy.GATEWAY_COMPACTION])
-    assert on[Policy.GATEWAY].folds != on[Policy.FOLD].folds  # which has the defaults
+    assert on[Policy.GATEWAY].folds != on[Policy.ADAPTIVE_COMPACTION].folds  # which has the defaults
 
 
 def priced(**dollars: str) -> dict[Policy, Outcome]:
@@ -88,9 +90,9 @@ def priced(**dollars: str) -> dict[Policy, Outcome]:
 
 
 def test_a_setting_is_suggested_only_if_it_saves_more_than_the_configuration() -> None:
-    little = conclusion_of(priced(recorded="40", gateway="38", gateway_compaction="37.9"), AgentOptions())
-    much = conclusion_of(priced(recorded="40", gateway="38", gateway_compaction="30"), AgentOptions())
-    is_on = conclusion_of(
+    little = draw_conclusion(priced(recorded="40", gateway="38", gateway_compaction="37.9"), AgentOptions())
+    much = draw_conclusion(priced(recorded="40", gateway="38", gateway_compaction="30"), AgentOptions())
+    is_on = draw_conclusion(
         priced(recorded="40", gateway="30", gateway_compaction="30"), AgentOptions(compaction=True)
     )
 
@@ -107,8 +109,8 @@ def test_a_setting_is_suggested_only_if_it_saves_more_than_the_configuration() -
 def test_replacing_breakpoints_is_suggested_where_they_are_kept() -> None:
     costs = priced(recorded="40", gateway="40", gateway_compaction="39", adaptive="35", fold="35")
 
-    keeping = conclusion_of(costs, AgentOptions())
-    replacing = conclusion_of(costs, REPLACING)
+    keeping = draw_conclusion(costs, AgentOptions())
+    replacing = draw_conclusion(costs, REPLACING)
 
     assert keeping is not None
     assert keeping.suggestion is not None
@@ -122,5 +124,5 @@ def test_replacing_breakpoints_is_suggested_where_they_are_kept() -> None:
 def test_there_is_no_conclusion_without_a_price_or_without_the_gateway() -> None:
     unknown = {policy: Outcome(policy=policy, dollars=None) for policy in Policy}
 
-    assert conclusion_of(unknown, AgentOptions()) is None
-    assert conclusion_of(priced(recorded="4", fold="3"), AgentOptions()) is None
+    assert draw_conclusion(unknown, AgentOptions()) is None
+    assert draw_conclusion(priced(recorded="4", fold="3"), AgentOptions()) is None

@@ -6,21 +6,21 @@ from typing import Any
 
 from foveate.cost.price_book import PriceBook
 from foveate.replay.policies import Policy
-from foveate.replay.reading import read
-from foveate.replay.recordings import Lacking, Recording
-from foveate.replay.replaying import ReplayOptions, replay
+from foveate.replay.reading import read_recordings
+from foveate.replay.recordings import MissingPart, Recording
+from foveate.replay.replaying import ReplayOptions, replay_recording
 from foveate.values import CacheUsage
 from tests.support.agent_logs import GEMINI_CLI, GEMINI_META, Record, gemini_answer, gemini_user
-from tests.unit.replay_lines import written
+from tests.unit.replay_lines import write_log
 
 
 def recording(folder: Path, *lines: Record) -> Recording:
-    (only,) = read(written(folder, *lines))
+    (only,) = read_recordings(write_log(folder, *lines))
     return only
 
 
 def histories(only: Recording) -> list[list[tuple[str, str]]]:
-    return [[_told(json.loads(said.raw)) for said in call.last.history()] for call in only.calls]
+    return [[_told(json.loads(said.raw)) for said in call.last_message.history()] for call in only.calls]
 
 
 def _told(content: Any) -> tuple[str, str]:
@@ -38,19 +38,19 @@ def test_a_recording_of_lines_is_read(tmp_path: Path) -> None:
     only = recording(tmp_path, *GEMINI_CLI)
 
     assert only.name == "gemini-1"
-    assert only.lacks == {Lacking.SYSTEM, Lacking.TOOLS}
+    assert only.missing == {MissingPart.SYSTEM, MissingPart.TOOLS}
     assert histories(only) == HISTORIES
-    assert [(call.billed.cache, call.billed.output_tokens) for call in only.calls if call.billed] == [
+    assert [(call.usage.cache, call.usage.output_tokens) for call in only.calls if call.usage] == [
         (CacheUsage(uncached=12_000), 120),
         (CacheUsage(uncached=200, read=11_900), 10),
     ]
-    assert only.calls[1].at - only.calls[0].answers_at == 2  # when the tool was done
+    assert only.calls[1].at - only.calls[0].response_at == 2  # when the tool was done
 
 
 def test_a_recording_that_is_one_document_is_read(tmp_path: Path) -> None:
     path = tmp_path / "session-1.json"
     path.write_text(json.dumps({**GEMINI_META, "messages": GEMINI_CLI[1:]}, indent=2))
-    (only,) = read(path)
+    (only,) = read_recordings(path)
 
     assert histories(only) == HISTORIES
 
@@ -96,7 +96,7 @@ def test_the_simulation_comes_near_what_was_charged_also_if_the_prompt_became_sh
         gemini_user(2, "this one"),
         gemini_answer(2, "It is empty.", (11_998, 11_868, 12, 105)),
     )
-    check = replay(only, PriceBook(), ReplayOptions(policies=(Policy.RECORDED,))).check
+    check = replay_recording(only, PriceBook(), ReplayOptions(policies=(Policy.RECORDED,))).check
 
     assert check.off is not None
     assert abs(check.off) < 0.03

@@ -7,32 +7,38 @@ from decimal import Decimal
 import pytest
 
 from foveate.cli.replay_json import report_object
-from foveate.cli.replay_lines import ReplayWriting
-from foveate.cli.screen import Look
+from foveate.cli.replay_lines import ReplayFormatter
+from foveate.cli.screen import Display
 from foveate.cost.price_book import PriceBook
-from foveate.replay.conclusions import saving_of
-from foveate.replay.outcomes import Outcome, Placeholders, Replayed
+from foveate.replay.conclusions import compare_to_recorded
+from foveate.replay.outcomes import Outcome, Placeholders, ReplayedSession
 from foveate.replay.policies import Policy
-from foveate.replay.processes import Done
-from foveate.replay.reading import Session
-from foveate.replay.recordings import Lacking
-from foveate.replay.replaying import ReplayOptions, replay
-from foveate.replay.reports import Report, report_of
-from tests.sessions_to_replay import Turn, recorded
+from foveate.replay.processes import SessionResult
+from foveate.replay.reading import SessionFiles
+from foveate.replay.recordings import MissingPart
+from foveate.replay.replaying import ReplayOptions, replay_recording
+from foveate.replay.reports import ReplayReport, build_report
+from tests.sessions_to_replay import PlannedTurn, make_recording
 
 BOOK = PriceBook()
 
 
-def replayed(name: str = "talk", calls: int = 6) -> Replayed:
-    return replay(recorded([Turn() for _ in range(calls)], name=name), BOOK, ReplayOptions())
+def replayed(name: str = "talk", calls: int = 6) -> ReplayedSession:
+    return replay_recording(
+        make_recording([PlannedTurn() for _ in range(calls)], name=name), BOOK, ReplayOptions()
+    )
 
 
-def reported(*sessions: Replayed) -> Report:
-    return Report(policies=tuple(Policy), sessions=sessions, unpriced={}, unread=(), broken=(), repeated=0)
+def reported(*sessions: ReplayedSession) -> ReplayReport:
+    return ReplayReport(
+        policies=tuple(Policy), sessions=sessions, unpriced={}, unread=(), unreadable=(), repeated=0
+    )
 
 
-def lines(report: Report, columns: int = 100, encoding: str = "utf-8", *, each: bool = False) -> list[str]:
-    return list(ReplayWriting(Look(columns=columns, encoding=encoding)).lines(report, each=each))
+def lines(
+    report: ReplayReport, columns: int = 100, encoding: str = "utf-8", *, each: bool = False
+) -> list[str]:
+    return list(ReplayFormatter(Display(columns=columns, encoding=encoding)).lines(report, each=each))
 
 
 @pytest.mark.parametrize("columns", [60, 72, 80, 100, 140])
@@ -61,7 +67,7 @@ def test_what_would_be_obeyed_by_a_terminal_is_escaped() -> None:
 
 def test_a_policy_that_costs_more_saves_less_than_nothing() -> None:
     found = replayed().outcomes
-    saved = saving_of(found[Policy.NONE], found[Policy.RECORDED])
+    saved = compare_to_recorded(found[Policy.NONE], found[Policy.RECORDED])
 
     assert saved is not None
     assert saved.dollars < 0
@@ -70,7 +76,9 @@ def test_a_policy_that_costs_more_saves_less_than_nothing() -> None:
 
 
 def test_nothing_is_saved_where_nobody_knows_the_price() -> None:
-    assert saving_of(Outcome(policy=Policy.NONE, dollars=None), Outcome(policy=Policy.RECORDED)) is None
+    assert (
+        compare_to_recorded(Outcome(policy=Policy.NONE, dollars=None), Outcome(policy=Policy.RECORDED)) is None
+    )
     assert "unknown" in "\n".join(
         lines(reported(replace(replayed(), outcomes={p: Outcome(policy=p, dollars=None) for p in Policy})))
     )
@@ -79,7 +87,7 @@ def test_nothing_is_saved_where_nobody_knows_the_price() -> None:
 def test_what_has_to_be_known_is_said_below() -> None:
     session = replace(
         replayed(),
-        lacks=frozenset((Lacking.SYSTEM, Lacking.TOOLS, Lacking.TIME, Lacking.BILL)),
+        missing=frozenset((MissingPart.SYSTEM, MissingPart.TOOLS, MissingPart.TIME, MissingPart.USAGE)),
         placeholders=Placeholders(calls=3, tokens=1_234, dollars=Decimal("0.02")),
     )
     report = replace(reported(session), repeated=7, model="claude-opus-4-8")
@@ -116,10 +124,10 @@ def test_a_session_of_one_call_without_a_token_does_not_divide_by_nothing() -> N
 
 def test_models_of_unknown_price_are_not_taken_for_the_one_that_was_asked_for() -> None:
     one = replace(replayed(), unpriced={"nobody-knows": 2})
-    done = Done(session=Session(files=(), source=None), replayed=(one,))
+    done = SessionResult(session=SessionFiles(files=(), source=None), replayed=(one,))
 
-    assert report_of([done], tuple(Policy)).model is None
-    assert report_of([done], tuple(Policy), model="gpt-4o").model == "gpt-4o"
+    assert build_report([done], tuple(Policy)).model is None
+    assert build_report([done], tuple(Policy), model="gpt-4o").model == "gpt-4o"
 
 
 def test_every_policy_is_explained_in_a_line() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from foveate.replay.reading import read
-from foveate.replay.recordings import Lacking, Recording, Source
+from foveate.replay.reading import read_recordings
+from foveate.replay.recordings import MissingPart, Recording, RecordingSource
 from foveate.values import Format
 
 CALLED = {"id": "c1", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
@@ -33,32 +33,32 @@ GEMINI: list[dict[str, Any]] = [
 def recordings(folder: Path, *documents: Any, indent: int | None = None) -> list[Recording]:
     path = folder / "talk.json"
     path.write_text("\n".join(json.dumps(one, indent=indent) for one in documents))
-    return list(read(path))
+    return list(read_recordings(path))
 
 
 @pytest.mark.parametrize(
-    ("messages", "spoken", "depths"),
+    ("messages", "api_format", "depths"),
     [(CHAT, Format.CHAT, [1, 3]), (ANTHROPIC, Format.ANTHROPIC, [0, 2]), (GEMINI, Format.GEMINI, [0])],
     ids=["chat", "anthropic", "gemini"],
 )
 @pytest.mark.parametrize("indent", [None, 2], ids=["one line", "many lines"])
 def test_every_answer_of_a_list_is_a_call(
-    tmp_path: Path, messages: list[dict[str, Any]], spoken: Format, depths: list[int], indent: int | None
+    tmp_path: Path, messages: list[dict[str, Any]], api_format: Format, depths: list[int], indent: int | None
 ) -> None:
     (found,) = recordings(tmp_path, messages, indent=indent)
 
-    assert (found.source, found.format) == (Source.MESSAGES, spoken)
-    assert [call.last.depth for call in found.calls] == depths
-    assert {Lacking.BILL, Lacking.TIME, Lacking.MODEL} <= found.lacks
-    assert (Lacking.SYSTEM in found.lacks) == (messages is not CHAT)
+    assert (found.source, found.format) == (RecordingSource.MESSAGES, api_format)
+    assert [call.last_message.depth for call in found.calls] == depths
+    assert {MissingPart.USAGE, MissingPart.TIME, MissingPart.MODEL} <= found.missing
+    assert (MissingPart.SYSTEM in found.missing) == (messages is not CHAT)
 
 
 def test_an_object_with_messages_says_what_stands_beside_them(tmp_path: Path) -> None:
     told = {"model": "claude-sonnet-5", "system": "be brief", "tools": [{"name": "ls"}], "messages": ANTHROPIC}
     (found,) = recordings(tmp_path, told, indent=2)
 
-    assert found.lacks == {Lacking.BILL, Lacking.TIME}
-    assert json.loads(found.calls[0].around) == {name: told[name] for name in ("model", "system", "tools")}
+    assert found.missing == {MissingPart.USAGE, MissingPart.TIME}
+    assert json.loads(found.calls[0].envelope) == {name: told[name] for name in ("model", "system", "tools")}
     assert {call.model for call in found.calls} == {"claude-sonnet-5"}
 
 
@@ -72,13 +72,13 @@ def test_a_list_that_goes_on_with_an_earlier_one_is_the_same_conversation(tmp_pa
     """Was: what had been said by then was counted once more with every list."""
     found = recordings(tmp_path, CHAT[:3], CHAT, [*CHAT, {"role": "user", "content": "x"}, CHAT[-1]], ANTHROPIC)
 
-    assert [[call.last.depth for call in one.calls] for one in found] == [[1, 3, 5], [0, 2]]
+    assert [[call.last_message.depth for call in one.calls] for one in found] == [[1, 3, 5], [0, 2]]
 
 
 def test_messages_one_a_line_are_one_conversation(tmp_path: Path) -> None:
     (found,) = recordings(tmp_path, *CHAT)
 
-    assert [call.last.depth for call in found.calls] == [1, 3]
+    assert [call.last_message.depth for call in found.calls] == [1, 3]
 
 
 def test_a_list_of_lists_is_several_conversations(tmp_path: Path) -> None:
@@ -90,23 +90,23 @@ def test_lists_that_are_shared_for_training_are_read_too(tmp_path: Path) -> None
     (found,) = recordings(tmp_path, told)
     (call,) = found.calls
 
-    assert json.loads(call.last.raw) == {"role": "user", "content": "hi"}
-    assert json.loads(call.answer) == {"role": "assistant", "content": "ho"}
+    assert json.loads(call.last_message.raw) == {"role": "user", "content": "hi"}
+    assert json.loads(call.response) == {"role": "assistant", "content": "ho"}
 
 
 def test_a_list_without_an_answer_was_still_to_be_answered(tmp_path: Path) -> None:
     (found,) = recordings(tmp_path, CHAT[:2])
 
-    assert [(call.last.depth, call.answer) for call in found.calls] == [(1, b"")]
+    assert [(call.last_message.depth, call.response) for call in found.calls] == [(1, b"")]
 
 
 def test_the_model_is_the_one_asked_for_where_none_is_said(tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     path.write_text(json.dumps(CHAT))
-    (found,) = read(path, model="gpt-5.1")
+    (found,) = read_recordings(path, model="gpt-5.1")
 
     assert {call.model for call in found.calls} == {"gpt-5.1"}
-    assert Lacking.MODEL not in found.lacks
+    assert MissingPart.MODEL not in found.missing
 
 
 def test_a_line_without_messages_is_told_and_loses_no_other(tmp_path: Path) -> None:
@@ -114,7 +114,10 @@ def test_a_line_without_messages_is_told_and_loses_no_other(tmp_path: Path) -> N
     path.write_text(
         "\n".join((json.dumps({"messages": CHAT}), '{"messa', "7", json.dumps({"messages": ANTHROPIC})))
     )
-    found = list(read(path))
+    found = list(read_recordings(path))
 
     assert [len(one.calls) for one in found] == [2, 2]
-    assert [(one.line, one.why) for one in found[0].broken] == [(2, "is cut off"), (3, "holds no messages")]
+    assert [(one.line, one.reason) for one in found[0].unreadable] == [
+        (2, "is cut off"),
+        (3, "holds no messages"),
+    ]

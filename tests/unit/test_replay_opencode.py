@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from foveate.errors import UnreadableInput
-from foveate.replay.reading import found, peek, read, read_session, sessions
-from foveate.replay.recordings import Call, Recording, Source
+from foveate.replay.reading import find_files, group_sessions, peek_file, read_recordings, read_session
+from foveate.replay.recordings import RecordedCall, Recording, RecordingSource
 from foveate.values import CacheUsage
 from tests.support.agent_logs import (
     OPENCODE,
@@ -25,7 +25,7 @@ from tests.support.agent_logs import (
 def exported(folder: Path, *messages: Record) -> Recording:
     path = folder / "export.json"
     path.write_text(json.dumps(OPENCODE | {"messages": list(messages or OPENCODE_MESSAGES)}, indent=2))
-    (only,) = read(path)
+    (only,) = read_recordings(path)
     return only
 
 
@@ -37,7 +37,7 @@ def stored(folder: Path) -> Recording:
         for part in message["parts"]:
             _write(folder / "part" / info["id"] / f"{part['id']}.json", part)
     _write(folder / "session" / "project" / "ses_1.json", OPENCODE["info"])
-    (session,), broken = sessions(found([folder]).files)
+    (session,), broken = group_sessions(find_files([folder]).files)
     assert not broken
     (only,) = read_session(session)
     return only
@@ -65,16 +65,20 @@ def database(folder: Path) -> Path:
     return path
 
 
-def kinds(call: Call) -> list[str]:
-    contents = [json.loads(said.raw)["content"] for said in call.last.history()]
+def kinds(call: RecordedCall) -> list[str]:
+    contents = [json.loads(said.raw)["content"] for said in call.last_message.history()]
     return ["text" if isinstance(content, str) else content[0]["type"] for content in contents]
 
 
 def test_every_finished_step_is_a_call_with_its_cost(tmp_path: Path) -> None:
     only = exported(tmp_path)
 
-    assert (only.name, only.source, only.said_dollars) == ("ses_1", Source.OPENCODE, Decimal("0.037749"))
-    assert [call.billed.cache for call in only.calls if call.billed] == [
+    assert (only.name, only.source, only.reported_dollars) == (
+        "ses_1",
+        RecordingSource.OPENCODE,
+        Decimal("0.037749"),
+    )
+    assert [call.usage.cache for call in only.calls if call.usage] == [
         CacheUsage(uncached=4, written_5m=9_000),
         CacheUsage(uncached=4, read=9_000, written_5m=100),
     ]
@@ -83,14 +87,14 @@ def test_every_finished_step_is_a_call_with_its_cost(tmp_path: Path) -> None:
 
 
 def test_an_export_a_folder_and_a_database_tell_the_same(tmp_path: Path) -> None:
-    (from_database,) = read(database(tmp_path))
+    (from_database,) = read_recordings(database(tmp_path))
     from_folder = stored(tmp_path / "storage")
     from_export = exported(tmp_path)
 
     for other in (from_database, from_folder):
         assert [call.id for call in other.calls] == [call.id for call in from_export.calls]
         assert [kinds(call) for call in other.calls] == [kinds(call) for call in from_export.calls]
-        assert other.said_dollars == from_export.said_dollars
+        assert other.reported_dollars == from_export.reported_dollars
 
 
 def test_responses_of_old_versions_stand_in_one_message(tmp_path: Path) -> None:
@@ -117,7 +121,7 @@ def test_a_summary_stands_for_all_before_it(tmp_path: Path) -> None:
 
     only = exported(tmp_path, *OPENCODE_MESSAGES, summary, *more)
 
-    assert [json.loads(said.raw)["content"] for said in only.calls[-1].last.history()][1:] == [
+    assert [json.loads(said.raw)["content"] for said in only.calls[-1].last_message.history()][1:] == [
         "what was done",
         "go on",
     ]
@@ -129,6 +133,6 @@ def test_another_database_is_not_one_of_opencode(tmp_path: Path) -> None:
         made.execute("CREATE TABLE message (id TEXT)")
         made.commit()
 
-    assert peek(path).source is None
+    assert peek_file(path).source is None
     with pytest.raises(UnreadableInput):
-        list(read(path))
+        list(read_recordings(path))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from foveate.cost.price_book import PriceBook
 from foveate.replay.policies import Policy
-from foveate.replay.reading import found, read, read_session, sessions
-from foveate.replay.recordings import Recording, Source
-from foveate.replay.replaying import ReplayOptions, replay
+from foveate.replay.reading import find_files, group_sessions, read_recordings, read_session
+from foveate.replay.recordings import Recording, RecordingSource
+from foveate.replay.replaying import ReplayOptions, replay_recording
 from foveate.values import CacheUsage, Format
 from tests.support.agent_logs import OPENHANDS, Record
 
@@ -17,7 +17,7 @@ def logged(folder: Path, *logs: Record) -> list[Recording]:
     folder.mkdir(parents=True, exist_ok=True)
     for number, log in enumerate(logs):
         (folder / f"litellm_proxy__claude-{number}.json").write_text(json.dumps(log))
-    read_sessions, broken = sessions(found([folder]).files)
+    read_sessions, broken = group_sessions(find_files([folder]).files)
     assert not broken
     return [recording for session in read_sessions for recording in read_session(session)]
 
@@ -25,23 +25,23 @@ def logged(folder: Path, *logs: Record) -> list[Recording]:
 def test_the_files_of_a_folder_are_one_session(tmp_path: Path) -> None:
     (only,) = logged(tmp_path / "llm-logs", *OPENHANDS)
 
-    assert (only.name, only.source, only.format) == ("llm-logs", Source.OPENHANDS, Format.CHAT)
+    assert (only.name, only.source, only.format) == ("llm-logs", RecordingSource.OPENHANDS, Format.CHAT)
     assert [call.model for call in only.calls] == ["claude-sonnet-4-20250514"] * 2
-    assert [call.last.depth for call in only.calls] == [1, 3]
-    assert [call.billed.cache for call in only.calls if call.billed] == [
+    assert [call.last_message.depth for call in only.calls] == [1, 3]
+    assert [call.usage.cache for call in only.calls if call.usage] == [
         CacheUsage(uncached=2_000),
         CacheUsage(uncached=2_100),
     ]
-    assert [call.answers_at - call.at for call in only.calls] == [2.5, 2.5]
-    assert only.said_dollars == Decimal("0.0153")
-    assert not only.lacks
-    assert b'"terminal"' in only.calls[0].around
+    assert [call.response_at - call.at for call in only.calls] == [2.5, 2.5]
+    assert only.reported_dollars == Decimal("0.0153")
+    assert not only.missing
+    assert b'"terminal"' in only.calls[0].envelope
 
 
 def test_one_file_can_be_read_alone(tmp_path: Path) -> None:
     path = tmp_path / "log.json"
     path.write_text(json.dumps(OPENHANDS[0]))
-    (only,) = read(path)
+    (only,) = read_recordings(path)
 
     assert (only.name, len(only.calls)) == ("log", 1)
 
@@ -58,15 +58,15 @@ def test_a_failed_request_is_not_a_call(tmp_path: Path) -> None:
     failed = {name: OPENHANDS[0][name] for name in ("messages", "kwargs", "timestamp", "latency_sec")}
     (only,) = logged(tmp_path / "logs", *OPENHANDS, failed | {"error": {"type": "Timeout"}, "cost": 0.0})
 
-    assert (len(only.calls), only.broken) == (2, ())
+    assert (len(only.calls), only.unreadable) == (2, ())
 
 
 def test_tools_that_stand_in_the_prompt_were_not_sent(tmp_path: Path) -> None:
     raw = {"raw_messages": [], "raw_response": OPENHANDS[1]["response"]}
     (only,) = logged(tmp_path / "logs", OPENHANDS[0] | raw, OPENHANDS[1] | raw)
 
-    assert not any(call.around for call in only.calls)
-    assert not only.lacks
+    assert not any(call.envelope for call in only.calls)
+    assert not only.missing
 
 
 def test_calls_of_the_responses_api_are_read(tmp_path: Path) -> None:
@@ -99,14 +99,14 @@ def test_calls_of_the_responses_api_are_read(tmp_path: Path) -> None:
     (call,) = only.calls
 
     assert only.format is Format.RESPONSES
-    assert call.billed is not None
-    assert call.billed.cache == CacheUsage(uncached=952, read=2_048)
-    assert "tools" in only.lacks
+    assert call.usage is not None
+    assert call.usage.cache == CacheUsage(uncached=952, read=2_048)
+    assert "tools" in only.missing
 
 
 def test_the_simulation_comes_near_what_was_charged(tmp_path: Path) -> None:
     (only,) = logged(tmp_path / "llm-logs", *OPENHANDS)
-    replayed = replay(only, PriceBook(), ReplayOptions(policies=(Policy.RECORDED,)))
+    replayed = replay_recording(only, PriceBook(), ReplayOptions(policies=(Policy.RECORDED,)))
 
     assert replayed.check.off is not None
     assert abs(replayed.check.off) < 0.03

@@ -7,8 +7,8 @@ import pytest
 
 from foveate import wire
 from foveate.cache.block_facts import BlockFacts
-from foveate.replay.parts import parts_of
-from foveate.replay.recordings import Said
+from foveate.replay.parts import read_blocks
+from foveate.replay.recordings import RecordedMessage
 from foveate.values import Area, Format, Place
 
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk" * 90}}
@@ -40,20 +40,20 @@ CONTENTS: list[Any] = [
 ]
 
 
-def said(raw: bytes) -> Said:
-    return Said(before=None, role="user", raw=raw, depth=3)
+def said(raw: bytes) -> RecordedMessage:
+    return RecordedMessage(previous=None, role="user", raw=raw, depth=3)
 
 
 @pytest.mark.parametrize("number", range(len(CONTENTS)))
-@pytest.mark.parametrize("spoken", [Format.ANTHROPIC, Format.CHAT, Format.BEDROCK])
+@pytest.mark.parametrize("api_format", [Format.ANTHROPIC, Format.CHAT, Format.BEDROCK])
 @pytest.mark.parametrize("is_ascii", [True, False])
 def test_a_message_has_the_blocks_that_the_wire_reads_of_it(
-    spoken: Format, number: int, *, is_ascii: bool
+    api_format: Format, number: int, *, is_ascii: bool
 ) -> None:
     message = said(json.dumps({"role": "user", "content": CONTENTS[number]}, ensure_ascii=is_ascii).encode())
-    blocks = wire.message_blocks(spoken, message.raw, message.depth)
+    blocks = wire.message_blocks(api_format, message.raw, message.depth)
 
-    parts = parts_of(spoken, message)
+    parts = read_blocks(api_format, message)
 
     if not blocks:
         assert [part.kind for part in parts] == ["opaque"]
@@ -67,15 +67,15 @@ def test_what_a_block_only_carries_weighs_nothing() -> None:
     seen = {"type": "tool_result", "tool_use_id": "t", "content": [PICTURE | {"more": "m" * 90_000}]}
     message = said(json.dumps({"role": "user", "content": [sealed, seen]}).encode())
 
-    thought, picture = parts_of(Format.ANTHROPIC, message)
+    thought, picture = read_blocks(Format.ANTHROPIC, message)
 
-    assert thought.weight < 30
-    assert picture.weight == 1_500
+    assert thought.approximate_tokens < 30
+    assert picture.approximate_tokens == 1_500
 
 
 @pytest.mark.parametrize("raw", [b"{", b"[" * 5_000, b'{"content": "image', b'"\xff"'])
 def test_a_message_that_cannot_be_read_is_one_block_that_takes_no_mark(raw: bytes) -> None:
-    (part,) = parts_of(Format.ANTHROPIC, said(raw))
+    (part,) = read_blocks(Format.ANTHROPIC, said(raw))
 
     assert (part.kind, part.place) == ("opaque", Place(Area.MESSAGES, 3, 0))
-    assert part.weight == 8 + len(raw) // 4
+    assert part.approximate_tokens == 8 + len(raw) // 4

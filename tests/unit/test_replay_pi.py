@@ -5,10 +5,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from foveate.replay.reading import read
-from foveate.replay.recordings import Call, Lacking, Recording
+from foveate.replay.reading import read_recordings
+from foveate.replay.recordings import MissingPart, RecordedCall, Recording
 from foveate.values import CacheUsage
-from tests.unit.replay_lines import Line, text, written
+from tests.unit.replay_lines import Line, text, write_log
 
 HEADER: Line = {"type": "session", "version": 3, "id": "session-1", "timestamp": "2026-01-05T10:00:00Z"}
 USAGE = {"input": 3, "output": 7, "cacheRead": 10, "cacheWrite": 20, "cost": {"total": 0.25}}
@@ -30,13 +30,13 @@ def linear(*lines: Line) -> list[Line]:
 
 
 def recording(folder: Path, *lines: Line) -> Recording:
-    (one,) = read(written(folder, *lines))
+    (one,) = read_recordings(write_log(folder, *lines))
     return one
 
 
-def sent(asked: Call) -> list[tuple[str, list[Any]]]:
+def sent(asked: RecordedCall) -> list[tuple[str, list[Any]]]:
     found = []
-    for one in asked.last.history():
+    for one in asked.last_message.history():
         blocks = json.loads(one.raw)["content"]
         found.append(
             (one.role, [block.get("text") or block.get("tool_use_id") or block["id"] for block in blocks])
@@ -69,19 +69,19 @@ def test_an_answer_was_asked_for_with_all_before_it(tmp_path: Path) -> None:
         ],
     ]
     assert found.name == "session-1"
-    assert found.lacks == {Lacking.SYSTEM, Lacking.TOOLS}
+    assert found.missing == {MissingPart.SYSTEM, MissingPart.TOOLS}
 
 
 def test_its_bill_is_what_pi_says(tmp_path: Path) -> None:
     found = recording(tmp_path, *TALK)
 
     assert all(
-        call.billed is not None
-        and call.billed.cache == CacheUsage(uncached=3, read=10, written_5m=20)
-        and call.billed.output_tokens == 7
+        call.usage is not None
+        and call.usage.cache == CacheUsage(uncached=3, read=10, written_5m=20)
+        and call.usage.output_tokens == 7
         for call in found.calls
     )
-    assert found.said_dollars == Decimal("0.5")
+    assert found.reported_dollars == Decimal("0.5")
 
 
 def test_a_summary_is_sent_for_what_it_stands_for(tmp_path: Path) -> None:
@@ -166,10 +166,10 @@ def test_images_and_thoughts_are_told_in_the_words_of_anthropic(tmp_path: Path) 
     lines = (HEADER, said("1", None, "user", image), answered("2", "1", thought, text("seen")))
     (call,) = recording(tmp_path, *lines).calls
 
-    assert json.loads(call.last.raw)["content"][0]["source"] == {
+    assert json.loads(call.last_message.raw)["content"][0]["source"] == {
         "type": "base64",
         "media_type": "image/png",
         "data": "aGk=",
     }
-    assert json.loads(call.answer)["content"][0] == {"type": "thinking", "thinking": "hm", "signature": "sig"}
-    assert call.thinks
+    assert json.loads(call.response)["content"][0] == {"type": "thinking", "thinking": "hm", "signature": "sig"}
+    assert call.has_thinking

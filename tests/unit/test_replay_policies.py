@@ -9,61 +9,67 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from foveate.cache.layout import layout, marked
+from foveate.cache.layout import apply_breakpoints, place_breakpoints
 from foveate.cache.prompts import CachedPrompt
-from foveate.cache.rhythm import chances, forecast
+from foveate.cache.rhythm import estimate_returns, forecast_next_request
 from foveate.cache.rules import rules_for
-from foveate.cache.simulate import Cache
+from foveate.cache.simulate import SimulatedCache
 from foveate.cost.price_book import PriceBook
 from foveate.errors import BadOption
-from foveate.replay.in_short import prompt_of, tail_of
-from foveate.replay.outcomes import Till
-from foveate.replay.policies import Policy, policies_of
-from foveate.replay.replaying import ReplayOptions, replay
-from foveate.replay.running import runs_of
-from foveate.replay.sent import Sent, sent_in
+from foveate.replay.in_short import build_prompt, build_tail
+from foveate.replay.outcomes import CostSum
+from foveate.replay.policies import Policy, parse_policies
+from foveate.replay.replaying import ReplayOptions, replay_recording
+from foveate.replay.running import start_runs
+from foveate.replay.sent import ReconstructedCall, reconstruct_calls
 from foveate.values import CacheUsage, Format, Usage
-from tests.sessions_to_replay import MODEL, Turn, recorded
+from tests.sessions_to_replay import MODEL, PlannedTurn, make_recording
 from tests.support.examples import limit_examples
 from tests.unit.test_replay_sent import TURNS
 
 BOOK = PriceBook()
-LONG = [Turn(result_chars=8_000, asks=number % 9 == 8) for number in range(60)]
+LONG = [PlannedTurn(result_chars=8_000, is_question=number % 9 == 8) for number in range(60)]
 
 
-def prompt_sent(sent: Sent, seen: Collection[bytes]) -> CachedPrompt:
+def prompt_sent(sent: ReconstructedCall, seen: Collection[bytes]) -> CachedPrompt:
     """A call as its provider's cache sees it; messages that were `seen` are told in short."""
     reach = sent.rules.lookback_positions
-    return prompt_of(tail_of(sent.front, sent.last, seen=seen, lookback_positions=reach), sent.whole)
+    return build_prompt(
+        build_tail(sent.front, sent.last_node, seen=seen, lookback_positions=reach), sent.full_nodes
+    )
 
 
 @settings(max_examples=limit_examples(20), deadline=None)
 @given(turns=TURNS, window=st.sampled_from((None, 20_000, 16_000)))
-def test_the_kinds_of_tokens_always_add_up_to_what_was_sent(turns: list[Turn], window: int | None) -> None:
-    recording = recorded(turns)
+def test_the_kinds_of_tokens_always_add_up_to_what_was_sent(
+    turns: list[PlannedTurn], window: int | None
+) -> None:
+    recording = make_recording(turns)
 
-    found = replay(recording, BOOK, ReplayOptions(window_tokens=window, with_points=True))
+    found = replay_recording(recording, BOOK, ReplayOptions(window_tokens=window, with_points=True))
 
-    sent = sum(one.input_tokens for one in sent_in(recording))
+    sent = sum(one.input_tokens for one in reconstruct_calls(recording))
     for policy, outcome in found.outcomes.items():
         assert outcome.calls == len(turns)
         assert outcome.largest_context == max(point.tokens for point in found.points[policy])
         assert sum(point.dollars for point in found.points[policy]) == outcome.dollars
-        if policy is not Policy.FOLD:
+        if policy is not Policy.ADAPTIVE_COMPACTION:
             assert outcome.input_tokens == sent
     assert found.outcomes[Policy.NONE].uncached == sent
-    if not found.outcomes[Policy.FOLD].folds:
-        fold, adaptive = found.outcomes[Policy.FOLD], found.outcomes[Policy.ADAPTIVE]
+    if not found.outcomes[Policy.ADAPTIVE_COMPACTION].folds:
+        fold, adaptive = found.outcomes[Policy.ADAPTIVE_COMPACTION], found.outcomes[Policy.ADAPTIVE]
         assert replace(fold, policy=adaptive.policy) == adaptive
 
 
 @settings(max_examples=limit_examples(15), deadline=None)
 @given(turns=TURNS, policies=st.sets(st.sampled_from(tuple(Policy)), min_size=1))
-def test_a_policy_never_depends_on_which_others_are_asked_for(turns: list[Turn], policies: set[Policy]) -> None:
-    recording = recorded(turns)
+def test_a_policy_never_depends_on_which_others_are_asked_for(
+    turns: list[PlannedTurn], policies: set[Policy]
+) -> None:
+    recording = make_recording(turns)
 
-    together = replay(recording, BOOK, ReplayOptions(window_tokens=18_000))
-    some = replay(recording, BOOK, ReplayOptions(policies=tuple(policies), window_tokens=18_000))
+    together = replay_recording(recording, BOOK, ReplayOptions(window_tokens=18_000))
+    some = replay_recording(recording, BOOK, ReplayOptions(policies=tuple(policies), window_tokens=18_000))
 
     for policy in policies:
         assert some.outcomes[policy] == together.outcomes[policy]
@@ -71,21 +77,31 @@ def test_a_policy_never_depends_on_which_others_are_asked_for(turns: list[Turn],
 
 @settings(max_examples=limit_examples(15), deadline=None)
 @given(turns=TURNS, model=st.sampled_from((MODEL, "gpt-5.1", "claude-sonnet-4-5")))
-def test_what_is_told_in_short_is_always_billed_as_if_it_were_told_whole(turns: list[Turn], model: str) -> None:
+def test_what_is_told_in_short_is_always_billed_as_if_it_were_told_whole(
+    turns: list[PlannedTurn], model: str
+) -> None:
     """A long history is one piece to the simulator but for its end: that changes no bill to speak of."""
     rules = rules_for(model)
-    expected = chances(forecast(), rules)
-    short, whole = Cache(), Cache()
+    expected = estimate_returns(forecast_next_request(), rules)
+    short, whole = SimulatedCache(), SimulatedCache()
     seen: set[bytes] = set()
     read, read_whole, total = 0, 0, 0
-    for sent in sent_in(recorded(turns, model=model)):
+    for sent in reconstruct_calls(make_recording(turns, model=model)):
         at = sent.call.at
         in_short, in_whole = prompt_sent(sent, seen), prompt_sent(sent, ())
         assert in_short.tokens == in_whole.tokens == sent.input_tokens
-        one = short.serve(marked(in_short, layout(in_short, rules, short, expected, now=at)), rules, at=at)
-        other = whole.serve(marked(in_whole, layout(in_whole, rules, whole, expected, now=at)), rules, at=at)
+        one = short.serve(
+            apply_breakpoints(in_short, place_breakpoints(in_short, rules, short, expected, now=at)),
+            rules,
+            at=at,
+        )
+        other = whole.serve(
+            apply_breakpoints(in_whole, place_breakpoints(in_whole, rules, whole, expected, now=at)),
+            rules,
+            at=at,
+        )
         short, whole = one.cache, other.cache
-        seen.update(sent.last.new_keys(sent.front, seen))
+        seen.update(sent.last_node.unseen_keys(sent.front, seen))
         read, read_whole = read + one.usage.read, read_whole + other.usage.read
         total += sent.input_tokens
 
@@ -94,28 +110,30 @@ def test_what_is_told_in_short_is_always_billed_as_if_it_were_told_whole(turns: 
 
 def test_a_growing_session_is_marked_and_billed_exactly_as_if_it_were_told_whole() -> None:
     rules = rules_for(MODEL)
-    expected = chances(forecast(), rules)
-    short, whole = Cache(), Cache()
+    expected = estimate_returns(forecast_next_request(), rules)
+    short, whole = SimulatedCache(), SimulatedCache()
     seen: set[bytes] = set()
-    for sent in sent_in(recorded([Turn(asks=number % 5 == 4) for number in range(40)])):
+    for sent in reconstruct_calls(
+        make_recording([PlannedTurn(is_question=number % 5 == 4) for number in range(40)])
+    ):
         at = sent.call.at
         in_short, in_whole = prompt_sent(sent, seen), prompt_sent(sent, ())
-        marks = layout(in_short, rules, short, expected, now=at)
-        assert marks == layout(in_whole, rules, whole, expected, now=at)
-        one = short.serve(marked(in_short, marks), rules, at=at)
-        other = whole.serve(marked(in_whole, marks), rules, at=at)
+        marks = place_breakpoints(in_short, rules, short, expected, now=at)
+        assert marks == place_breakpoints(in_whole, rules, whole, expected, now=at)
+        one = short.serve(apply_breakpoints(in_short, marks), rules, at=at)
+        other = whole.serve(apply_breakpoints(in_whole, marks), rules, at=at)
         assert one.usage == other.usage
         short, whole = one.cache, other.cache
-        seen.update(sent.last.new_keys(sent.front, seen))
+        seen.update(sent.last_node.unseen_keys(sent.front, seen))
 
 
 @settings(max_examples=limit_examples(20), deadline=None)
 @given(turns=TURNS)
-def test_what_the_client_did_is_always_the_same_told_and_replayed(turns: list[Turn]) -> None:
-    run = runs_of([Policy.RECORDED], spoken=Format.ANTHROPIC, window_tokens=None)[Policy.RECORDED]
+def test_what_the_client_did_is_always_the_same_told_and_replayed(turns: list[PlannedTurn]) -> None:
+    run = start_runs([Policy.RECORDED], api_format=Format.ANTHROPIC, window_tokens=None)[Policy.RECORDED]
 
-    for sent in sent_in(recorded(turns)):
-        assert run.take(sent).usage == sent.recorded
+    for sent in reconstruct_calls(make_recording(turns)):
+        assert run.simulate(sent).usage == sent.recorded
 
 
 @settings(max_examples=limit_examples(30), deadline=None)
@@ -132,7 +150,7 @@ def test_what_the_client_did_is_always_the_same_told_and_replayed(turns: list[Tu
     )
 )
 def test_tokens_added_up_first_always_cost_what_each_call_costs(bills: list[CacheUsage]) -> None:
-    till = Till(BOOK)
+    till = CostSum(BOOK)
     dollars = Decimal(0)
     for usage in bills:
         assert till.add(usage, 100, model="claude-sonnet-4-5", provider="anthropic", at=1.78e9)
@@ -147,9 +165,9 @@ def test_tokens_added_up_first_always_cost_what_each_call_costs(bills: list[Cach
 
 @pytest.mark.slow
 def test_a_long_session_is_folded_and_fits_then() -> None:
-    found = replay(recorded(LONG), BOOK, ReplayOptions(window_tokens=60_000))
+    found = replay_recording(make_recording(LONG), BOOK, ReplayOptions(window_tokens=60_000))
 
-    adaptive, fold = found.outcomes[Policy.ADAPTIVE], found.outcomes[Policy.FOLD]
+    adaptive, fold = found.outcomes[Policy.ADAPTIVE], found.outcomes[Policy.ADAPTIVE_COMPACTION]
     assert adaptive.overflows > 0 == fold.overflows
     assert fold.folds > 0
     assert fold.largest_context < 60_000 < adaptive.largest_context
@@ -160,8 +178,10 @@ def test_a_long_session_is_folded_and_fits_then() -> None:
 
 
 def test_marks_for_an_hour_outlive_a_long_gap_and_cost_more_without_one() -> None:
-    busy = replay(recorded([Turn() for _ in range(20)]), BOOK, ReplayOptions()).outcomes
-    slow = replay(recorded([Turn(gap_seconds=900.0) for _ in range(20)]), BOOK, ReplayOptions()).outcomes
+    busy = replay_recording(make_recording([PlannedTurn() for _ in range(20)]), BOOK, ReplayOptions()).outcomes
+    slow = replay_recording(
+        make_recording([PlannedTurn(gap_seconds=900.0) for _ in range(20)]), BOOK, ReplayOptions()
+    ).outcomes
 
     assert _dollars(busy, Policy.MARKERS) < _dollars(busy, Policy.MARKERS_1H)
     assert _dollars(slow, Policy.MARKERS_1H) < _dollars(slow, Policy.MARKERS)
@@ -175,11 +195,11 @@ def _dollars(outcomes: dict, policy: Policy) -> Decimal:  # type: ignore[type-ar
 
 
 def test_another_model_has_its_own_prices_and_sizes() -> None:
-    recording = recorded([Turn() for _ in range(10)])
+    recording = make_recording([PlannedTurn() for _ in range(10)])
 
-    own = replay(recording, BOOK, ReplayOptions()).outcomes[Policy.NONE]
-    alike = replay(recording, BOOK, ReplayOptions(model="claude-opus-4-5")).outcomes[Policy.NONE]
-    other = replay(recording, BOOK, ReplayOptions(model="claude-opus-4-8")).outcomes[Policy.NONE]
+    own = replay_recording(recording, BOOK, ReplayOptions()).outcomes[Policy.NONE]
+    alike = replay_recording(recording, BOOK, ReplayOptions(model="claude-opus-4-5")).outcomes[Policy.NONE]
+    other = replay_recording(recording, BOOK, ReplayOptions(model="claude-opus-4-8")).outcomes[Policy.NONE]
 
     assert alike.input_tokens == own.input_tokens
     assert own.dollars is not None
@@ -189,23 +209,23 @@ def test_another_model_has_its_own_prices_and_sizes() -> None:
 
 
 def test_calls_of_unknown_price_are_left_out_and_named() -> None:
-    recording = recorded([Turn(), Turn()])
+    recording = make_recording([PlannedTurn(), PlannedTurn()])
     first, second = recording.calls
     recording = replace(recording, calls=(first, replace(second, model="nobody-knows-1")))
 
-    found = replay(recording, BOOK, ReplayOptions())
+    found = replay_recording(recording, BOOK, ReplayOptions())
 
     assert found.calls == 1
     assert found.unpriced == {"nobody-knows-1": 1}
 
 
 def test_answers_logged_with_a_placeholder_are_counted_beside_the_sums() -> None:
-    recording = recorded([Turn(asks=True)])
+    recording = make_recording([PlannedTurn(is_question=True)])
     (call,) = recording.calls
-    assert call.billed is not None
-    unknown = replace(call, billed=structs.replace(call.billed, output_tokens=1), output_is_known=False)
+    assert call.usage is not None
+    unknown = replace(call, usage=structs.replace(call.usage, output_tokens=1), output_is_known=False)
 
-    found = replay(replace(recording, calls=(unknown,)), BOOK, ReplayOptions())
+    found = replay_recording(replace(recording, calls=(unknown,)), BOOK, ReplayOptions())
 
     assert found.outcomes[Policy.RECORDED].output == 1
     assert found.placeholders.calls == 1
@@ -214,14 +234,14 @@ def test_answers_logged_with_a_placeholder_are_counted_beside_the_sums() -> None
 
 
 def test_policies_are_named_with_commas_between_and_come_in_the_order_of_the_table() -> None:
-    assert policies_of("fold, recorded") == (Policy.RECORDED, Policy.FOLD)
-    assert policies_of("all") == tuple(Policy)
+    assert parse_policies("fold, recorded") == (Policy.RECORDED, Policy.ADAPTIVE_COMPACTION)
+    assert parse_policies("all") == tuple(Policy)
 
 
 @pytest.mark.parametrize("said", ["", " , ", "adaptiv", "fold,best"])
 def test_a_policy_that_there_is_not_is_refused_with_those_that_there_are(said: str) -> None:
     with pytest.raises(BadOption, match="adaptive"):
-        policies_of(said)
+        parse_policies(said)
 
 
 def test_each_policy_says_what_it_does() -> None:

@@ -3,20 +3,20 @@
 import json
 from pathlib import Path
 
-from foveate.replay.reading import peek, read
-from foveate.replay.recordings import Recording, Source
+from foveate.replay.reading import peek_file, read_recordings
+from foveate.replay.recordings import Recording, RecordingSource
 from foveate.values import CacheUsage
 from tests.support.agent_logs import QWEN_CODE, Record, qwen, qwen_answer
-from tests.unit.replay_lines import written
+from tests.unit.replay_lines import write_log
 
 
 def recording(folder: Path, *lines: Record) -> Recording:
-    (only,) = read(written(folder, *lines))
+    (only,) = read_recordings(write_log(folder, *lines))
     return only
 
 
 def kinds(only: Recording) -> list[list[str]]:
-    parts = [[json.loads(said.raw)["parts"][0] for said in call.last.history()] for call in only.calls]
+    parts = [[json.loads(said.raw)["parts"][0] for said in call.last_message.history()] for call in only.calls]
     return [[part.get("text") or next(iter(part)) for part in history] for history in parts]
 
 
@@ -25,11 +25,11 @@ def test_every_response_is_a_call_with_what_stands_before_it(tmp_path: Path) -> 
 
     assert only.name == "qwen-1"
     assert kinds(only) == [["read a file"], ["read a file", "functionCall", "functionResponse"]]
-    assert [call.billed.cache for call in only.calls if call.billed] == [
+    assert [call.usage.cache for call in only.calls if call.usage] == [
         CacheUsage(uncached=9_000),
         CacheUsage(uncached=140, read=8_960),
     ]
-    assert [(call.at % 60, call.answers_at % 60) for call in only.calls] == [(1, 3), (4, 6)]
+    assert [(call.at % 60, call.response_at % 60) for call in only.calls] == [(1, 3), (4, 6)]
 
 
 def test_a_compression_stands_for_all_before_it(tmp_path: Path) -> None:
@@ -56,4 +56,4 @@ def test_a_rewound_record_is_on_another_branch(tmp_path: Path) -> None:
 def test_a_log_that_begins_with_a_record_without_a_message_is_not_one_of_claude_code(tmp_path: Path) -> None:
     first = {name: value for name, value in qwen("system", "q0", None, 0).items() if name != "message"}
 
-    assert peek(written(tmp_path, first, *QWEN_CODE)).source is Source.QWEN_CODE
+    assert peek_file(write_log(tmp_path, first, *QWEN_CODE)).source is RecordingSource.QWEN_CODE

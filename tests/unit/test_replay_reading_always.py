@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from foveate.errors import StoreUnavailable, UnreadableInput
-from foveate.replay.reading import peek, read
-from foveate.replay.recordings import Call, Recording, Source
+from foveate.replay.reading import peek_file, read_recordings
+from foveate.replay.recordings import RecordedCall, Recording, RecordingSource
 from tests.support.agent_logs import CODEX, GEMINI_CLI, OPENCODE, OPENHANDS, QWEN_CODE, TAU_BENCH
 from tests.support.examples import limit_examples
 from tests.unit.replay_lines import SESSION, answer, line, text
 
 _FEW = settings(max_examples=limit_examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-_FILES = [source for source in Source if source is not Source.STORE]
+_FILES = [source for source in RecordingSource if source is not RecordingSource.STORE]
 
 PI: list[Any] = [
     {"type": "session", "id": "x", "timestamp": "2026-01-05T10:00:00Z"},
@@ -42,18 +42,18 @@ BODIES: list[Any] = [
 ]
 LISTS: list[Any] = [{"messages": [USER, {"role": "assistant", "content": "ho"}]}] * 2
 RUNS: list[Any] = [{"history": [USER, {"role": "assistant", "content": "ho"}], "info": {"model_stats": {}}}] * 2
-LOGS: dict[Source, Sequence[Any]] = {
-    Source.CLAUDE_CODE: SESSION,
-    Source.PI: PI,
-    Source.REQUESTS: BODIES,
-    Source.MESSAGES: LISTS,
-    Source.SWE_AGENT: RUNS,
-    Source.CODEX: CODEX,
-    Source.GEMINI_CLI: GEMINI_CLI,
-    Source.QWEN_CODE: QWEN_CODE,
-    Source.OPENCODE: [OPENCODE],
-    Source.OPENHANDS: OPENHANDS,
-    Source.TAU_BENCH: TAU_BENCH,
+LOGS: dict[RecordingSource, Sequence[Any]] = {
+    RecordingSource.CLAUDE_CODE: SESSION,
+    RecordingSource.PI: PI,
+    RecordingSource.REQUESTS: BODIES,
+    RecordingSource.MESSAGES: LISTS,
+    RecordingSource.SWE_AGENT: RUNS,
+    RecordingSource.CODEX: CODEX,
+    RecordingSource.GEMINI_CLI: GEMINI_CLI,
+    RecordingSource.QWEN_CODE: QWEN_CODE,
+    RecordingSource.OPENCODE: [OPENCODE],
+    RecordingSource.OPENHANDS: OPENHANDS,
+    RecordingSource.TAU_BENCH: TAU_BENCH,
 }
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -71,24 +71,24 @@ def dumped(lines: Sequence[Any]) -> bytes:
     return b"\n".join(json.dumps(one).encode() for one in lines) + b"\n"
 
 
-def recordings(content: bytes, source: Source | None = None) -> list[Recording]:
+def recordings(content: bytes, source: RecordingSource | None = None) -> list[Recording]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log.jsonl"
         path.write_bytes(content)
-        return list(read(path, source=source))
+        return list(read_recordings(path, source=source))
 
 
-def calls(content: bytes, source: Source) -> list[Call]:
+def calls(content: bytes, source: RecordingSource) -> list[RecordedCall]:
     return [call for one in recordings(content, source) for call in one.calls]
 
 
-def told(asked: Call) -> tuple[Any, ...]:
-    return asked.model, asked.billed, [one.raw for one in asked.last.history()], asked.answer
+def told(asked: RecordedCall) -> tuple[Any, ...]:
+    return asked.model, asked.usage, [one.raw for one in asked.last_message.history()], asked.response
 
 
 @given(st.binary(max_size=300), st.sampled_from(_FILES))
 @_FEW
-def test_no_bytes_make_reading_fail_otherwise_than_it_says(content: bytes, source: Source) -> None:
+def test_no_bytes_make_reading_fail_otherwise_than_it_says(content: bytes, source: RecordingSource) -> None:
     recordings(content, source)
     recordings(gzip.compress(content), source)
     with suppress(UnreadableInput, StoreUnavailable):
@@ -98,7 +98,9 @@ def test_no_bytes_make_reading_fail_otherwise_than_it_says(content: bytes, sourc
 @pytest.mark.slow
 @given(st.sampled_from(_FILES), st.data())
 @_FEW
-def test_no_odd_value_anywhere_in_a_log_makes_reading_fail(source: Source, data: st.DataObject) -> None:
+def test_no_odd_value_anywhere_in_a_log_makes_reading_fail(
+    source: RecordingSource, data: st.DataObject
+) -> None:
     lines = [json.loads(json.dumps(one)) for one in LOGS[source]]
     for _ in range(data.draw(st.integers(1, 4))):
         here: Any = data.draw(st.sampled_from(lines))
@@ -114,9 +116,9 @@ def test_no_odd_value_anywhere_in_a_log_makes_reading_fail(source: Source, data:
 
 
 @given(st.sampled_from(_FILES), st.floats(0, 1))
-@example(Source.CODEX, 0.451171875)
+@example(RecordingSource.CODEX, 0.451171875)
 @_FEW
-def test_a_cut_log_loses_at_most_the_call_of_its_last_line(source: Source, share: float) -> None:
+def test_a_cut_log_loses_at_most_the_call_of_its_last_line(source: RecordingSource, share: float) -> None:
     """A line is whole without its line break too: then it belongs to the response that the log ends with."""
     content = dumped(LOGS[source])
     at = round(share * len(content))
@@ -129,9 +131,9 @@ def test_a_cut_log_loses_at_most_the_call_of_its_last_line(source: Source, share
 
 @pytest.mark.slow
 @given(st.sampled_from(_FILES), st.lists(st.tuples(st.integers(0, 9), _VALUES), max_size=4))
-@example(Source.CODEX, [(0, None)])
+@example(RecordingSource.CODEX, [(0, None)])
 @_FEW
-def test_lines_that_are_unknown_change_nothing(source: Source, others: list[tuple[int, Any]]) -> None:
+def test_lines_that_are_unknown_change_nothing(source: RecordingSource, others: list[tuple[int, Any]]) -> None:
     lines = list(LOGS[source])
     for at, other in others:
         lines.insert(min(at, len(lines)), {"type": "never-heard-of", "payload": other})
@@ -154,11 +156,11 @@ def test_any_tree_of_lines_is_read_and_each_history_is_a_way_up(kinds: list[str]
         else:
             request = f"r{data.draw(st.integers(0, 5))}" if kind == "r" else f"r-{number}"
             lines.append(answer(names[number], parent, number, request, 9, 9, text(f"told {number}")))
-    found = calls(dumped(lines), Source.CLAUDE_CODE)
+    found = calls(dumped(lines), RecordingSource.CLAUDE_CODE)
 
     assert len({one.id for one in found}) == len(found)
     for one in found:
-        history = one.last.history()
+        history = one.last_message.history()
         assert [said.depth for said in history] == list(range(len(history)))
 
 
@@ -185,8 +187,11 @@ def test_a_long_session_is_read_in_time_that_grows_with_it(tmp_path: Path) -> No
         parent = f"a{turn}"
     path = tmp_path / "log.jsonl"
     path.write_bytes(dumped(lines))
-    (found,) = read(path)
+    (found,) = read_recordings(path)
 
-    assert peek(path).source is Source.CLAUDE_CODE
-    assert [call.last.depth for call in found.calls[:3]] == [0, 2, 4]
-    assert len({one for call in found.calls for one in (call.last, call.last.before)}) == 2 * 2_000
+    assert peek_file(path).source is RecordingSource.CLAUDE_CODE
+    assert [call.last_message.depth for call in found.calls[:3]] == [0, 2, 4]
+    assert (
+        len({one for call in found.calls for one in (call.last_message, call.last_message.previous)})
+        == 2 * 2_000
+    )

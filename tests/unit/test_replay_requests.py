@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from foveate.replay.reading import read
-from foveate.replay.recordings import Lacking, Recording, Source
-from foveate.replay.sent import sent_in
+from foveate.replay.reading import read_recordings
+from foveate.replay.recordings import MissingPart, Recording, RecordingSource
+from foveate.replay.sent import reconstruct_calls
 from foveate.values import CacheUsage, Format, Ttl
 
 USER = {"role": "user", "content": "hello"}
@@ -26,19 +26,19 @@ def body(*messages: Any, **more: Any) -> dict[str, Any]:
 def recordings(folder: Path, *rows: Any) -> list[Recording]:
     path = folder / "log.jsonl"
     path.write_text("\n".join(one if isinstance(one, str) else json.dumps(one) for one in rows))
-    return list(read(path))
+    return list(read_recordings(path))
 
 
 def test_bodies_that_go_on_from_one_another_share_their_messages(tmp_path: Path) -> None:
     (found,) = recordings(tmp_path, body(USER), body(USER, ANSWER, MORE))
     first, second = found.calls
 
-    assert found.source is Source.REQUESTS
-    assert second.last.history()[0] is first.last
+    assert found.source is RecordingSource.REQUESTS
+    assert second.last_message.history()[0] is first.last_message
     assert first.conversation == second.conversation
-    assert json.loads(first.around) == {"model": "gpt-5.1", "temperature": 0}
-    assert first.around is second.around
-    assert found.lacks == {Lacking.BILL, Lacking.TIME}
+    assert json.loads(first.envelope) == {"model": "gpt-5.1", "temperature": 0}
+    assert first.envelope is second.envelope
+    assert found.missing == {MissingPart.USAGE, MissingPart.TIME}
 
 
 def test_marks_that_moved_on_and_other_spellings_are_the_same_message(tmp_path: Path) -> None:
@@ -53,8 +53,8 @@ def test_marks_that_moved_on_and_other_spellings_are_the_same_message(tmp_path: 
     first, second = found.calls
 
     assert found.format is Format.ANTHROPIC
-    assert second.last.history()[0] is first.last
-    assert b"cache_control" not in first.last.raw
+    assert second.last_message.history()[0] is first.last_message
+    assert b"cache_control" not in first.last_message.raw
 
 
 def test_each_conversation_is_a_recording_and_lone_requests_are_one_together(tmp_path: Path) -> None:
@@ -113,15 +113,15 @@ def test_a_row_is_read_however_it_is_wrapped(tmp_path: Path, row: dict[str, Any]
     (found,) = recordings(tmp_path, row)
     (call,) = found.calls
 
-    assert found.source is Source.REQUESTS
-    assert (call.model, json.loads(call.last.raw)) == ("gpt-5.1", USER)
-    assert call.billed is not None
-    assert call.billed.cache.input_tokens == 100
-    assert call.billed.output_tokens == 5
+    assert found.source is RecordingSource.REQUESTS
+    assert (call.model, json.loads(call.last_message.raw)) == ("gpt-5.1", USER)
+    assert call.usage is not None
+    assert call.usage.cache.input_tokens == 100
+    assert call.usage.output_tokens == 5
     if row is not WRAPPED["counts beside"]:
-        assert call.billed.cache == CacheUsage(uncached=36, read=64)
+        assert call.usage.cache == CacheUsage(uncached=36, read=64)
     if "response" in row and isinstance(row["response"], dict):
-        assert json.loads(call.answer) == ANSWER
+        assert json.loads(call.response) == ANSWER
 
 
 FORMATS = {
@@ -133,12 +133,12 @@ FORMATS = {
 }
 
 
-@pytest.mark.parametrize(("spoken", "bare"), FORMATS.items(), ids=list(FORMATS))
-def test_bare_bodies_of_every_format_are_read(tmp_path: Path, spoken: Format, bare: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("api_format", "bare"), FORMATS.items(), ids=list(FORMATS))
+def test_bare_bodies_of_every_format_are_read(tmp_path: Path, api_format: Format, bare: dict[str, Any]) -> None:
     (found,) = recordings(tmp_path, bare)
     (call,) = found.calls
 
-    assert (found.format, call.last.role, call.last.depth) == (spoken, "user", 0)
+    assert (found.format, call.last_message.role, call.last_message.depth) == (api_format, "user", 0)
 
 
 TEXT = {"type": "output_text", "text": "hi"}
@@ -174,15 +174,17 @@ REPLIES: dict[Format, tuple[dict[str, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("spoken", REPLIES, ids=list(REPLIES))
-def test_answers_of_every_format_are_told_as_messages_with_their_bills(tmp_path: Path, spoken: Format) -> None:
-    reply, said = REPLIES[spoken]
-    (found,) = recordings(tmp_path, {"request": FORMATS[spoken], "response": reply})
+@pytest.mark.parametrize("api_format", REPLIES, ids=list(REPLIES))
+def test_answers_of_every_format_are_told_as_messages_with_their_bills(
+    tmp_path: Path, api_format: Format
+) -> None:
+    reply, said = REPLIES[api_format]
+    (found,) = recordings(tmp_path, {"request": FORMATS[api_format], "response": reply})
     (call,) = found.calls
 
-    assert json.loads(call.answer) == said
-    assert call.billed is not None
-    assert (call.billed.cache.input_tokens, call.billed.output_tokens) == (7, 2)
+    assert json.loads(call.response) == said
+    assert call.usage is not None
+    assert (call.usage.cache.input_tokens, call.usage.output_tokens) == (7, 2)
 
 
 def test_the_model_is_told_from_the_address_where_the_body_does_not_name_it(tmp_path: Path) -> None:
@@ -201,7 +203,7 @@ def test_whether_a_model_was_to_think_is_told_by_the_body(tmp_path: Path) -> Non
     ]
     (found,) = recordings(tmp_path, *asked)
 
-    assert [call.thinks for call in found.calls] == [True, False, True, False]
+    assert [call.has_thinking for call in found.calls] == [True, False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -223,10 +225,10 @@ def test_marks_in_a_body_without_a_bill_are_seen(
     body["messages"] = [{"role": "user", "content": [block]}]
     path = tmp_path / "log.jsonl"
     path.write_text(json.dumps(body))
-    (one,) = read(path)
+    (one,) = read_recordings(path)
 
-    assert [call.marks for call in one.calls] == [asked]
-    assert [sent.ttls for sent in sent_in(one)] == [(asked, asked) if asked else None]
+    assert [call.breakpoint_ttl for call in one.calls] == [asked]
+    assert [sent.ttls for sent in reconstruct_calls(one)] == [(asked, asked) if asked else None]
 
 
 @pytest.mark.parametrize("name", ["data", "observations", "requests"])
@@ -234,8 +236,8 @@ def test_rows_that_stand_in_an_object_as_an_api_gives_them_are_read(tmp_path: Pa
     rows = [{"request": BODY, "response": REPLY}, {"request": body(USER, ANSWER, MORE), "response": REPLY}]
     (one,) = recordings(tmp_path, {name: rows, "meta": {"page": 1}})
 
-    assert one.source is Source.REQUESTS
-    assert [call.billed is not None for call in one.calls] == [True, True]
+    assert one.source is RecordingSource.REQUESTS
+    assert [call.usage is not None for call in one.calls] == [True, True]
 
 
 def test_a_spend_log_of_litellm_that_keeps_the_request_apart_is_read(tmp_path: Path) -> None:
@@ -259,7 +261,7 @@ def test_a_request_that_was_refused_is_no_call(tmp_path: Path, told: dict[str, A
         tmp_path, {"request": BODY, "response": REPLY, "status": 200}, {"request": BODY, **told}
     )
 
-    assert [call.billed is not None for call in one.calls] == [True]
+    assert [call.usage is not None for call in one.calls] == [True]
 
 
 def test_what_an_observer_notes_around_calls_is_no_call(tmp_path: Path) -> None:
@@ -279,8 +281,8 @@ def test_what_an_observer_notes_around_calls_is_no_call(tmp_path: Path) -> None:
 def test_a_row_without_a_time_has_that_of_its_answer(tmp_path: Path) -> None:
     (one,) = recordings(tmp_path, {"request": BODY, "response": {**REPLY, "created": 1_762_000_000}})
 
-    assert [(call.at, call.answers_at) for call in one.calls] == [(1_762_000_000, 1_762_000_000)]
-    assert Lacking.TIME not in one.lacks
+    assert [(call.at, call.response_at) for call in one.calls] == [(1_762_000_000, 1_762_000_000)]
+    assert MissingPart.TIME not in one.missing
 
 
 def test_requests_that_ask_for_no_text_are_no_calls(tmp_path: Path) -> None:
@@ -288,13 +290,16 @@ def test_requests_that_ask_for_no_text_are_no_calls(tmp_path: Path) -> None:
     (found,) = recordings(tmp_path, {"request": BODY, "usage": USAGE}, vectors)
 
     assert len(found.calls) == 1
-    assert found.broken == ()
+    assert found.unreadable == ()
 
 
 def test_what_cannot_be_read_is_told_by_its_line(tmp_path: Path) -> None:
     (found,) = recordings(tmp_path, BODY, '{"model": "gpt', "5", body(USER, ANSWER, MORE))
 
-    assert [(one.line, one.why) for one in found.broken] == [(2, "is cut off"), (3, "is JSON, but no object")]
+    assert [(one.line, one.reason) for one in found.unreadable] == [
+        (2, "is cut off"),
+        (3, "is JSON, but no object"),
+    ]
     assert len(found.calls) == 2
 
 
@@ -303,17 +308,17 @@ def test_a_list_of_rows_is_read_like_rows(tmp_path: Path) -> None:
     path.write_text(
         json.dumps([WRAPPED["request and response"], {"request": body(USER, ANSWER, MORE)}], indent=1)
     )
-    (found,) = read(path)
+    (found,) = read_recordings(path)
 
     assert len(found.calls) == 2
 
 
 @pytest.mark.slow
 def test_recorded_calls_of_all_providers_are_read(shared_data: Path) -> None:
-    found = list(read(shared_data / "usage_pairs.jsonl.gz"))
+    found = list(read_recordings(shared_data / "usage_pairs.jsonl.gz"))
     calls = [call for one in found for call in one.calls]
 
     assert len(calls) > 1_500
     assert {one.format for one in found} == set(Format)
-    assert sum(call.billed is None for call in calls) < 10
+    assert sum(call.usage is None for call in calls) < 10
     assert all(call.model for call in calls)

@@ -10,10 +10,10 @@ import pytest
 
 from foveate.cost.price_book import PriceBook
 from foveate.replay.policies import Policy
-from foveate.replay.reading import read
-from foveate.replay.recordings import Lacking, Recording
-from foveate.replay.replaying import ReplayOptions, replay
-from foveate.replay.run_bills import told_by_run
+from foveate.replay.reading import read_recordings
+from foveate.replay.recordings import MissingPart, Recording
+from foveate.replay.replaying import ReplayOptions, replay_recording
+from foveate.replay.run_bills import infer_hidden_tokens
 from foveate.values import Ttl
 
 BOOK = PriceBook()
@@ -38,7 +38,7 @@ def run_of(folder: Path, model: str, dollars: float, *, calls: int = 5, **config
         "replay_config": {"agent": {"model": {"name": model}, **config}} if model else {},
     }
     (folder / "x.traj").write_text(json.dumps(document))
-    (one,) = read(folder / "x.traj", model=None if model else "gpt-4o")
+    (one,) = read_recordings(folder / "x.traj", model=None if model else "gpt-4o")
     return one
 
 
@@ -51,11 +51,11 @@ def test_the_tools_of_a_run_are_as_long_as_its_sum_leaves_room_for(
     tmp_path: Path, model: str, config: dict[str, Any], tools: int
 ) -> None:
     bare = replace(run_of(tmp_path, model, 0.0, **config), hidden_tokens=tools)
-    dollars = replay(bare, BOOK, OPTIONS).outcomes[Policy.RECORDED].dollars
+    dollars = replay_recording(bare, BOOK, OPTIONS).outcomes[Policy.RECORDED].dollars
     assert dollars is not None
 
-    found = told_by_run(run_of(tmp_path, model, float(dollars), **config), BOOK)
-    check = replay(found, BOOK, OPTIONS).check
+    found = infer_hidden_tokens(run_of(tmp_path, model, float(dollars), **config), BOOK)
+    check = replay_recording(found, BOOK, OPTIONS).check
 
     assert found.hidden_tokens == pytest.approx(tools, rel=0.1)
     assert check.logged == Decimal(repr(float(dollars)))
@@ -65,34 +65,34 @@ def test_the_tools_of_a_run_are_as_long_as_its_sum_leaves_room_for(
 def test_a_sum_that_the_messages_alone_come_to_hides_nothing_and_is_still_held_against(tmp_path: Path) -> None:
     one = run_of(tmp_path, "gpt-4o", 0.001)
 
-    assert told_by_run(one, BOOK) is one
-    assert (replay(one, BOOK, OPTIONS).check.off or 0) > 1
+    assert infer_hidden_tokens(one, BOOK) is one
+    assert (replay_recording(one, BOOK, OPTIONS).check.off or 0) > 1
 
 
 @pytest.mark.parametrize("dollars", [1e-9, 1e9])
 def test_no_sum_however_odd_keeps_a_run_from_being_replayed(tmp_path: Path, dollars: float) -> None:
     one = run_of(tmp_path, "gpt-4o", dollars, calls=1)
 
-    assert replay(one, BOOK, OPTIONS).calls == 1
+    assert replay_recording(one, BOOK, OPTIONS).calls == 1
 
 
 def test_a_run_whose_calls_all_stand_in_another_file_has_nothing_to_be_held_against(tmp_path: Path) -> None:
-    check = replay(replace(run_of(tmp_path, "gpt-4o", 0.5), calls=()), BOOK, OPTIONS).check
+    check = replay_recording(replace(run_of(tmp_path, "gpt-4o", 0.5), calls=()), BOOK, OPTIONS).check
 
     assert (check.calls, check.off) == (0, None)
 
 
 def test_the_sum_of_a_run_that_does_not_say_its_model_is_shown_and_not_held_against(tmp_path: Path) -> None:
     one = run_of(tmp_path, "", 0.5)
-    check = replay(one, BOOK, OPTIONS).check
+    check = replay_recording(one, BOOK, OPTIONS).check
 
-    assert Lacking.MODEL in one.lacks
-    assert told_by_run(one, BOOK) is one
+    assert MissingPart.MODEL in one.missing
+    assert infer_hidden_tokens(one, BOOK) is one
     assert (check.said, check.off) == (Decimal("0.5"), None)
 
 
 def test_a_run_that_says_so_has_put_marks(tmp_path: Path) -> None:
-    assert {call.marks for call in run_of(tmp_path, "claude-sonnet-4-5", 0.0, **MARKED).calls} == {
+    assert {call.breakpoint_ttl for call in run_of(tmp_path, "claude-sonnet-4-5", 0.0, **MARKED).calls} == {
         Ttl.FIVE_MINUTES
     }
-    assert {call.marks for call in run_of(tmp_path, "claude-sonnet-4-5", 0.0).calls} == {None}
+    assert {call.breakpoint_ttl for call in run_of(tmp_path, "claude-sonnet-4-5", 0.0).calls} == {None}

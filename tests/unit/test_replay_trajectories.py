@@ -5,8 +5,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from foveate.replay.reading import read
-from foveate.replay.recordings import Call, Lacking, Recording, Source
+from foveate.replay.reading import read_recordings
+from foveate.replay.recordings import MissingPart, RecordedCall, Recording, RecordingSource
 from foveate.values import CacheUsage, Format
 
 HISTORY: list[dict[str, Any]] = [
@@ -23,7 +23,7 @@ HISTORY: list[dict[str, Any]] = [
 def recordings(folder: Path, document: Any, *, indent: int | None = 2, name: str = "x.traj") -> list[Recording]:
     path = folder / name
     path.write_text(json.dumps(document, indent=indent))
-    return list(read(path))
+    return list(read_recordings(path))
 
 
 def recording(folder: Path, document: Any, **more: Any) -> Recording:
@@ -31,23 +31,23 @@ def recording(folder: Path, document: Any, **more: Any) -> Recording:
     return one
 
 
-def texts(asked: Call) -> list[str]:
-    return [json.loads(one.raw).get("content") for one in asked.last.history()]
+def texts(asked: RecordedCall) -> list[str]:
+    return [json.loads(one.raw).get("content") for one in asked.last_message.history()]
 
 
 def test_each_answer_is_a_call_with_what_stands_before_it(tmp_path: Path) -> None:
     found = recording(tmp_path, {"environment": "e", "trajectory": [], "history": HISTORY, "info": {}})
 
-    assert found.source is Source.SWE_AGENT
+    assert found.source is RecordingSource.SWE_AGENT
     assert [texts(call)[-1] for call in found.calls] == ["fix it", "a.py\nb.py"]
     assert [len(texts(call)) for call in found.calls] == [4, 6]
-    assert found.calls[1].last.history()[3] is found.calls[0].last
-    assert found.lacks == {Lacking.BILL, Lacking.TIME, Lacking.MODEL}
+    assert found.calls[1].last_message.history()[3] is found.calls[0].last_message
+    assert found.missing == {MissingPart.USAGE, MissingPart.TIME, MissingPart.MODEL}
 
 
 def test_a_file_of_one_line_and_a_bare_history_are_read_the_same(tmp_path: Path) -> None:
     whole = recording(tmp_path, {"history": HISTORY}, indent=None)
-    bare = list(read(tmp_path / "x.traj", source=Source.SWE_AGENT))
+    bare = list(read_recordings(tmp_path / "x.traj", source=RecordingSource.SWE_AGENT))
 
     assert len(whole.calls) == len(bare[0].calls) == 2
 
@@ -59,7 +59,7 @@ def test_model_and_cost_are_told_where_a_run_tells_them(tmp_path: Path) -> None:
     found = recording(tmp_path, run)
 
     assert {call.model for call in found.calls} == {"gpt-4o"}
-    assert found.said_dollars == Decimal("0.5")
+    assert found.reported_dollars == Decimal("0.5")
 
 
 def test_old_observations_are_left_out_where_the_run_says_so(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_the_answer_that_ended_a_run_is_a_call_though_only_the_steps_have_it(tmp
 
     assert len(found.calls) == 3
     assert texts(found.calls[-1])[-1] == "fine"
-    assert json.loads(found.calls[-1].answer)["content"] == "submit"
+    assert json.loads(found.calls[-1].response)["content"] == "submit"
     assert len(recording(tmp_path, {"trajectory": steps[:2], "history": [*HISTORY, seen]}).calls) == 2
 
 
@@ -112,7 +112,7 @@ def test_what_a_step_says_was_sent_counts_before_the_history(tmp_path: Path) -> 
     found = recording(tmp_path, {"trajectory": steps, "history": HISTORY})
 
     assert [texts(call) for call in found.calls] == [["short", "fix it"]]
-    assert json.loads(found.calls[0].answer)["content"] == "I look"
+    assert json.loads(found.calls[0].response)["content"] == "I look"
 
 
 def test_results_of_tools_name_their_calls(tmp_path: Path) -> None:
@@ -126,8 +126,12 @@ def test_results_of_tools_name_their_calls(tmp_path: Path) -> None:
     ]
     found = recording(tmp_path, {"history": history})
 
-    assert json.loads(found.calls[-1].last.raw) == {"role": "tool", "content": "ok", "tool_call_id": "c1"}
-    assert Lacking.TOOLS in found.lacks
+    assert json.loads(found.calls[-1].last_message.raw) == {
+        "role": "tool",
+        "content": "ok",
+        "tool_call_id": "c1",
+    }
+    assert MissingPart.TOOLS in found.missing
 
 
 def test_agents_of_one_run_see_only_what_is_theirs(tmp_path: Path) -> None:
@@ -157,11 +161,11 @@ def test_mini_swe_agent_tells_the_usage_of_each_answer(tmp_path: Path) -> None:
     found = recording(tmp_path, run, name="run.traj.json")
     (call,) = found.calls
 
-    assert call.billed is not None
-    assert call.billed.cache == CacheUsage(uncached=40, read=60)
+    assert call.usage is not None
+    assert call.usage.cache == CacheUsage(uncached=40, read=60)
     assert (call.model, call.at) == ("gpt-5.1", 1_767_607_200.0)
-    assert json.loads(call.last.raw) == {"role": "user", "content": "u"}
-    assert found.lacks == frozenset()
+    assert json.loads(call.last_message.raw) == {"role": "user", "content": "u"}
+    assert found.missing == frozenset()
 
 
 def test_mini_swe_agent_with_openais_responses_keeps_the_items(tmp_path: Path) -> None:
@@ -180,7 +184,7 @@ def test_mini_swe_agent_with_openais_responses_keeps_the_items(tmp_path: Path) -
     found = recording(tmp_path, run)
 
     assert found.format is Format.RESPONSES
-    assert [call.last.depth for call in found.calls] == [0, 2]
+    assert [call.last_message.depth for call in found.calls] == [0, 2]
     assert {call.model for call in found.calls} == {"gpt-5.1"}
 
 
@@ -188,7 +192,7 @@ def test_several_runs_may_stand_one_a_line(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     runs = [{"instance_id": name, "trajectory": HISTORY} for name in ("one", "two")]
     path.write_text("\n".join(map(json.dumps, runs)) + '\n{"trajectory": [{"ro')
-    found = list(read(path))
+    found = list(read_recordings(path))
 
     assert [(one.name, len(one.calls)) for one in found] == [("one", 2), ("two", 2)]
-    assert [(one.line, one.why) for one in found[0].broken] == [(3, "is cut off")]
+    assert [(one.line, one.reason) for one in found[0].unreadable] == [(3, "is cut off")]

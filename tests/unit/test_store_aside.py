@@ -8,12 +8,12 @@ import pytest
 
 from foveate.errors import StoreUnavailable
 from foveate.session.totals import Totals
-from foveate.store.aside import MOST, Aside, Reads
-from foveate.store.database import Rows, T, Work
+from foveate.store.aside import MAX_CONCURRENT_READS, LowPriorityReader, Reader
+from foveate.store.database import T, Transaction, TransactionCallback
 from foveate.store.sqlite import SQLiteDatabase
-from foveate.store.totals import KeptTotals
+from foveate.store.totals import SqlRollupStore
 
-NO_ROWS = cast("Rows", None)
+NO_ROWS = cast("Transaction", None)
 
 
 class Slow:
@@ -23,30 +23,30 @@ class Slow:
         self.now = 0
         self.most = 0
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, callback: TransactionCallback[T]) -> T:
         self.now += 1
         self.most = max(self.most, self.now)
         try:
             await asyncio.sleep(0)
-            return work(NO_ROWS)
+            return callback(NO_ROWS)
         finally:
             self.now -= 1
 
 
 async def test_however_much_a_page_asks_few_of_its_reads_are_under_way() -> None:
     database = Slow()
-    aside = Aside(database)
+    aside = LowPriorityReader(database)
 
     assert await asyncio.gather(*(aside.read(lambda _: "found") for _ in range(20))) == ["found"] * 20
 
-    assert database.most == MOST
+    assert database.most == MAX_CONCURRENT_READS
 
 
 async def test_a_read_that_fails_or_is_given_up_leaves_its_turn_to_the_next() -> None:
-    def fail(_: Rows) -> int:
+    def fail(_: Transaction) -> int:
         raise StoreUnavailable("here", "is gone")
 
-    aside = Aside(Slow(), most=1)
+    aside = LowPriorityReader(Slow(), max_concurrent=1)
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
             await aside.read(fail)
@@ -58,7 +58,7 @@ async def test_a_read_that_fails_or_is_given_up_leaves_its_turn_to_the_next() ->
 
 
 def test_reads_of_one_event_loop_do_not_wait_for_those_of_another() -> None:
-    aside = Aside(Slow(), most=1)
+    aside = LowPriorityReader(Slow(), max_concurrent=1)
 
     async def read() -> list[int]:
         return await asyncio.gather(*(aside.read(lambda _: 3) for _ in range(3)))
@@ -70,17 +70,17 @@ async def test_sums_are_made_where_they_are_read_and_not_on_the_event_loop(tmp_p
     made: list[object] = []
 
     class Seen:
-        def __init__(self, database: Reads) -> None:
+        def __init__(self, database: Reader) -> None:
             self._database = database
 
-        async def read(self, work: Work[T]) -> T:
+        async def read(self, work: TransactionCallback[T]) -> T:
             found = await self._database.read(work)
             made.append(found)
             return found
 
     database = SQLiteDatabase.open(tmp_path / "store.sqlite", wait_seconds=5)
     try:
-        told = await KeptTotals(Seen(database)).totals()
+        told = await SqlRollupStore(Seen(database)).sum_totals()
     finally:
         await database.close()
 

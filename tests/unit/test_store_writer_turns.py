@@ -3,8 +3,8 @@
 from pathlib import Path
 from threading import Event, Thread
 
-from foveate.store.writer_turns import WriterTurns
-from tests.aftermath import until
+from foveate.store.writer_turns import WriterQueue
+from tests.aftermath import wait_until
 
 
 def is_queued(database: Path) -> bool:
@@ -22,19 +22,19 @@ def is_queued(database: Path) -> bool:
 def test_a_process_that_writes_again_at_once_lets_the_one_in_line_go_first(tmp_path: Path) -> None:
     """Defect: a busy process starved the others for seconds: SQLite's waiting writers poll ever less often."""
     database = tmp_path / "store.sqlite"
-    busy, waiting = WriterTurns(database), WriterTurns(database)
+    busy, waiting = WriterQueue(database), WriterQueue(database)
     order: list[str] = []
 
     def write() -> None:
-        with waiting.turn():
+        with waiting.hold_turn():
             order.append("waiting")
 
     other = Thread(target=write)
-    with busy.turn():
+    with busy.hold_turn():
         order.append("busy")
         other.start()
-        until(lambda: is_queued(database), bool, 30)
-    with busy.turn():
+        wait_until(lambda: is_queued(database), bool, 30)
+    with busy.hold_turn():
         order.append("busy again")
     other.join()
     busy.close()
@@ -45,16 +45,16 @@ def test_a_process_that_writes_again_at_once_lets_the_one_in_line_go_first(tmp_p
 
 def test_a_writer_goes_on_without_a_turn_that_somebody_keeps(tmp_path: Path) -> None:
     database = tmp_path / "store.sqlite"
-    stuck, other = WriterTurns(database), WriterTurns(database)
+    stuck, other = WriterQueue(database), WriterQueue(database)
     wrote = Event()
-    with stuck.turn(), other.turn():
+    with stuck.hold_turn(), other.hold_turn():
         wrote.set()
 
     assert wrote.is_set()
 
 
 def test_a_writer_goes_on_if_the_locks_cannot_be_opened(tmp_path: Path) -> None:
-    turns = WriterTurns(tmp_path / "no such folder" / "store.sqlite")
-    with turns.turn():
+    turns = WriterQueue(tmp_path / "no such folder" / "store.sqlite")
+    with turns.hold_turn():
         pass
     turns.close()

@@ -1,13 +1,13 @@
 """Sharing the window: sections, ladders, truncation, the assembled prompt and its report."""
 
-from foveate.budget.budgets import PRESET, Budget, SectionRule
+from foveate.budget.budgets import DEFAULT_BUDGET, Budget, SectionRule
 from foveate.budget.data import budget_as_data, budget_from_data
 from foveate.budget.ladders import Ladder
 from foveate.budget.prompt import Action, Cut, Prompt, SectionReport
 from foveate.budget.sections import Item, Keep, Priority, Section, Stability
 
 __all__ = [
-    "PRESET",
+    "DEFAULT_BUDGET",
     "Action",
     "Budget",
     "Cut",

@@ -2,34 +2,34 @@
 
 from collections.abc import Iterator
 
-from foveate.budget.budgets import Budget, Number, SectionRule, smaller
+from foveate.budget.budgets import Budget, Number, SectionRule, smaller_limit
 from foveate.budget.sections import Priority
 
-_OWN = "the section's own"
-_SWITCH = {True: "true", False: "false", None: _OWN}
+_SECTION_DEFAULT = "the section's own"
+_ENABLED_NAMES = {True: "true", False: "false", None: _SECTION_DEFAULT}
 
 
-def in_force(call: Budget | None, agent: Budget | None, configuration: Budget | None) -> Budget:
+def resolve_budget(call: Budget | None, agent: Budget | None, configuration: Budget | None) -> Budget:
     """Whose ladder and rules hold: the call's laid over the agent's laid over the operator's, field by field.
 
     The agent's are held to what the operator allows, but for what it requires: that was decided where its file
     was read, beside the defaults. Numbers of tokens are for `limits` to resolve.
     """
-    held = configuration or Budget()
+    effective = configuration or Budget()
     if agent is not None:
-        held = _over(within(agent, held, defaults=agent)[0], held)
-    return held if call is None else _over(call, held)
+        effective = _merge_budgets(clamp_budget(agent, effective, defaults=agent)[0], effective)
+    return effective if call is None else _merge_budgets(call, effective)
 
 
-def _over(budget: Budget, other: Budget) -> Budget:
+def _merge_budgets(budget: Budget, base: Budget) -> Budget:
     """`budget`, and the rules of `other` for all that it says nothing of."""
-    rules = dict(other.sections)
+    rules = dict(base.sections)
     for name, rule in budget.sections.items():
         rules[name] = rule.over(rules[name]) if name in rules else rule
     return Budget(budget.total_tokens, budget.output_reserve, budget.ladder, sections=rules)
 
 
-def within(budget: Budget, allowed: Budget, *, defaults: Budget) -> tuple[Budget, tuple[str, ...]]:
+def clamp_budget(budget: Budget, allowed: Budget, *, defaults: Budget) -> tuple[Budget, tuple[str, ...]]:
     """`budget` with nothing that `allowed` does not give, and in words what had to be changed for it.
 
     Bound are the total, the reserve, and the caps of each section that has some in `allowed`, or is required
@@ -40,71 +40,73 @@ def within(budget: Budget, allowed: Budget, *, defaults: Budget) -> tuple[Budget
     itself. Nothing else becomes required that the `defaults` do not require, since a prompt is an error where
     that does not fit.
     """
-    total, reserve = _room(budget, allowed)
+    total, reserve = _clamp_totals(budget, allowed)
     rules = dict(budget.sections)
-    clamped = []
+    changes = []
     if (total, reserve) != (budget.total_tokens, budget.output_reserve):
-        clamped.append(
-            f"total_tokens: {_said(budget.total_tokens)} with an output_reserve of {budget.output_reserve} is "
-            f"more than is allowed; {_said(total)} with {reserve} holds"
+        changes.append(
+            f"total_tokens: {_describe_total(budget.total_tokens)} with an output_reserve of {budget.output_reserve} is "
+            f"more than is allowed; {_describe_total(total)} with {reserve} holds"
         )
     for name in {**allowed.sections, **budget.sections}:
-        asked, most, usual = (each.sections.get(name, SectionRule()) for each in (budget, allowed, defaults))
-        given = SectionRule(
-            priority=_priority(asked, most, usual),
-            max_tokens=_cap(asked.max_tokens, most.max_tokens, most),
-            share=_cap(asked.share, most.share, most),
-            keep=asked.keep,
-            enabled=_enabled(asked, most, usual),
+        requested, limit, default = (
+            each.sections.get(name, SectionRule()) for each in (budget, allowed, defaults)
         )
-        clamped += _changes(name, asked, given)
-        if given != asked:
-            rules[name] = given
-    return Budget(total, reserve, budget.ladder, sections=rules), tuple(clamped)
+        clamped_rule = SectionRule(
+            priority=_clamp_priority(requested, limit, default),
+            max_tokens=_clamp_cap(requested.max_tokens, limit.max_tokens, limit),
+            share=_clamp_cap(requested.share, limit.share, limit),
+            keep=requested.keep,
+            enabled=_clamp_enabled(requested, limit, default),
+        )
+        changes += _describe_changes(name, requested, clamped_rule)
+        if clamped_rule != requested:
+            rules[name] = clamped_rule
+    return Budget(total, reserve, budget.ladder, sections=rules), tuple(changes)
 
 
-def _room(budget: Budget, allowed: Budget) -> tuple[int | None, int]:
+def _clamp_totals(budget: Budget, allowed: Budget) -> tuple[int | None, int]:
     """At most the allowed total, of which at least the allowed reserve is for the answer."""
-    total = smaller(budget.total_tokens, allowed.total_tokens)
+    total = smaller_limit(budget.total_tokens, allowed.total_tokens)
     return total, max(budget.output_reserve, allowed.output_reserve)
 
 
-def _cap(asked: Number | None, most: Number | None, rule: SectionRule) -> Number | None:
+def _clamp_cap(requested: Number | None, limit: Number | None, limit_rule: SectionRule) -> Number | None:
     """At most what is allowed; for what is required just that, since a cap of 0 would switch it off as well."""
-    return most if rule.priority is Priority.REQUIRED else smaller(asked, most)
+    return limit if limit_rule.priority is Priority.REQUIRED else smaller_limit(requested, limit)
 
 
-def _priority(asked: SectionRule, most: SectionRule, usual: SectionRule) -> Priority | None:
-    if most.priority is Priority.REQUIRED:
+def _clamp_priority(requested: SectionRule, limit: SectionRule, default: SectionRule) -> Priority | None:
+    if limit.priority is Priority.REQUIRED:
         return Priority.REQUIRED
-    if asked.priority is Priority.REQUIRED and usual.priority is not Priority.REQUIRED:
+    if requested.priority is Priority.REQUIRED and default.priority is not Priority.REQUIRED:
         return Priority.HIGH
-    return asked.priority
+    return requested.priority
 
 
-def _enabled(asked: SectionRule, most: SectionRule, usual: SectionRule) -> bool | None:
-    if most.enabled is not None:
-        return most.enabled
-    if most.priority is Priority.REQUIRED:
+def _clamp_enabled(requested: SectionRule, limit: SectionRule, default: SectionRule) -> bool | None:
+    if limit.enabled is not None:
+        return limit.enabled
+    if limit.priority is Priority.REQUIRED:
         # None where neither says that it is: then the section's own word holds, as it does without an agent.
-        return asked.enabled or usual.enabled or None
-    return asked.enabled
+        return requested.enabled or default.enabled or None
+    return requested.enabled
 
 
-def _changes(name: str, asked: SectionRule, given: SectionRule) -> Iterator[str]:
-    for field, wish, cap in (
-        ("max_tokens", asked.max_tokens, given.max_tokens),
-        ("share", asked.share, given.share),
+def _describe_changes(name: str, requested: SectionRule, clamped: SectionRule) -> Iterator[str]:
+    for field, wanted, cap in (
+        ("max_tokens", requested.max_tokens, clamped.max_tokens),
+        ("share", requested.share, clamped.share),
     ):
-        if wish != cap:
-            said, holds = ("no cap" if number is None else number for number in (wish, cap))
-            yield f"sections.{name}.{field}: {said} is not allowed; {holds} holds"
-    if asked.priority != given.priority:
-        yield f"sections.{name}.priority: {asked.priority or _OWN} is not allowed; {given.priority} holds"
-    if asked.enabled != given.enabled:
-        before, after = _SWITCH[asked.enabled], _SWITCH[given.enabled]
+        if wanted != cap:
+            wanted_text, cap_text = ("no cap" if number is None else number for number in (wanted, cap))
+            yield f"sections.{name}.{field}: {wanted_text} is not allowed; {cap_text} holds"
+    if requested.priority != clamped.priority:
+        yield f"sections.{name}.priority: {requested.priority or _SECTION_DEFAULT} is not allowed; {clamped.priority} holds"
+    if requested.enabled != clamped.enabled:
+        before, after = _ENABLED_NAMES[requested.enabled], _ENABLED_NAMES[clamped.enabled]
         yield f"sections.{name}.enabled: {before} is not allowed; {after} holds"
 
 
-def _said(total_tokens: int | None) -> str:
+def _describe_total(total_tokens: int | None) -> str:
     return "the model's window" if total_tokens is None else str(total_tokens)

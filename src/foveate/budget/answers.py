@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
-from foveate.tokens.names import plain_name, stretches_of
+from foveate.tokens.names import candidate_names, normalize_model_name
 
-_TABLE = Path(__file__).with_name("answers.toml")
+_OUTPUT_TABLE = Path(__file__).with_name("answers.toml")
 # Models that come and go in a long-lived process are forgotten again.
-_KEPT_ANSWERS = 256
+_MAX_CACHED_OUTPUT_LIMITS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LongestAnswer:
+class OutputLimit:
     """How many tokens an answer can have, thoughts included. `source` says who says so and `as_of` when."""
 
     tokens: int
@@ -24,7 +24,7 @@ class LongestAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Family:
+class _OutputLimitFamily:
     """Some maker's models: patterns of names, and their longest answers."""
 
     match: str
@@ -33,21 +33,21 @@ class _Family:
     answers: Mapping[str, int]
 
 
-@lru_cache(_KEPT_ANSWERS)
-def longest_answer_of(model: str) -> LongestAnswer | None:
+@lru_cache(_MAX_CACHED_OUTPUT_LIMITS)
+def find_output_limit(model: str) -> OutputLimit | None:
     """The longest answer of a model; None where this very model is not known."""
-    name = plain_name(model)
-    family = next((family for family in _families() if re.search(family.match, name)), None)
+    name = normalize_model_name(model)
+    family = next((family for family in _load_output_limits() if re.search(family.match, name)), None)
     if family is None:
         return None
-    known, _kin = stretches_of(name)
+    exact_names, _related_names = candidate_names(name)
     for pattern, tokens in family.answers.items():
-        if any(re.fullmatch(pattern, stretch) for stretch in known):
-            return LongestAnswer(tokens=tokens, source=family.source, as_of=family.as_of)
+        if any(re.fullmatch(pattern, candidate) for candidate in exact_names):
+            return OutputLimit(tokens=tokens, source=family.source, as_of=family.as_of)
     return None
 
 
 @cache
-def _families() -> tuple[_Family, ...]:
-    table = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
-    return tuple(_Family(**family) for family in table["family"])
+def _load_output_limits() -> tuple[_OutputLimitFamily, ...]:
+    table = tomllib.loads(_OUTPUT_TABLE.read_text(encoding="utf-8"))
+    return tuple(_OutputLimitFamily(**family) for family in table["family"])

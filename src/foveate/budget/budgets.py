@@ -5,16 +5,16 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from foveate.budget.ladders import TRUNCATE_LOW_PRIORITY, Ladder, LadderLike, ladder_from
-from foveate.budget.sections import Keep, Priority, Section, checked_cap, checked_share, chosen
+from foveate.budget.ladders import TRUNCATE_LOW_PRIORITY, Ladder, LadderLike, parse_ladder
+from foveate.budget.sections import Keep, Priority, Section, check_share, check_token_limit, parse_choice
 from foveate.errors import BadOption
 
 Number = TypeVar("Number", int, float)
 
 
-def smaller(one: Number | None, other: Number | None) -> Number | None:
+def smaller_limit(first: Number | None, second: Number | None) -> Number | None:
     """The smaller of two limits, where None is none."""
-    return min((limit for limit in (one, other) if limit is not None), default=None)
+    return min((limit for limit in (first, second) if limit is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,20 +33,20 @@ class SectionRule:
         Raises:
             BadOption: a value that cannot be; its `path` names the field.
         """
-        put = object.__setattr__
+        set_field = object.__setattr__
         if self.priority is not None:
-            put(self, "priority", chosen(Priority, self.priority, ("priority",)))
+            set_field(self, "priority", parse_choice(Priority, self.priority, ("priority",)))
         if self.keep is not None:
-            put(self, "keep", chosen(Keep, self.keep, ("keep",)))
-        put(self, "max_tokens", checked_cap(self.max_tokens, ("max_tokens",)))
-        put(self, "share", checked_share(self.share, ("share",)))
+            set_field(self, "keep", parse_choice(Keep, self.keep, ("keep",)))
+        set_field(self, "max_tokens", check_token_limit(self.max_tokens, ("max_tokens",)))
+        set_field(self, "share", check_share(self.share, ("share",)))
         if not (self.enabled is None or isinstance(self.enabled, bool)):
             raise BadOption(f"enabled is true or false, not {self.enabled!r}", path=("enabled",))
 
     def over(self, other: "SectionRule") -> "SectionRule":
         """This rule, and what `other` says of everything that this one says nothing of."""
-        said = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(other, **{name: value for name, value in said.items() if value is not None})
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(other, **{name: value for name, value in values.items() if value is not None})
 
     def applied(self, section: Section) -> Section:
         """`section` as this rule has it: of two caps the smaller holds."""
@@ -55,8 +55,8 @@ class SectionRule:
             section.text if section.items is None else None,
             items=section.items,
             priority=self.priority or section.priority,
-            max_tokens=smaller(self.max_tokens, section.max_tokens),
-            share=smaller(self.share, section.share),
+            max_tokens=smaller_limit(self.max_tokens, section.max_tokens),
+            share=smaller_limit(self.share, section.share),
             keep=self.keep or section.keep,
             stability=section.stability,
             enabled=section.enabled if self.enabled is None else self.enabled,
@@ -97,44 +97,46 @@ class Budget:
             raise BadOption(
                 "ladder and overflow_policy are the same: give one of them", path=("overflow_policy",)
             )
-        reserve = checked_cap(output_reserve, ("output_reserve",))
+        reserve = check_token_limit(output_reserve, ("output_reserve",))
         if reserve is None:
             raise BadOption(
                 "output_reserve is a number of tokens, 0 or more, not None", path=("output_reserve",)
             )
-        chosen_ladder = next((given for given in (ladder, overflow_policy) if given is not None), None)
-        put = object.__setattr__
-        put(self, "total_tokens", checked_cap(total_tokens, ("total_tokens",)))
-        put(self, "output_reserve", reserve)
-        put(self, "ladder", TRUNCATE_LOW_PRIORITY if chosen_ladder is None else ladder_from(chosen_ladder))
-        put(
+        chosen_ladder = next((value for value in (ladder, overflow_policy) if value is not None), None)
+        set_field = object.__setattr__
+        set_field(self, "total_tokens", check_token_limit(total_tokens, ("total_tokens",)))
+        set_field(self, "output_reserve", reserve)
+        set_field(
+            self, "ladder", TRUNCATE_LOW_PRIORITY if chosen_ladder is None else parse_ladder(chosen_ladder)
+        )
+        set_field(
             self,
             "sections",
-            MappingProxyType({name: _rule(rule, name) for name, rule in (sections or {}).items()}),
+            MappingProxyType({name: _check_rule(rule, name) for name, rule in (sections or {}).items()}),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """How it is copied, and comes through to another process."""
-        return _restored, (self.total_tokens, self.output_reserve, self.ladder, dict(self.sections))
+        return _restore_budget, (self.total_tokens, self.output_reserve, self.ladder, dict(self.sections))
 
     def __hash__(self) -> int:
         """As its values, the rules in any order."""
         return hash((self.total_tokens, self.output_reserve, self.ladder, frozenset(self.sections.items())))
 
 
-def _restored(
+def _restore_budget(
     total_tokens: int | None, output_reserve: int, ladder: Ladder, sections: Mapping[str, SectionRule]
 ) -> Budget:
     return Budget(total_tokens, output_reserve, ladder, sections=sections)
 
 
-def _rule(rule: object, name: str) -> SectionRule:
+def _check_rule(rule: object, name: str) -> SectionRule:
     if not isinstance(rule, SectionRule):
         raise BadOption(f"sections.{name} is a SectionRule, not {rule!r}", path=("sections", name))
     return rule
 
 
-PRESET = Budget(
+DEFAULT_BUDGET = Budget(
     4000,
     sections={
         "system_prompt": SectionRule(max_tokens=500, priority=Priority.REQUIRED, keep=Keep.HEAD),

@@ -4,14 +4,14 @@ import json
 from dataclasses import dataclass
 
 from foveate.budget.budgets import Budget
-from foveate.budget.data import budget_as_data, budget_from_data, checked_mapping
+from foveate.budget.data import budget_as_data, budget_from_data, check_mapping
 from foveate.budget.prompt import Action, Prompt
-from foveate.budget.sections import checked_cap
+from foveate.budget.sections import check_token_limit
 from foveate.errors import BadOption
 
-VERSION = 1
+CHECKPOINT_VERSION = 1
 
-_KEYS = ("version", "budget", "usage")
+_CHECKPOINT_KEYS = ("version", "budget", "usage")
 _USAGE_KEYS = ("tokens", "limit_tokens", "sections")
 _SECTION_KEYS = ("name", "tokens", "cap_tokens")
 
@@ -26,7 +26,7 @@ class SectionUsage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class BudgetUsage:
     """What a prompt took of its limit, and each of its sections."""
 
     tokens: int
@@ -34,9 +34,9 @@ class Usage:
     sections: tuple[SectionUsage, ...] = ()
 
 
-def usage_of(prompt: Prompt) -> Usage:
+def measure_usage(prompt: Prompt) -> BudgetUsage:
     """What `prompt` took, without the sections that were disabled."""
-    return Usage(
+    return BudgetUsage(
         tokens=prompt.tokens,
         limit_tokens=prompt.limit_tokens,
         sections=tuple(
@@ -47,20 +47,20 @@ def usage_of(prompt: Prompt) -> Usage:
     )
 
 
-def checkpoint(budget: Budget, usage: Usage) -> str:
+def checkpoint(budget: Budget, usage: BudgetUsage) -> str:
     """Both as JSON that `restore` reads; the same for equal ones, and ASCII, so that it can be kept anywhere.
 
     Raises:
         BadOption: something in them that could not be read back, such as a section's name of two lines.
     """
-    data = {"version": VERSION, "budget": budget_as_data(budget), "usage": _usage_as_data(usage)}
+    data = {"version": CHECKPOINT_VERSION, "budget": budget_as_data(budget), "usage": _usage_as_data(usage)}
     text = json.dumps(data, sort_keys=True)
     if restore(text) != (budget, usage):
         raise BadOption("this budget or usage holds a text or number that JSON does not give back as it was")
     return text
 
 
-def restore(text: str) -> tuple[Budget, Usage]:
+def restore(text: str) -> tuple[Budget, BudgetUsage]:
     """The budget and the usage that were kept.
 
     Raises:
@@ -73,24 +73,24 @@ def restore(text: str) -> tuple[Budget, Usage]:
     version = data.get("version") if isinstance(data, dict) else None
     if type(version) is not int or version < 1:  # true is an int too
         raise BadOption("this is not a checkpoint: it has no version", path=("version",))
-    if version > VERSION:
+    if version > CHECKPOINT_VERSION:
         raise BadOption(
-            f"this checkpoint is of version {version}, and only those up to {VERSION} can be read: "
+            f"this checkpoint is of version {version}, and only those up to {CHECKPOINT_VERSION} can be read: "
             "restore it with the newer Foveate that wrote it",
             path=("version",),
         )
-    given = checked_mapping(data, _KEYS, "a checkpoint", ())
-    return _budget(given.get("budget")), _usage(given.get("usage"))
+    given = check_mapping(data, _CHECKPOINT_KEYS, "a checkpoint", ())
+    return _parse_budget(given.get("budget")), _parse_usage(given.get("usage"))
 
 
-def _budget(data: object) -> Budget:
+def _parse_budget(data: object) -> Budget:
     try:
         return budget_from_data(data)
     except BadOption as error:
         raise BadOption(f"the checkpoint's budget: {error}", path=("budget", *error.path)) from None
 
 
-def _usage_as_data(usage: Usage) -> dict[str, object]:
+def _usage_as_data(usage: BudgetUsage) -> dict[str, object]:
     sections = [
         {"name": section.name, "tokens": section.tokens, "cap_tokens": section.cap_tokens}
         for section in usage.sections
@@ -98,33 +98,33 @@ def _usage_as_data(usage: Usage) -> dict[str, object]:
     return {"tokens": usage.tokens, "limit_tokens": usage.limit_tokens, "sections": sections}
 
 
-def _usage(data: object) -> Usage:
-    given = checked_mapping(data, _USAGE_KEYS, "the checkpoint's usage", ("usage",))
+def _parse_usage(data: object) -> BudgetUsage:
+    given = check_mapping(data, _USAGE_KEYS, "the checkpoint's usage", ("usage",))
     sections = given.get("sections")
     if not isinstance(sections, list):
         raise BadOption(f"usage.sections is a list, not {sections!r}", path=("usage", "sections"))
-    return Usage(
-        tokens=_tokens(given.get("tokens"), ("usage", "tokens")),
-        limit_tokens=_tokens(given.get("limit_tokens"), ("usage", "limit_tokens")),
-        sections=tuple(_section(section, number) for number, section in enumerate(sections)),
+    return BudgetUsage(
+        tokens=_parse_tokens(given.get("tokens"), ("usage", "tokens")),
+        limit_tokens=_parse_tokens(given.get("limit_tokens"), ("usage", "limit_tokens")),
+        sections=tuple(_parse_section_usage(section, number) for number, section in enumerate(sections)),
     )
 
 
-def _section(data: object, number: int) -> SectionUsage:
+def _parse_section_usage(data: object, number: int) -> SectionUsage:
     path = ("usage", "sections", str(number))
-    given = checked_mapping(data, _SECTION_KEYS, f"usage.sections.{number}", path)
+    given = check_mapping(data, _SECTION_KEYS, f"usage.sections.{number}", path)
     name = given.get("name")
     if not isinstance(name, str):
         raise BadOption(f"{'.'.join(path)}.name is a text, not {name!r}", path=(*path, "name"))
     return SectionUsage(
         name=name,
-        tokens=_tokens(given.get("tokens"), (*path, "tokens")),
-        cap_tokens=checked_cap(given.get("cap_tokens"), (*path, "cap_tokens")),
+        tokens=_parse_tokens(given.get("tokens"), (*path, "tokens")),
+        cap_tokens=check_token_limit(given.get("cap_tokens"), (*path, "cap_tokens")),
     )
 
 
-def _tokens(value: object, path: tuple[str, ...]) -> int:
-    tokens = checked_cap(value, path)
+def _parse_tokens(value: object, path: tuple[str, ...]) -> int:
+    tokens = check_token_limit(value, path)
     if tokens is None:
         raise BadOption(f"{'.'.join(path)} is missing", path=path)
     return tokens

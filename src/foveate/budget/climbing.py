@@ -5,42 +5,44 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from foveate.budget.cutting import OLDER_TRUNCATED, Parts, Room, cut
-from foveate.budget.ladders import Drop, Ladder, LastLines, Replace, Rung, Truncate, label, names
+from foveate.budget.cutting import OLDER_TRUNCATED, AvailableRoom, TextParts, truncate
+from foveate.budget.ladders import Drop, Ladder, LastLines, Replace, Rung, Truncate, rung_label, rung_matches
 from foveate.budget.prompt import Action, Cut
 from foveate.budget.sections import Priority
-from foveate.budget.standing import SEPARATOR, Standing, count_of, joined
-from foveate.tokens.gauge import Gauge, Span
-from foveate.values import NOTHING, TokenCount
+from foveate.budget.standing import SECTION_SEPARATOR, SectionState, count_states, join_parts
+from foveate.tokens.gauge import TextMeter, TextSpan
+from foveate.values import ZERO_TOKENS, TokenCount
 
 # Sizes are a good guide, as what meets where sections meet is little. Where they are not, halving is sure.
-_GUESSES = 8
+_MAX_GUESSES = 8
 
-_RANKS = {priority: rank for rank, priority in enumerate(Priority)}
+_PRIORITY_RANKS = {priority: rank for rank, priority in enumerate(Priority)}
 
 
 @dataclass(slots=True)
-class Climb:
+class PromptFitting:
     """A prompt that is being made to fit: its sections as they stand, and what was cut so far."""
 
-    gauge: Gauge
+    meter: TextMeter
     limit_tokens: int
-    standings: Sequence[Standing]
+    states: Sequence[SectionState]
     cuts: list[Cut] = field(default_factory=list)
-    said_tokens: int | None = None
+    reported_limit_tokens: int | None = None
     """The limit that reasons name, where less is free for these sections."""
 
-    def beside(self, other: Standing, limit_tokens: int) -> "Climb":
+    def with_section(self, other: SectionState, limit_tokens: int) -> "PromptFitting":
         """A climb of its own from here, with another section at the end, within a limit that may be lower."""
-        standings = [*map(replace, self.standings), other]
-        said = self.limit_tokens if self.said_tokens is None else self.said_tokens
-        return Climb(self.gauge, limit_tokens, standings, list(self.cuts), said)
+        states = [*map(replace, self.states), other]
+        reported_limit_tokens = (
+            self.limit_tokens if self.reported_limit_tokens is None else self.reported_limit_tokens
+        )
+        return PromptFitting(self.meter, limit_tokens, states, list(self.cuts), reported_limit_tokens)
 
     def count(self) -> TokenCount:
         """How many tokens the prompt is now, counted whole."""
-        return count_of(self.standings, self.gauge)
+        return count_states(self.states, self.meter)
 
-    def climb(self, ladder: Ladder, count: TokenCount) -> TokenCount:
+    def apply_ladder(self, ladder: Ladder, count: TokenCount) -> TokenCount:
         """How many tokens of `count` are left after as many rungs as it takes; too many where none helped.
 
         Each rung cuts what the one below has left.
@@ -48,142 +50,159 @@ class Climb:
         for rung in ladder.rungs:
             if count.upper <= self.limit_tokens:
                 break
-            victims = self._victims(rung)
+            candidates = self._find_candidates(rung)
             if isinstance(rung, Truncate | Drop):
-                self._leave_out(victims, rung, label(ladder, rung), count.upper - self.limit_tokens)
+                self._drop_sections(candidates, rung, rung_label(ladder, rung), count.upper - self.limit_tokens)
             else:
-                self._shorten(victims, rung, label(ladder, rung), count.upper - self.limit_tokens)
+                self._shorten_sections(
+                    candidates, rung, rung_label(ladder, rung), count.upper - self.limit_tokens
+                )
             count = self.count()
         return count
 
-    def _victims(self, rung: Rung) -> list[Standing]:
+    def _find_candidates(self, rung: Rung) -> list[SectionState]:
         """Whom a rung may cut, the lowest priority first, of equals the later; never one that is required."""
-        found = [
-            standing
-            for standing in reversed(self.standings)
-            if standing.parts
-            and not standing.is_required
-            and (not rung.sections or names(rung, standing.section.name))
+        candidates = [
+            state
+            for state in reversed(self.states)
+            if state.parts
+            and not state.is_required
+            and (not rung.sections or rung_matches(rung, state.section.name))
         ]
-        return sorted(found, key=lambda standing: _RANKS[standing.section.priority], reverse=True)
+        return sorted(candidates, key=lambda state: _PRIORITY_RANKS[state.section.priority], reverse=True)
 
-    def _leave_out(self, victims: Sequence[Standing], rung: Truncate | Drop, name: str, over: int) -> None:
+    def _drop_sections(
+        self, candidates: Sequence[SectionState], rung: Truncate | Drop, name: str, excess_tokens: int
+    ) -> None:
         """Leave out as many as it takes, and put back what fits of the last where it may be truncated."""
-        gone = [replace(victim, parts=(), after=NOTHING, action=Action.DROPPED) for victim in victims]
-        leaving = victims[: self._needed(victims, gone, over)]
-        before = [victim.after.tokens for victim in leaving]
-        for victim, left in zip(leaving, gone, strict=False):
-            victim.become(left)
-        if isinstance(rung, Truncate) and leaving:
-            self._put_back(leaving[-1])
-        reason = self._over(over)
-        for victim, tokens in zip(leaving, before, strict=True):
-            lowest = f"lowest priority first, and this is {victim.section.priority}"
-            self.record(victim, name, tokens, f"{reason}; {'the ladder names it' if rung.sections else lowest}")
+        emptied = [
+            replace(candidate, parts=(), count=ZERO_TOKENS, action=Action.DROPPED) for candidate in candidates
+        ]
+        dropped = candidates[: self._count_needed(candidates, emptied, excess_tokens)]
+        before = [candidate.count.tokens for candidate in dropped]
+        for candidate, empty in zip(dropped, emptied, strict=False):
+            candidate.copy_from(empty)
+        if isinstance(rung, Truncate) and dropped:
+            self._restore_partially(dropped[-1])
+        reason = self._describe_excess(excess_tokens)
+        for candidate, tokens in zip(dropped, before, strict=True):
+            lowest = f"lowest priority first, and this is {candidate.section.priority}"
+            self.record_cut(
+                candidate, name, tokens, f"{reason}; {'the ladder names it' if rung.sections else lowest}"
+            )
 
-    def _shorten(self, victims: Sequence[Standing], rung: LastLines | Replace, name: str, over: int) -> None:
+    def _shorten_sections(
+        self, candidates: Sequence[SectionState], rung: LastLines | Replace, name: str, excess_tokens: int
+    ) -> None:
         """Cut as many as it takes as the rung says, of those that get shorter by it."""
-        cuts = [(victim, _shortened(victim, rung, self.gauge)) for victim in victims]
-        shorter = [(victim, short) for victim, short in cuts if short.after.upper < victim.after.upper]
-        needed = self._needed([victim for victim, _ in shorter], [short for _, short in shorter], over)
-        reason = self._over(over)
-        for victim, short in shorter[:needed]:
-            before = victim.after.tokens
-            victim.become(short)
-            self.record(victim, name, before, reason)
+        cuts = [(candidate, _shorten_state(candidate, rung, self.meter)) for candidate in candidates]
+        shorter = [(candidate, short) for candidate, short in cuts if short.count.upper < candidate.count.upper]
+        needed = self._count_needed(
+            [candidate for candidate, _ in shorter], [short for _, short in shorter], excess_tokens
+        )
+        reason = self._describe_excess(excess_tokens)
+        for candidate, short in shorter[:needed]:
+            before = candidate.count.tokens
+            candidate.copy_from(short)
+            self.record_cut(candidate, name, before, reason)
 
-    def _needed(self, victims: Sequence[Standing], instead: Sequence[Standing], over: int) -> int:
+    def _count_needed(
+        self, candidates: Sequence[SectionState], replacements: Sequence[SectionState], excess_tokens: int
+    ) -> int:
         """How many of `victims` must give way to what stands `instead` of them; all where that does not do.
 
         The sizes of sections tell how many to try. What a try is off by is known then, and corrects the next.
         """
-        turn = {id(victim): number for number, victim in enumerate(victims)}
+        order = {id(candidate): number for number, candidate in enumerate(candidates)}
         saved = [
-            victim.after.upper + 1 - left.after.upper for victim, left in zip(victims, instead, strict=True)
+            candidate.count.upper + 1 - remaining.count.upper
+            for candidate, remaining in zip(candidates, replacements, strict=True)
         ]
-        sums = list(accumulate(saved))
-        low, high, tried = 0, len(victims), 0
+        cumulative_saved = list(accumulate(saved))
+        low, high, tried = 0, len(candidates), 0
         while high - low > 1:
-            guess = bisect_left(sums, over) + 1 if tried < _GUESSES else (low + high) // 2
+            guess = (
+                bisect_left(cumulative_saved, excess_tokens) + 1 if tried < _MAX_GUESSES else (low + high) // 2
+            )
             cut = min(max(guess, low + 1), high - 1)
-            left = [
-                instead[number] if (number := turn.get(id(each), high)) < cut else each
-                for each in self.standings
+            remaining = [
+                replacements[number] if (number := order.get(id(state), high)) < cut else state
+                for state in self.states
             ]
-            left_over = count_of(left, self.gauge).upper - self.limit_tokens
+            left_over = count_states(remaining, self.meter).upper - self.limit_tokens
             low, high = (cut, high) if left_over > 0 else (low, cut)
-            over = sums[cut - 1] + left_over
+            excess_tokens = cumulative_saved[cut - 1] + left_over
             tried += 1
         return high
 
-    def _put_back(self, standing: Standing) -> None:
+    def _restore_partially(self, state: SectionState) -> None:
         """Put back the largest piece that fits of a section that was left out."""
-        body, cap_tokens = standing.body(), standing.cap_tokens
-        parts = None if body is None else cut(body, self._place(standing))
+        body, cap_tokens = state.truncatable_text(), state.cap_tokens
+        parts = None if body is None else truncate(body, self._room_for(state))
         # What its cap allows did not fit here, so this is less, but for what meets at its ends.
-        if parts is not None and (cap_tokens is None or self.gauge.count(parts).upper <= cap_tokens):
-            standing.leave(parts, Action.TRUNCATED, self.gauge)
+        if parts is not None and (cap_tokens is None or self.meter.count(parts).upper <= cap_tokens):
+            state.keep_only(parts, Action.TRUNCATED, self.meter)
 
-    def _place(self, standing: Standing) -> Room:
+    def _room_for(self, state: SectionState) -> AvailableRoom:
         """The room between what stands before and what stands after a section."""
-        at = next(i for i, each in enumerate(self.standings) if each is standing)
-        before, after = joined(self.standings[:at]), joined(self.standings[at + 1 :])
-        sides = (*before, SEPARATOR) if before else (), (SEPARATOR, *after) if after else ()
-        around = self.gauge.closed(sides[0]), self.gauge.closed(sides[1])
-        if self.gauge.has_seams:
-            return Room(self.gauge, self.limit_tokens, around, around)
-        nearly = self.gauge.run(sides[0], guess=True), self.gauge.run(sides[1], guess=True)
-        return Room(self.gauge, self.limit_tokens, around, nearly)
+        index = next(i for i, other in enumerate(self.states) if other is state)
+        before, after = join_parts(self.states[:index]), join_parts(self.states[index + 1 :])
+        sides = (*before, SECTION_SEPARATOR) if before else (), (SECTION_SEPARATOR, *after) if after else ()
+        around = self.meter.join_closed(sides[0]), self.meter.join_closed(sides[1])
+        if self.meter.has_safe_boundaries:
+            return AvailableRoom(self.meter, self.limit_tokens, around, around)
+        approximate = self.meter.join(sides[0], approximate=True), self.meter.join(sides[1], approximate=True)
+        return AvailableRoom(self.meter, self.limit_tokens, around, approximate)
 
-    def _over(self, tokens: int) -> str:
-        exact = all(standing.tape.total.exact for standing in self.standings)
-        limit_tokens = self.limit_tokens if self.said_tokens is None else self.said_tokens
-        said = f"{tokens:,} tokens over the limit of {limit_tokens:,}"
-        return said if exact else f"by the bound of an estimate, {said}"
+    def _describe_excess(self, tokens: int) -> str:
+        exact = all(state.measured_text.total.exact for state in self.states)
+        limit_tokens = self.limit_tokens if self.reported_limit_tokens is None else self.reported_limit_tokens
+        text = f"{tokens:,} tokens over the limit of {limit_tokens:,}"
+        return text if exact else f"by the bound of an estimate, {text}"
 
-    def record(self, standing: Standing, rung: str, before: int, reason: str) -> None:
+    def record_cut(self, state: SectionState, rung: str, before: int, reason: str) -> None:
         """Remember what was cut, and why."""
         self.cuts.append(
             Cut(
-                section=standing.section.name,
+                section=state.section.name,
                 rung=rung,
                 before=before,
-                after=standing.after.tokens,
+                after=state.count.tokens,
                 reason=reason,
             )
         )
 
 
-def _shortened(standing: Standing, rung: LastLines | Replace, gauge: Gauge) -> Standing:
+def _shorten_state(state: SectionState, rung: LastLines | Replace, meter: TextMeter) -> SectionState:
     """A section as the rung leaves it."""
     if isinstance(rung, LastLines):
-        parts, start = _last_lines(standing, rung.lines)
-        short = replace(standing, start=start)
+        parts, start = _keep_last_lines(state, rung.lines)
+        short = replace(state, start=start)
     else:
-        parts = _line(standing, rung.text)
-        short = replace(standing, start=None)
+        parts = _replacement_line(state, rung.text)
+        short = replace(state, start=None)
     action = Action.TRUNCATED if isinstance(rung, LastLines) else Action.REPLACED
-    short.leave(parts, action if parts else Action.DROPPED, gauge)
+    short.keep_only(parts, action if parts else Action.DROPPED, meter)
     return short
 
 
-def _last_lines(standing: Standing, lines: int) -> tuple[Parts, int | None]:
+def _keep_last_lines(state: SectionState, lines: int) -> tuple[TextParts, int | None]:
     """The newest lines of a section with the marker, and where they start."""
-    if standing.start is None:
-        return standing.parts, None
-    text = standing.tape.text
-    end = at = len(text.rstrip())
+    if state.start is None:
+        return state.parts, None
+    text = state.measured_text.text
+    end = line_start = len(text.rstrip())
     for _ in range(lines):
-        at = text.rfind("\n", standing.start, at)
-        if at < 0:
-            return standing.parts, standing.start
-    return (Span(standing.tape, at + 1, end), f"\n{OLDER_TRUNCATED}"), at + 1
+        line_start = text.rfind("\n", state.start, line_start)
+        if line_start < 0:
+            return state.parts, state.start
+    return (TextSpan(state.measured_text, line_start + 1, end), f"\n{OLDER_TRUNCATED}"), line_start + 1
 
 
-def _line(standing: Standing, text: str) -> Parts:
+def _replacement_line(state: SectionState, text: str) -> TextParts:
     """The line that stands for a section, with how many items it had: of a text, lines that are not blank."""
-    items = standing.section.items
-    lines = standing.section.text.splitlines() if items is None else items
+    items = state.section.items
+    lines = state.section.text.splitlines() if items is None else items
     count = sum(1 for line in lines if not isinstance(line, str) or line.strip())
     line = text.replace("{items}", str(count))
     return (line,) if line and count else ()

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from foveate.budget.edges import Edges, Graphemes, Lines, Listed, Stretch, largest
+from foveate.budget.edges import CutSizes, GraphemeSizes, LineSizes, ListedSizes, TextRange, search_largest
 from foveate.budget.sections import Keep
-from foveate.tokens.gauge import Gauge, Part, Span
-from foveate.tokens.tape import NOTHING, Run, Tape
+from foveate.tokens.gauge import TextMeter, TextPart, TextSpan
+from foveate.tokens.tape import EMPTY_SEGMENT, MeasuredText, Segment
 
 TRUNCATED = "[...truncated]"
 OLDER_TRUNCATED = "[...older entries truncated]"
@@ -21,45 +21,45 @@ LESS_RELEVANT_TRUNCATED = "[...lower relevance truncated]"
 # Cuts fall between lines; but one longer than this is cut inside, since leaving it out would lose too much.
 LONG_LINE_CHARS = 2000
 # A longer word can be fewer tokens than its beginning, so a few more graphemes are tried.
-_TRIED_BEYOND = 16
+_EXTRA_GRAPHEMES = 16
 # So many tokens may go where a marker meets a text.
 _MERGED_TOKENS = 2
 # What was found by a guess is counted, and the guess corrected, so many times.
-_CORRECTIONS = 6
+_MAX_CORRECTIONS = 6
 # Less than this part of the room is left: good enough, where each count goes through all of the prompt.
-_SMALL_PART = 256
+_MIN_UNUSED_FRACTION = 256
 
-Parts = tuple[Part, ...]
+TextParts = tuple[TextPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class AvailableRoom:
     """The place of a section in a prompt: how many tokens there are, and what stands around it.
 
     `around` is what stands before and after it, closed where that can be relied on; `nearly` the same, closed
     where it nearly can, which is all that a guess needs.
     """
 
-    gauge: Gauge
+    meter: TextMeter
     limit_tokens: int
-    around: tuple[Run, Run] = (NOTHING, NOTHING)
-    nearly: tuple[Run, Run] = (NOTHING, NOTHING)
+    around: tuple[Segment, Segment] = (EMPTY_SEGMENT, EMPTY_SEGMENT)
+    approximate_around: tuple[Segment, Segment] = (EMPTY_SEGMENT, EMPTY_SEGMENT)
 
-    def left(self, parts: Parts, *, guess: bool = False) -> int:
+    def remaining_tokens(self, parts: TextParts, *, approximate: bool = False) -> int:
         """How many tokens are left with `parts` in it; fewer than 0 where they do not fit."""
-        before, after = self.nearly if guess else self.around
-        return self.limit_tokens - self.gauge.count((before, *parts, after), guess=guess).upper
+        before, after = self.approximate_around if approximate else self.around
+        return self.limit_tokens - self.meter.count((before, *parts, after), approximate=approximate).upper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Body:
+class TruncatableText:
     """What a section can be cut from: a stretch of a measured text, and the items in it, if it has any.
 
     `items` are where each starts and ends, `ranking` the numbers of those that are not blank, the most relevant
     first.
     """
 
-    tape: Tape
+    measured_text: MeasuredText
     keep: Keep
     start: int
     end: int
@@ -67,156 +67,174 @@ class Body:
     ranking: Sequence[int] = ()
 
 
-def cut(body: Body, room: Room) -> Parts | None:
+def truncate(body: TruncatableText, room: AvailableRoom) -> TextParts | None:
     """The largest piece of `body` that fits, with its marker; None where nothing of it does."""
     match body.keep:
         case Keep.WHOLE:
             return None
         case Keep.HEAD:
-            search = _OneEnd(body, room, TRUNCATED, from_right=False).found
+            search = _OneEndSearch(body, room, TRUNCATED, from_right=False).find
         case Keep.NEWEST:
-            search = _OneEnd(body, room, OLDER_TRUNCATED, from_right=True).found
+            search = _OneEndSearch(body, room, OLDER_TRUNCATED, from_right=True).find
         case Keep.RELEVANT if body.items and body.ranking:
-            search = _Ranked(body, room, body.items).found
+            search = _RankedItemsSearch(body, room, body.items).find
         case Keep.RELEVANT:
-            search = _OneEnd(body, room, LESS_RELEVANT_TRUNCATED, from_right=False).found
+            search = _OneEndSearch(body, room, LESS_RELEVANT_TRUNCATED, from_right=False).find
         case Keep.ENDS:
-            search = _BothEnds(body, room).found
-    return _verified(search, room, sure=body.tape.steps is body.tape.seams)
+            search = _BothEndsSearch(body, room).find
+    return _search_exactly(
+        search, room, is_exact=body.measured_text.approximate_positions is body.measured_text.safe_positions
+    )
 
 
-def unmarked(body: Body, room: Room) -> Parts | None:
+def truncate_without_marker(body: TruncatableText, room: AvailableRoom) -> TextParts | None:
     """The largest piece that fits without a marker, where there is no room for one, of what is kept first."""
     if body.keep is Keep.RELEVANT and body.items and body.ranking:
         start, end = body.items[body.ranking[0]]
         body = replace(body, start=start, end=end, items=None)
-    return _verified(_OneEnd(body, room, "", from_right=body.keep is Keep.NEWEST).found, room, sure=False)
+    return _search_exactly(
+        _OneEndSearch(body, room, "", from_right=body.keep is Keep.NEWEST).find, room, is_exact=False
+    )
 
 
-Search = Callable[[int], Parts | None]
+PieceSearch = Callable[[int], TextParts | None]
 """The largest piece that, by a guess, leaves so many tokens, which can be fewer than 0."""
 
 
-def _verified(search: Search, room: Room, *, sure: bool) -> Parts | None:
+def _search_exactly(search: PieceSearch, room: AvailableRoom, *, is_exact: bool) -> TextParts | None:
     """What `search` finds, counted: where its guess was wrong it is told by how much, and looks again."""
-    spare = 0 if sure else room.left((), guess=True) - room.left(())
-    best: Parts | None = None
-    best_left, tried = room.limit_tokens + 1, 0
-    while (parts := search(spare)) is not None:
-        left = room.left(parts)
-        tried += 1
-        if 0 <= left < best_left:
-            best, best_left = parts, left
-        if sure and left >= 0:
+    spare_tokens = 0 if is_exact else room.remaining_tokens((), approximate=True) - room.remaining_tokens(())
+    best: TextParts | None = None
+    best_remaining, attempts = room.limit_tokens + 1, 0
+    while (parts := search(spare_tokens)) is not None:
+        remaining = room.remaining_tokens(parts)
+        attempts += 1
+        if 0 <= remaining < best_remaining:
+            best, best_remaining = parts, remaining
+        if is_exact and remaining >= 0:
             break
-        if tried >= _CORRECTIONS:
+        if attempts >= _MAX_CORRECTIONS:
             if best is not None:
                 break
-            spare = 2 * abs(spare) + 1  # a guess that helps so little is not worth more counts
-        elif left < 0:
-            spare -= left
-        elif left * _SMALL_PART <= room.limit_tokens:
+            spare_tokens = 2 * abs(spare_tokens) + 1  # a guess that helps so little is not worth more counts
+        elif remaining < 0:
+            spare_tokens -= remaining
+        elif remaining * _MIN_UNUSED_FRACTION <= room.limit_tokens:
             break
         else:
-            spare -= left
+            spare_tokens -= remaining
     return best
 
 
-class _OneEnd:
+class _OneEndSearch:
     """Keeps a head, or a tail."""
 
-    def __init__(self, body: Body, room: Room, marker: str, *, from_right: bool) -> None:
+    def __init__(self, body: TruncatableText, room: AvailableRoom, marker: str, *, from_right: bool) -> None:
         self._body = body
         self._room = room
-        self._stretch = Stretch(body.tape.text, body.start, body.end, from_right)
+        self._text_range = TextRange(body.measured_text.text, body.start, body.end, from_right)
         self._marker = f"\n{marker}" if marker else ""
 
-    def found(self, spare: int) -> Parts | None:
+    def find(self, spare_tokens: int) -> TextParts | None:
         """The largest piece that leaves `spare` tokens."""
-        room_tokens = self._room.left((self._marker,), guess=True) - spare
+        room_tokens = self._room.remaining_tokens((self._marker,), approximate=True) - spare_tokens
         if room_tokens < -_MERGED_TOKENS:
             return None
 
         def fits(size: int) -> bool:
-            return self._room.left(self._parts(*self._stretch.kept(size)), guess=True) >= spare
+            return (
+                self._room.remaining_tokens(self._parts(*self._text_range.piece(size)), approximate=True)
+                >= spare_tokens
+            )
 
-        start, end = _largest(self._body, self._stretch, fits, self._room.gauge, room_tokens)
+        start, end = _find_largest_piece(self._body, self._text_range, fits, self._room.meter, room_tokens)
         return self._parts(start, end) if end > start else None
 
-    def _parts(self, start: int, end: int) -> Parts:
-        return (Span(self._body.tape, start, end), self._marker)
+    def _parts(self, start: int, end: int) -> TextParts:
+        return (TextSpan(self._body.measured_text, start, end), self._marker)
 
 
-class _BothEnds:
+class _BothEndsSearch:
     """Keeps a head and a tail, each of about half the room, with the marker between them."""
 
-    def __init__(self, body: Body, room: Room) -> None:
+    def __init__(self, body: TruncatableText, room: AvailableRoom) -> None:
         self._body = body
         self._room = room
 
-    def found(self, spare: int) -> Parts | None:
+    def find(self, spare_tokens: int) -> TextParts | None:
         """The largest piece that leaves `spare` tokens."""
         body, room = self._body, self._room
         between = f"\n{TRUNCATED}\n"
-        room_tokens = room.left((between,), guess=True) - spare
+        room_tokens = room.remaining_tokens((between,), approximate=True) - spare_tokens
         if room_tokens < -_MERGED_TOKENS:
             return None
-        left = Stretch(body.tape.text, body.start, body.end)
+        head_range = TextRange(body.measured_text.text, body.start, body.end)
 
         def head_fits(size: int) -> bool:
-            parts = (Span(body.tape, *left.kept(size)), between)
-            return room.left(parts, guess=True) >= spare + room_tokens // 2
+            parts = (TextSpan(body.measured_text, *head_range.piece(size)), between)
+            return room.remaining_tokens(parts, approximate=True) >= spare_tokens + room_tokens // 2
 
-        head = Span(body.tape, *_largest(body, left, head_fits, room.gauge, room_tokens // 2))
-        right = Stretch(body.tape.text, head.end, body.end, from_right=True)
+        head = TextSpan(
+            body.measured_text, *_find_largest_piece(body, head_range, head_fits, room.meter, room_tokens // 2)
+        )
+        tail_range = TextRange(body.measured_text.text, head.end, body.end, from_right=True)
 
         def tail_fits(size: int) -> bool:
-            return room.left((head, between, Span(body.tape, *right.kept(size))), guess=True) >= spare
+            return (
+                room.remaining_tokens(
+                    (head, between, TextSpan(body.measured_text, *tail_range.piece(size))), approximate=True
+                )
+                >= spare_tokens
+            )
 
-        tail_tokens = room.left((head, between), guess=True) - spare
-        tail = Span(body.tape, *_largest(body, right, tail_fits, room.gauge, tail_tokens))
+        tail_tokens = room.remaining_tokens((head, between), approximate=True) - spare_tokens
+        tail = TextSpan(
+            body.measured_text, *_find_largest_piece(body, tail_range, tail_fits, room.meter, tail_tokens)
+        )
         if tail.end == tail.start:
             return (head, between.rstrip()) if head.end > head.start else None
         return (head, between, tail) if head.end > head.start else (between.lstrip(), tail)
 
 
-class _Ranked:
+class _RankedItemsSearch:
     """Keeps the most relevant items, in the order in which they stand."""
 
-    def __init__(self, body: Body, room: Room, items: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, body: TruncatableText, room: AvailableRoom, items: Sequence[tuple[int, int]]) -> None:
         self._body = body
         self._room = room
         self._items = items
 
-    def found(self, spare: int) -> Parts | None:
+    def find(self, spare_tokens: int) -> TextParts | None:
         """The most items that leave `spare` tokens; where not even one does, a head of the first."""
         total = len(self._body.ranking)
-        room_tokens = self._room.left((f"\n{LESS_RELEVANT_TRUNCATED}",), guess=True) - spare
+        room_tokens = (
+            self._room.remaining_tokens((f"\n{LESS_RELEVANT_TRUNCATED}",), approximate=True) - spare_tokens
+        )
         if room_tokens < -_MERGED_TOKENS:
             return None
         sizes = [self._items[number][1] - self._items[number][0] for number in self._body.ranking]
-        everything = Span(self._body.tape, self._body.start, self._body.end)
-        guess = bisect_right(list(accumulate(sizes)), self._room.gauge.reach(everything, room_tokens))
+        everything = TextSpan(self._body.measured_text, self._body.start, self._body.end)
+        guess = bisect_right(list(accumulate(sizes)), self._room.meter.estimate_chars(everything, room_tokens))
 
         def fits(size: int) -> bool:
-            return self._room.left(self._parts(size), guess=True) >= spare
+            return self._room.remaining_tokens(self._parts(size), approximate=True) >= spare_tokens
 
-        edges = Listed(range(total + 1))
-        kept = total if fits(total) else largest(edges, fits, low=0, high=total, guess=guess)
-        if kept:
-            return self._parts(kept)
+        item_counts = ListedSizes(range(total + 1))
+        item_count = total if fits(total) else search_largest(item_counts, fits, low=0, high=total, guess=guess)
+        if item_count:
+            return self._parts(item_count)
         start, end = self._items[self._body.ranking[0]]
         best = replace(self._body, start=start, end=end, items=None)
-        return _OneEnd(best, self._room, LESS_RELEVANT_TRUNCATED, from_right=False).found(spare)
+        return _OneEndSearch(best, self._room, LESS_RELEVANT_TRUNCATED, from_right=False).find(spare_tokens)
 
-    def _parts(self, size: int) -> Parts:
-        parts: list[Part] = []
-        for first, last in _neighbours(sorted(self._body.ranking[:size])):
-            parts += [Span(self._body.tape, self._items[first][0], self._items[last][1]), "\n"]
+    def _parts(self, size: int) -> TextParts:
+        parts: list[TextPart] = []
+        for first, last in _iter_consecutive(sorted(self._body.ranking[:size])):
+            parts += [TextSpan(self._body.measured_text, self._items[first][0], self._items[last][1]), "\n"]
         return (*parts[:-1], f"\n{LESS_RELEVANT_TRUNCATED}")
 
 
-def _neighbours(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _iter_consecutive(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Numbers that follow each other, as the first and the last of each row."""
     row: list[int] = []
     for number in numbers:
@@ -228,51 +246,65 @@ def _neighbours(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield row[0], row[1]
 
 
-def _levels(body: Body, stretch: Stretch) -> Iterator[Edges]:
+def _iter_cut_sizes(body: TruncatableText, text_range: TextRange) -> Iterator[CutSizes]:
     """Where a stretch is cut: between items, between lines, between graphemes, each only if need be."""
     if body.items is not None:
-        sizes = {0, stretch.size}
+        sizes = {0, text_range.size}
         for start, end in body.items:
             # The blanks at the end of the last item are none of the stretch.
-            if stretch.start <= start < stretch.end:
-                sizes.add(stretch.end - start if stretch.from_right else min(end, stretch.end) - stretch.start)
-        yield Listed(sorted(sizes))
-    yield Lines(stretch)
-    yield Graphemes(stretch)
+            if text_range.start <= start < text_range.end:
+                sizes.add(
+                    text_range.end - start
+                    if text_range.from_right
+                    else min(end, text_range.end) - text_range.start
+                )
+        yield ListedSizes(sorted(sizes))
+    yield LineSizes(text_range)
+    yield GraphemeSizes(text_range)
 
 
-def _largest(
-    body: Body, stretch: Stretch, fits: Callable[[int], bool], gauge: Gauge, room_tokens: int
+def _find_largest_piece(
+    body: TruncatableText,
+    text_range: TextRange,
+    fits: Callable[[int], bool],
+    meter: TextMeter,
+    room_tokens: int,
 ) -> tuple[int, int]:
     """Where the largest piece of `stretch` that fits starts and ends."""
-    whole = Span(body.tape, stretch.start, stretch.end)
-    guess = gauge.reach(whole, room_tokens, from_right=stretch.from_right)
-    size = stretch.size if fits(stretch.size) else _descend(_levels(body, stretch), fits, stretch, guess)
-    return stretch.kept(size)
+    whole = TextSpan(body.measured_text, text_range.start, text_range.end)
+    guess = meter.estimate_chars(whole, room_tokens, from_right=text_range.from_right)
+    size = (
+        text_range.size
+        if fits(text_range.size)
+        else _find_largest_size(_iter_cut_sizes(body, text_range), fits, text_range, guess)
+    )
+    return text_range.piece(size)
 
 
-def _descend(levels: Iterator[Edges], fits: Callable[[int], bool], stretch: Stretch, guess: int) -> int:
+def _find_largest_size(
+    levels: Iterator[CutSizes], fits: Callable[[int], bool], text_range: TextRange, guess: int
+) -> int:
     """The largest size that fits: of whole items or lines where there is one, otherwise of a part."""
-    low, high = 0, stretch.size
-    for edges in levels:
-        low = largest(edges, fits, low=low, high=high, guess=guess)
-        if isinstance(edges, Graphemes):
-            return _beyond(edges, fits, low, high)
-        high = edges.beyond(low)
-        start, end = stretch.kept(low)
+    low, high = 0, text_range.size
+    for sizes in levels:
+        low = search_largest(sizes, fits, low=low, high=high, guess=guess)
+        if isinstance(sizes, GraphemeSizes):
+            return _extend_by_graphemes(sizes, fits, low, high)
+        high = sizes.next_after(low)
+        start, end = text_range.piece(low)
         is_blank = start == end  # which is as good as nothing
-        if not is_blank and not (isinstance(edges, Lines) and high - low > LONG_LINE_CHARS):
+        if not is_blank and not (isinstance(sizes, LineSizes) and high - low > LONG_LINE_CHARS):
             break
     return low
 
 
-def _beyond(edges: Edges, fits: Callable[[int], bool], low: int, high: int) -> int:
+def _extend_by_graphemes(sizes: CutSizes, fits: Callable[[int], bool], low: int, high: int) -> int:
     """The largest size that fits of `low` and the few that follow it."""
-    found = at = low
-    for _ in range(_TRIED_BEYOND):
-        at = edges.beyond(at)
-        if at >= high:
+    largest_fitting = size = low
+    for _ in range(_EXTRA_GRAPHEMES):
+        size = sizes.next_after(size)
+        if size >= high:
             break
-        if fits(at):
-            found = at
-    return found
+        if fits(size):
+            largest_fitting = size
+    return largest_fitting

@@ -5,8 +5,8 @@ from dataclasses import fields
 from typing import Any
 
 from foveate.budget.budgets import Budget, SectionRule
-from foveate.budget.ladders import BUILT_IN, OWN, Ladder, ladder_from, rung_as_data
-from foveate.budget.sections import Keep, Priority, Section, checked_cap, checked_share, chosen
+from foveate.budget.ladders import BUILT_IN_LADDERS, CUSTOM_LADDER_NAME, Ladder, parse_ladder, rung_as_data
+from foveate.budget.sections import Keep, Priority, Section, check_share, check_token_limit, parse_choice
 from foveate.errors import BadOption
 
 _LADDER_KEYS = ("ladder", "overflow_policy")
@@ -28,20 +28,20 @@ def budget_from_data(data: object, *, defaults: Budget | None = None) -> Budget:
     """
     base = defaults or Budget()
     if isinstance(data, str | list):
-        return Budget(base.total_tokens, base.output_reserve, _ladder(data, ()), sections=base.sections)
-    given = checked_mapping(data, _BUDGET_KEYS, "a budget", ())
+        return Budget(base.total_tokens, base.output_reserve, _parse_ladder(data, ()), sections=base.sections)
+    given = check_mapping(data, _BUDGET_KEYS, "a budget", ())
     ladders = [key for key in _LADDER_KEYS if key in given]
     if len(ladders) > 1:
         raise BadOption("ladder and overflow_policy are the same: give one of them", path=(ladders[-1],))
     return Budget(
         given.get("total_tokens", base.total_tokens),
         given.get("output_reserve", base.output_reserve),
-        _ladder(given[ladders[0]], (ladders[0],)) if ladders else base.ladder,
-        sections=_sections(given["sections"], base.sections) if "sections" in given else base.sections,
+        _parse_ladder(given[ladders[0]], (ladders[0],)) if ladders else base.ladder,
+        sections=_parse_sections(given["sections"], base.sections) if "sections" in given else base.sections,
     )
 
 
-def budget_of(value: object) -> Budget:
+def to_budget(value: object) -> Budget:
     """The budget that is meant, wherever one can be given: itself, a ladder, or either as plain data.
 
     Raises:
@@ -70,7 +70,7 @@ def budget_as_data(budget: Budget) -> dict[str, object]:
     }
 
 
-def checked_mapping(
+def check_mapping(
     value: object, known: tuple[str, ...], what: str, path: tuple[str | int, ...]
 ) -> Mapping[str, Any]:
     """`value`, if it is a mapping with no other keys than `known`.
@@ -82,11 +82,11 @@ def checked_mapping(
         raise BadOption(f"{what} is a mapping of {', '.join(known)}, not {value!r}", path=path)
     for key in value:
         if key not in known:
-            raise BadOption(f"{what} has no {key!r}; {_meant(str(key), known)}", path=(*path, str(key)))
+            raise BadOption(f"{what} has no {key!r}; {_suggest_key(str(key), known)}", path=(*path, str(key)))
     return value
 
 
-def checked_name(value: Any, path: tuple[str | int, ...]) -> str:
+def check_section_name(value: Any, path: tuple[str | int, ...]) -> str:
     """`value`, if a section can be named so.
 
     Raises:
@@ -98,34 +98,34 @@ def checked_name(value: Any, path: tuple[str | int, ...]) -> str:
         raise BadOption(str(error), path=path) from None
 
 
-def _meant(key: str, known: tuple[str, ...]) -> str:
+def _suggest_key(key: str, known: tuple[str, ...]) -> str:
     from difflib import get_close_matches
 
     close = get_close_matches(key.casefold(), known, n=1)
     return f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"
 
 
-def _sections(value: object, base: Mapping[str, SectionRule]) -> dict[str, SectionRule]:
+def _parse_sections(value: object, base: Mapping[str, SectionRule]) -> dict[str, SectionRule]:
     if not isinstance(value, Mapping):
         raise BadOption(f"sections is a mapping of names to rules, not {value!r}", path=("sections",))
     rules = dict(base)
     for name, rule in value.items():
-        path = "sections", checked_name(name, ("sections", str(name)))
-        rules[name] = _rule(rule, path, rules.get(name, SectionRule()))
+        path = "sections", check_section_name(name, ("sections", str(name)))
+        rules[name] = _parse_rule(rule, path, rules.get(name, SectionRule()))
     return rules
 
 
-def _rule(value: object, path: tuple[str, ...], base: SectionRule) -> SectionRule:
-    given = checked_mapping(value, _RULE_KEYS, f"the rule for {path[-1]!r}", path)
+def _parse_rule(value: object, path: tuple[str, ...], base: SectionRule) -> SectionRule:
+    given = check_mapping(value, _RULE_KEYS, f"the rule for {path[-1]!r}", path)
     priority, keep = given.get("priority", base.priority), given.get("keep", base.keep)
     enabled = given.get("enabled", base.enabled)
     if not (enabled is None or isinstance(enabled, bool)):
         raise BadOption(f"{'.'.join(path)}.enabled is true or false, not {enabled!r}", path=(*path, "enabled"))
     return SectionRule(
-        priority=None if priority is None else chosen(Priority, priority, (*path, "priority")),
-        max_tokens=checked_cap(given.get("max_tokens", base.max_tokens), (*path, "max_tokens")),
-        share=checked_share(given.get("share", base.share), (*path, "share")),
-        keep=None if keep is None else chosen(Keep, keep, (*path, "keep")),
+        priority=None if priority is None else parse_choice(Priority, priority, (*path, "priority")),
+        max_tokens=check_token_limit(given.get("max_tokens", base.max_tokens), (*path, "max_tokens")),
+        share=check_share(given.get("share", base.share), (*path, "share")),
+        keep=None if keep is None else parse_choice(Keep, keep, (*path, "keep")),
         enabled=enabled,
     )
 
@@ -140,30 +140,30 @@ def _rule_as_data(rule: SectionRule) -> dict[str, object]:
     }
 
 
-def _ladder(value: object, path: tuple[str, ...]) -> Ladder:
+def _parse_ladder(value: object, path: tuple[str, ...]) -> Ladder:
     match value:
         case {"name": str(name), "rungs": list(rungs), **rest} if name and not rest:
-            return Ladder(name, _ladder(rungs, (*path, "rungs")).rungs if rungs else ())
+            return Ladder(name, _parse_ladder(rungs, (*path, "rungs")).rungs if rungs else ())
     try:
-        return ladder_from(value)
+        return parse_ladder(value)
     except BadOption as error:
-        raise BadOption(str(error), path=(*path, *_wrong_rung(value))) from None
+        raise BadOption(str(error), path=(*path, *_find_wrong_rung(value))) from None
 
 
-def _wrong_rung(value: object) -> tuple[int, ...]:
+def _find_wrong_rung(value: object) -> tuple[int, ...]:
     """Where the first rung stands that is none."""
     if not isinstance(value, list):
         return ()
     for index, rung in enumerate(value):
         try:
-            ladder_from([rung])
+            parse_ladder([rung])
         except BadOption:
             return (index,)
     return ()
 
 
 def _ladder_as_data(ladder: Ladder) -> object:
-    if BUILT_IN.get(ladder.name) == ladder:
+    if BUILT_IN_LADDERS.get(ladder.name) == ladder:
         return ladder.name
     rungs = [rung_as_data(rung) for rung in ladder.rungs]
-    return rungs if rungs and ladder.name == OWN else {"name": ladder.name, "rungs": rungs}
+    return rungs if rungs and ladder.name == CUSTOM_LADDER_NAME else {"name": ladder.name, "rungs": rungs}

@@ -15,7 +15,7 @@ or back to the start of a row of flags.
 import regex
 
 # CR LF (GB3) is missing here: two characters of ASCII are never searched for.
-_STARTS = r"""
+_CLUSTER_START = r"""
     (?<!  # A cluster starts with each character that none of these joins to what stands before it.
         [^\p{GCB=Control}\p{GCB=CR}\p{GCB=LF}] (?=[\p{GCB=Extend}\p{GCB=ZWJ}\p{GCB=SpacingMark}])  # GB9, GB9a
         | \p{GCB=Prepend} (?=[^\p{GCB=Control}\p{GCB=CR}\p{GCB=LF}])                               # GB9b
@@ -30,45 +30,45 @@ _STARTS = r"""
     ) .
 """
 _FLAGS = regex.VERSION1 | regex.VERBOSE | regex.DOTALL
-_NEXT_START = regex.compile(_STARTS, _FLAGS)
-_LAST_START = regex.compile(_STARTS, _FLAGS | regex.REVERSE)
+_NEXT_START = regex.compile(_CLUSTER_START, _FLAGS)
+_LAST_START = regex.compile(_CLUSTER_START, _FLAGS | regex.REVERSE)
 
 # Clusters that people write are shorter. A longer one may take long, and is gone over without the interpreter's
 # lock; for every other, giving up the lock would cost more than the search.
-_NEAR_CHARS = 256
+_QUICK_SEARCH_CHARS = 256
 
 
-def floor(text: str, at: int) -> int:
+def boundary_at_or_before(text: str, position: int) -> int:
     """The last boundary up to `at`; both ends of `text` are boundaries."""
-    if not 0 < at < len(text):
-        return max(0, min(at, len(text)))
-    pair = text[at - 1 : at + 1]
+    if not 0 < position < len(text):
+        return max(0, min(position, len(text)))
+    pair = text[position - 1 : position + 1]
     if pair.isascii():
-        return at - 1 if pair == "\r\n" else at
-    found = _LAST_START.search(text, max(1, at - _NEAR_CHARS), at + 1)
-    if found is None:
-        found = _LAST_START.search(text, 1, at + 1, concurrent=True)
-    return 0 if found is None else found.start()
+        return position - 1 if pair == "\r\n" else position
+    match = _LAST_START.search(text, max(1, position - _QUICK_SEARCH_CHARS), position + 1)
+    if match is None:
+        match = _LAST_START.search(text, 1, position + 1, concurrent=True)
+    return 0 if match is None else match.start()
 
 
-def ceil(text: str, at: int) -> int:
+def boundary_at_or_after(text: str, position: int) -> int:
     """The first boundary from `at` on; both ends of `text` are boundaries."""
-    if not 0 < at < len(text):
-        return max(0, min(at, len(text)))
-    pair = text[at - 1 : at + 1]
+    if not 0 < position < len(text):
+        return max(0, min(position, len(text)))
+    pair = text[position - 1 : position + 1]
     if pair.isascii():
-        return at + 1 if pair == "\r\n" else at
-    found = _NEXT_START.search(text, at, at + _NEAR_CHARS)
-    if found is None:
-        found = _NEXT_START.search(text, at, concurrent=True)
-    return len(text) if found is None else found.start()
+        return position + 1 if pair == "\r\n" else position
+    match = _NEXT_START.search(text, position, position + _QUICK_SEARCH_CHARS)
+    if match is None:
+        match = _NEXT_START.search(text, position, concurrent=True)
+    return len(text) if match is None else match.start()
 
 
-def before(text: str, at: int) -> int:
+def previous_boundary(text: str, position: int) -> int:
     """The boundary before the boundary `at`, or 0."""
-    return floor(text, at - 1)
+    return boundary_at_or_before(text, position - 1)
 
 
-def after(text: str, at: int) -> int:
+def next_boundary(text: str, position: int) -> int:
     """The boundary after the boundary `at`, or the end of `text`."""
-    return ceil(text, at + 1)
+    return boundary_at_or_after(text, position + 1)

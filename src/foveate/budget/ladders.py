@@ -63,13 +63,13 @@ PROGRESSIVE = Ladder(
         Replace(("context", "*_context"), "[Context trimmed: {items} items]"),
     ),
 )
-BUILT_IN = {ladder.name: ladder for ladder in (TRUNCATE_LOW_PRIORITY, DROP_LOW_PRIORITY, PROGRESSIVE)}
+BUILT_IN_LADDERS = {ladder.name: ladder for ladder in (TRUNCATE_LOW_PRIORITY, DROP_LOW_PRIORITY, PROGRESSIVE)}
 
-OWN = "own"
+CUSTOM_LADDER_NAME = "own"
 """The name of a ladder that was written as a list of rungs."""
 
 
-def ladder_from(value: object) -> Ladder:
+def parse_ladder(value: object) -> Ladder:
     """The ladder that a name or a list of rungs means.
 
     A rung is written as in YAML: `{truncate: lowest}`, `{drop: [mandates]}`, `{last_lines: 5, of: logs}`,
@@ -81,14 +81,17 @@ def ladder_from(value: object) -> Ladder:
     match value:
         case Ladder():
             return value
-        case str() if value in BUILT_IN:
-            return BUILT_IN[value]
+        case str() if value in BUILT_IN_LADDERS:
+            return BUILT_IN_LADDERS[value]
         case str():
             raise BadOption(
-                f"there is no ladder {value!r}; choose one of {', '.join(BUILT_IN)}, or list its rungs"
+                f"there is no ladder {value!r}; choose one of {', '.join(BUILT_IN_LADDERS)}, or list its rungs"
             )
         case Sequence() if value:
-            return Ladder(OWN, tuple(_rung(number, rung) for number, rung in enumerate(value, start=1)))
+            return Ladder(
+                CUSTOM_LADDER_NAME,
+                tuple(_parse_rung(number, rung) for number, rung in enumerate(value, start=1)),
+            )
         case _:
             raise BadOption(f"a ladder is a name or a list of rungs, not {value!r}")
 
@@ -106,14 +109,14 @@ def rung_as_data(rung: Rung) -> dict[str, object]:
             return {"replace": list(sections), "with": text}
 
 
-def label(ladder: Ladder, rung: Rung) -> str:
+def rung_label(ladder: Ladder, rung: Rung) -> str:
     """What a rung is called in reports: by its ladder's name, and where that has several, by what it does."""
-    if len(ladder.rungs) == 1 and ladder.name in BUILT_IN:
+    if len(ladder.rungs) == 1 and ladder.name in BUILT_IN_LADDERS:
         return ladder.name
-    return f"{ladder.name}: {_described(rung)}"
+    return f"{ladder.name}: {_describe_rung(rung)}"
 
 
-def _described(rung: Rung) -> str:
+def _describe_rung(rung: Rung) -> str:
     match rung:
         case Truncate(sections):
             return f"truncate {', '.join(sections[:1]) or LOWEST}"
@@ -125,31 +128,31 @@ def _described(rung: Rung) -> str:
             return f"replace {sections[0]}"
 
 
-def names(rung: Rung, section: str) -> bool:
+def rung_matches(rung: Rung, section: str) -> bool:
     """Whether a rung means the section of that name."""
-    return any(meant(pattern, section) for pattern in rung.sections)
+    return any(name_matches(pattern, section) for pattern in rung.sections)
 
 
-def meant(pattern: str, section: str) -> bool:
+def name_matches(pattern: str, section: str) -> bool:
     """Whether a name in a ladder means the section of that name; it is a glob, whatever its case."""
     return fnmatchcase(section.casefold(), pattern.casefold())
 
 
-def _rung(number: int, value: object) -> Rung:
+def _parse_rung(number: int, value: object) -> Rung:
     what = f"rung {number} of the ladder"
     match value:
         case Truncate() | Drop() | LastLines() | Replace():
             return value
         case {"truncate": str() | Sequence() as sections, **rest} if not rest:
-            return Truncate(_sections(sections, what, lowest=True))
+            return Truncate(_parse_section_names(sections, what, lowest=True))
         case {"drop": str() | Sequence() as sections, **rest} if not rest:
-            return Drop(_sections(sections, what, lowest=True))
+            return Drop(_parse_section_names(sections, what, lowest=True))
         case {"last_lines": int(lines), "of": str() | Sequence() as sections, **rest} if not rest:
             if isinstance(lines, bool) or lines < 1:
                 raise BadOption(f"{what}: last_lines is a number of lines, 1 or more, not {lines!r}")
-            return LastLines(_sections(sections, what), lines)
+            return LastLines(_parse_section_names(sections, what), lines)
         case {"replace": str() | Sequence() as sections, "with": str(text), **rest} if not rest:
-            return Replace(_sections(sections, what), text)
+            return Replace(_parse_section_names(sections, what), text)
         case Mapping() | str():
             raise BadOption(
                 f"{what} is not one of truncate: SECTIONS, drop: SECTIONS, last_lines: N with of: SECTIONS, "
@@ -159,7 +162,7 @@ def _rung(number: int, value: object) -> Rung:
             raise BadOption(f"{what} is a mapping such as {{drop: lowest}}, not {value!r}")
 
 
-def _sections(value: str | Sequence[object], what: str, *, lowest: bool = False) -> tuple[str, ...]:
+def _parse_section_names(value: str | Sequence[object], what: str, *, lowest: bool = False) -> tuple[str, ...]:
     if lowest and value == LOWEST:
         return ()
     names = (value,) if isinstance(value, str) else tuple(value)

@@ -10,7 +10,7 @@ VARIABLE = "CONTEXT_MAX_TOKENS"
 DEFAULT_TOKENS = 16_384
 
 
-_NAMED = {
+_SOURCE_NAMES = {
     LimitSource.CALL: "total_tokens",
     LimitSource.ENVIRONMENT: VARIABLE,
     LimitSource.AGENT: "total_tokens in the agent's file",
@@ -21,7 +21,7 @@ _NAMED = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class PromptLimit:
     """How many tokens there are, how many of them are for the answer, and who said so."""
 
     total_tokens: int
@@ -34,7 +34,7 @@ class Limit:
         return self.total_tokens - self.output_reserve
 
 
-def resolved_limit(
+def resolve_prompt_limit(
     call: Budget,
     *,
     environment: str | None,
@@ -42,7 +42,7 @@ def resolved_limit(
     configuration: Budget | None,
     window_tokens: int | None,
     request_max_tokens: int | None = None,
-) -> Limit:
+) -> PromptLimit:
     """The limit that holds among all that may set one; `environment` is what `CONTEXT_MAX_TOKENS` says.
 
     An agent's own file can only take away: it has at most what holds without it, and reserves at least as much.
@@ -51,57 +51,63 @@ def resolved_limit(
     Raises:
         BadOption: `CONTEXT_MAX_TOKENS` is not a number of tokens, or nothing is left for the prompt.
     """
-    source, total_tokens = _total(
+    source, total_tokens = _first_total(
         {
             LimitSource.CALL: call.total_tokens,
-            LimitSource.ENVIRONMENT: _from_environment(environment),
-            LimitSource.AGENT: _within(agent, configuration, window_tokens),
+            LimitSource.ENVIRONMENT: _parse_environment(environment),
+            LimitSource.AGENT: _allowed_agent_total(agent, configuration, window_tokens),
             LimitSource.CONFIGURATION: configuration.total_tokens if configuration else None,
             LimitSource.WINDOW: window_tokens,
         }
     )
-    limit = Limit(
+    limit = PromptLimit(
         total_tokens=total_tokens,
-        output_reserve=_reserve(call, agent, configuration, request_max_tokens),
+        output_reserve=_output_reserve(call, agent, configuration, request_max_tokens),
         source=source,
     )
     if limit.tokens < 1:
-        agents = agent is not None and 0 < agent.output_reserve == limit.output_reserve != call.output_reserve
-        raise _nothing_left(limit, "the agent's file" if agents else "the answer")
+        is_agent_reserve = (
+            agent is not None and 0 < agent.output_reserve == limit.output_reserve != call.output_reserve
+        )
+        raise _no_room_error(limit, "the agent's file" if is_agent_reserve else "the answer")
     return limit
 
 
-def _nothing_left(limit: Limit, who: str) -> BadOption:
-    said = f"{_NAMED[limit.source]} is {limit.total_tokens} tokens"
+def _no_room_error(limit: PromptLimit, reserver: str) -> BadOption:
+    total_text = f"{_SOURCE_NAMES[limit.source]} is {limit.total_tokens} tokens"
     if not limit.output_reserve:
-        return BadOption(f"{said}: nothing is left for the prompt; give at least 1", path=("total_tokens",))
+        return BadOption(
+            f"{total_text}: nothing is left for the prompt; give at least 1", path=("total_tokens",)
+        )
     return BadOption(
-        f"{said}, of which {who} reserves {limit.output_reserve}: nothing is left for the prompt; "
+        f"{total_text}, of which {reserver} reserves {limit.output_reserve}: nothing is left for the prompt; "
         "give more total_tokens, or lower output_reserve or max_tokens",
         path=("output_reserve",),
     )
 
 
-def _total(given: dict[LimitSource, int | None]) -> tuple[LimitSource, int]:
-    for source, tokens in given.items():
+def _first_total(totals: dict[LimitSource, int | None]) -> tuple[LimitSource, int]:
+    for source, tokens in totals.items():
         if tokens is not None:
             return source, tokens
     return LimitSource.DEFAULT, DEFAULT_TOKENS
 
 
-def _within(agent: Budget | None, configuration: Budget | None, window_tokens: int | None) -> int | None:
+def _allowed_agent_total(
+    agent: Budget | None, configuration: Budget | None, window_tokens: int | None
+) -> int | None:
     """The agent's total, or None where less is allowed and holds instead."""
     if agent is None or agent.total_tokens is None:
         return None
-    said = configuration.total_tokens if configuration else None
-    if said is None:
-        said = window_tokens
-    if said is None and configuration:
-        said = DEFAULT_TOKENS
-    return agent.total_tokens if said is None or agent.total_tokens <= said else None
+    allowed_tokens = configuration.total_tokens if configuration else None
+    if allowed_tokens is None:
+        allowed_tokens = window_tokens
+    if allowed_tokens is None and configuration:
+        allowed_tokens = DEFAULT_TOKENS
+    return agent.total_tokens if allowed_tokens is None or agent.total_tokens <= allowed_tokens else None
 
 
-def _reserve(
+def _output_reserve(
     call: Budget, agent: Budget | None, configuration: Budget | None, request_max_tokens: int | None
 ) -> int:
     if call.output_reserve:
@@ -110,7 +116,7 @@ def _reserve(
     return max(without_agent, agent.output_reserve if agent else 0)
 
 
-def _from_environment(text: str | None) -> int | None:
+def _parse_environment(text: str | None) -> int | None:
     if text is None or not text.strip():  # as `NAME=` in a file of variables leaves it
         return None
     try:

@@ -9,7 +9,7 @@ import msgspec
 from foveate.budget.sections import Priority, Stability
 from foveate.values import TokenCount
 
-BUDGET_SECTION = "context_budget"
+BUDGET_SECTION_NAME = "context_budget"
 """The name of the section that shows the budget; it has no line of its own, but counts with the others."""
 
 
@@ -88,10 +88,10 @@ class Prompt:
     @property
     def report(self) -> str:
         """What fills the prompt, as an agent can be shown it."""
-        return context_budget(self.sections, tokens=self.count.upper, limit_tokens=self.limit_tokens)
+        return render_budget_section(self.sections, tokens=self.count.upper, limit_tokens=self.limit_tokens)
 
 
-def context_budget(sections: Iterable[SectionReport], *, tokens: int, limit_tokens: int) -> str:
+def render_budget_section(sections: Iterable[SectionReport], *, tokens: int, limit_tokens: int) -> str:
     """The section `## Context Budget`: the whole, then a line for each section that is not disabled.
 
     Where tokens are estimated the numbers are bounds, since those are what limit and caps are kept by.
@@ -99,22 +99,22 @@ def context_budget(sections: Iterable[SectionReport], *, tokens: int, limit_toke
     percent = round(100 * tokens / limit_tokens) if limit_tokens else 100
     lines = ["## Context Budget", f"Using {tokens}/{limit_tokens} tokens ({percent}%)"]
     lines += [
-        _line(section)
+        _section_line(section)
         for section in sections
-        if section.action is not Action.DISABLED and section.name != BUDGET_SECTION
+        if section.action is not Action.DISABLED and section.name != BUDGET_SECTION_NAME
     ]
     return "\n".join(lines)
 
 
-def is_near(section: SectionReport) -> bool:
+def is_near_cap(section: SectionReport) -> bool:
     """Whether a section takes 95% of its cap or more; of a cap of nothing there is nothing to take."""
     cap_tokens = section.cap_tokens
     # In whole numbers, as no float is as large as some caps that can be written.
     return cap_tokens is not None and 20 * section.upper >= 19 * cap_tokens > 0
 
 
-def _line(section: SectionReport) -> str:
+def _section_line(section: SectionReport) -> str:
     if section.cap_tokens is None:
         return f"- {section.name}: {section.upper}"
-    near = " (near limit!)" if is_near(section) else ""
+    near = " (near limit!)" if is_near_cap(section) else ""
     return f"- {section.name}: {section.upper}/{section.cap_tokens}{near}"

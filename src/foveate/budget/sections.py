@@ -96,9 +96,9 @@ class Section:
         Raises:
             BadOption: a value that cannot be; the message names the section and the field.
         """
-        if not _is_name(name):
+        if not _is_valid_name(name):
             raise BadOption(f"a section's name is a text that can be shown on one line, not {name!r}")
-        entries = None if items is None else _entries(name, items)
+        entries = None if items is None else _parse_items(name, items)
         joined = None if entries is None else "\n".join(entry.text for entry in entries)
         # Both where a section is copied with `dataclasses.replace`.
         if text is joined is None or (None not in (text, joined) and text != joined):
@@ -109,16 +109,16 @@ class Section:
         if not isinstance(enabled, bool):
             raise BadOption(f"section {name!r}: enabled is true or false, not {enabled!r}")
         default = Keep.HEAD if items is None else Keep.NEWEST
-        put = object.__setattr__
-        put(self, "name", name)
-        put(self, "text", text)
-        put(self, "items", entries)
-        put(self, "priority", chosen(Priority, priority, (name, "priority")))
-        put(self, "max_tokens", checked_cap(max_tokens, (name, "max_tokens")))
-        put(self, "share", checked_share(share, (name, "share")))
-        put(self, "keep", default if keep is None else chosen(Keep, keep, (name, "keep")))
-        put(self, "stability", chosen(Stability, stability, (name, "stability")))
-        put(self, "enabled", enabled)
+        set_field = object.__setattr__
+        set_field(self, "name", name)
+        set_field(self, "text", text)
+        set_field(self, "items", entries)
+        set_field(self, "priority", parse_choice(Priority, priority, (name, "priority")))
+        set_field(self, "max_tokens", check_token_limit(max_tokens, (name, "max_tokens")))
+        set_field(self, "share", check_share(share, (name, "share")))
+        set_field(self, "keep", default if keep is None else parse_choice(Keep, keep, (name, "keep")))
+        set_field(self, "stability", parse_choice(Stability, stability, (name, "stability")))
+        set_field(self, "enabled", enabled)
 
     def __repr__(self) -> str:
         """Its name, its size and what it wants, since its text can be megabytes."""
@@ -126,20 +126,20 @@ class Section:
         return f"<Section {self.name!r}: {what}, {self.priority}, keeps {self.keep}>"
 
 
-def _is_name(value: object) -> bool:
+def _is_valid_name(value: object) -> bool:
     return isinstance(value, str) and value.isprintable() and bool(value.strip())
 
 
-def _entries(name: str, items: Sequence[str | tuple[str, float] | Item]) -> tuple[Item, ...]:
+def _parse_items(name: str, items: Sequence[str | tuple[str, float] | Item]) -> tuple[Item, ...]:
     if isinstance(items, str):
         raise BadOption(f"section {name!r}: items is a list; a single text goes into text")
     try:
-        return tuple(map(_entry, items))
+        return tuple(map(_parse_item, items))
     except (BadOption, TypeError) as error:
         raise BadOption(f"section {name!r}: {error}") from None
 
 
-def _entry(item: str | tuple[str, float] | Item) -> Item:
+def _parse_item(item: str | tuple[str, float] | Item) -> Item:
     match item:
         case Item():
             return item
@@ -154,7 +154,7 @@ def _entry(item: str | tuple[str, float] | Item) -> Item:
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
-def chosen(choices: type[Choice], value: object, path: tuple[str, ...]) -> Choice:
+def parse_choice(choices: type[Choice], value: object, path: tuple[str, ...]) -> Choice:
     """The one of `choices` that `value` names.
 
     Raises:
@@ -167,7 +167,7 @@ def chosen(choices: type[Choice], value: object, path: tuple[str, ...]) -> Choic
         raise BadOption(f"{'.'.join(path)} is one of {known}, not {value!r}", path=path) from None
 
 
-def checked_cap(value: object, path: tuple[str, ...]) -> int | None:
+def check_token_limit(value: object, path: tuple[str, ...]) -> int | None:
     """A number of tokens, 0 or more, or None.
 
     Raises:
@@ -178,7 +178,7 @@ def checked_cap(value: object, path: tuple[str, ...]) -> int | None:
     raise BadOption(f"{'.'.join(path)} is a number of tokens, 0 or more, not {value!r}", path=path)
 
 
-def checked_share(value: object, path: tuple[str, ...]) -> float | None:
+def check_share(value: object, path: tuple[str, ...]) -> float | None:
     """A share between 0 and 1, or None.
 
     Raises:

@@ -8,11 +8,11 @@ VARIABLE = "ANTHROPIC_CACHE_BETA"
 HEADER = "anthropic-beta"
 
 # The betas that caching had at Anthropic until 2025. Hosts that came later may still want them, or refuse them.
-_ABOUT_CACHING = re.compile(r"(prompt-caching|extended-cache-ttl)(-|$)")
+_CACHING_BETA = re.compile(r"(prompt-caching|extended-cache-ttl)(-|$)")
 _BETA = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
-def beta_header(override: str | None, given: str = "") -> str:
+def resolve_beta_header(override: str | None, client_value: str = "") -> str:
     """The value of the header that is sent; where it is empty, the header is left out.
 
     `override` is what the variable says, None where it is not set: then what the client has `given` is sent as
@@ -24,14 +24,14 @@ def beta_header(override: str | None, given: str = "") -> str:
         BadOption: an override that cannot stand in a header.
     """
     if override is None:
-        return given
-    wanted = _betas(override)
+        return client_value
+    wanted = _split_betas(override)
     for beta in wanted:
         if not _BETA.fullmatch(beta):
             raise BadOption(f"{VARIABLE} is a list of betas with commas between them, not {override!r:.80}")
-    kept = [beta for beta in _betas(given) if not _ABOUT_CACHING.match(beta)]
+    kept = [beta for beta in _split_betas(client_value) if not _CACHING_BETA.match(beta)]
     return ",".join(dict.fromkeys(kept + wanted))
 
 
-def _betas(text: str) -> list[str]:
+def _split_betas(text: str) -> list[str]:
     return [beta.strip() for beta in text.split(",") if beta.strip()]

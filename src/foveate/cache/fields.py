@@ -7,21 +7,21 @@ from typing import Any
 
 import regex
 
-from foveate.cache.wording import Reworded, Wording, common_prefix, reworded
-from foveate.wire.body import as_record, compact
+from foveate.cache.wording import TextChange, TextChangeKind, common_prefix_length, compare_texts
+from foveate.wire.body import as_dict, to_json
 
-_EXCERPT_CHARS = 60
-_BEFORE_CHARS = 16
+_MAX_EXCERPT_CHARS = 60
+_CONTEXT_CHARS = 16
 _ELLIPSIS = "…"
 # A reader's character; what `budget.graphemes` is exact about, good enough for the ends of an excerpt.
 _GRAPHEME = regex.compile(r"\X")
-_LONGEST_GRAPHEME_CHARS = 32
-_FURTHEST_BACK_CHARS = 1024
+_MAX_GRAPHEME_CHARS = 32
+_MAX_BACKTRACK_CHARS = 1024
 
-Step = str | int
+PathStep = str | int
 
 
-class How(StrEnum):
+class ChangeKind(StrEnum):
     """What happened to a field."""
 
     CHANGED = "changed"
@@ -38,99 +38,99 @@ class FieldChange:
     A string is its own text; everything else is its JSON.
     """
 
-    path: tuple[Step, ...]
-    how: How
+    path: tuple[PathStep, ...]
+    kind: ChangeKind
     before: str
     after: str
-    change: Reworded
+    text_change: TextChange
 
     @property
     def name(self) -> str:
         """The path as it is written: `input_schema.properties.city`, `content[0].text`."""
-        return written(self.path)
+        return format_path(self.path)
 
     @property
     def is_text(self) -> bool:
         """Whether its words say what changed."""
-        return self.how is How.CHANGED
+        return self.kind is ChangeKind.CHANGED
 
 
-def written(path: Sequence[Step]) -> str:
+def format_path(path: Sequence[PathStep]) -> str:
     """A path as people write it."""
     parts = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return "".join(parts).removeprefix(".")
 
 
-def first_change(before: Any, after: Any) -> FieldChange:
+def find_first_change(before: Any, after: Any) -> FieldChange:
     """The first field in which two values, whose JSON is not the same, differ."""
-    path: list[Step] = []
+    path: list[PathStep] = []
     while True:
-        step, how = _step(before, after)
+        step, kind = _next_step(before, after)
         if step is None:
-            return _changed(path, how, before, after)
+            return _make_change(path, kind, before, after)
         path.append(step)
-        if how is How.ADDED:
-            return _changed(path, how, None, after[step])
-        if how is How.REMOVED:
-            return _changed(path, how, before[step], None)
+        if kind is ChangeKind.ADDED:
+            return _make_change(path, kind, None, after[step])
+        if kind is ChangeKind.REMOVED:
+            return _make_change(path, kind, before[step], None)
         before, after = before[step], after[step]
 
 
-def _step(before: Any, after: Any) -> tuple[Any, How]:
+def _next_step(before: Any, after: Any) -> tuple[Any, ChangeKind]:
     """Into which field to look further; nowhere where the whole is what changed."""
     if isinstance(before, dict) and isinstance(after, dict):
-        return _step_in_object(before, after)
+        return _next_step_in_object(before, after)
     if isinstance(before, list) and isinstance(after, list):
-        return _step_in_list(before, after)
-    return None, How.CHANGED
+        return _next_step_in_list(before, after)
+    return None, ChangeKind.CHANGED
 
 
-def _step_in_object(before: dict[str, Any], after: dict[str, Any]) -> tuple[str | None, How]:
+def _next_step_in_object(before: dict[str, Any], after: dict[str, Any]) -> tuple[str | None, ChangeKind]:
     for name, inner in before.items():
         if name in after and inner != after[name]:
-            return name, How.CHANGED
-    for how, one, other in ((How.REMOVED, before, after), (How.ADDED, after, before)):
+            return name, ChangeKind.CHANGED
+    for kind, one, other in ((ChangeKind.REMOVED, before, after), (ChangeKind.ADDED, after, before)):
         for name in one:
             if name not in other:
-                return name, how
+                return name, kind
     for name, inner in before.items():  # equal for Python, in another order for a provider, or 1 and 1.0
-        if compact(inner) != compact(after[name]):
-            return name, How.CHANGED
-    return None, How.KEY_ORDER
+        if to_json(inner) != to_json(after[name]):
+            return name, ChangeKind.CHANGED
+    return None, ChangeKind.KEY_ORDER
 
 
-def _step_in_list(before: list[Any], after: list[Any]) -> tuple[int | None, How]:
-    spelled = [compact(entry) for entry in before], [compact(entry) for entry in after]
+def _next_step_in_list(before: list[Any], after: list[Any]) -> tuple[int | None, ChangeKind]:
+    spelled = [to_json(entry) for entry in before], [to_json(entry) for entry in after]
     if sorted(spelled[0]) == sorted(spelled[1]):
-        return None, How.ITEM_ORDER
+        return None, ChangeKind.ITEM_ORDER
     for at, (one, other) in enumerate(zip(*spelled, strict=False)):
         if one != other:
             if spelled[0][at:] == spelled[1][at + 1 :]:
-                return at, How.ADDED
+                return at, ChangeKind.ADDED
             if spelled[0][at + 1 :] == spelled[1][at:]:
-                return at, How.REMOVED
-            return at, How.CHANGED
+                return at, ChangeKind.REMOVED
+            return at, ChangeKind.CHANGED
     shared = min(len(before), len(after))
-    return shared, How.ADDED if len(after) > shared else How.REMOVED
+    return shared, ChangeKind.ADDED if len(after) > shared else ChangeKind.REMOVED
 
 
-def _changed(path: Sequence[Step], how: How, before: Any, after: Any) -> FieldChange:
-    was, now = _text(before), _text(after)
-    if how is How.CHANGED and isinstance(before, str) and isinstance(after, str):
-        change = reworded(was, now)
+def _make_change(path: Sequence[PathStep], kind: ChangeKind, before: Any, after: Any) -> FieldChange:
+    was, now = _as_text(before), _as_text(after)
+    if kind is ChangeKind.CHANGED and isinstance(before, str) and isinstance(after, str):
+        change = compare_texts(was, now)
     else:
-        start = common_prefix(was, now)
-        tail = common_prefix(was[start:][::-1], now[start:][::-1])
-        change = Reworded(
-            wording=Wording.EDITED, start=start, end_before=len(was) - tail, end_after=len(now) - tail
+        start = common_prefix_length(was, now)
+        tail = common_prefix_length(was[start:][::-1], now[start:][::-1])
+        change = TextChange(
+            kind=TextChangeKind.EDITED, start=start, end_before=len(was) - tail, end_after=len(now) - tail
         )
-    return FieldChange(path=tuple(path), how=how, before=was, after=now, change=change)
+    return FieldChange(path=tuple(path), kind=kind, before=was, after=now, text_change=change)
 
 
-def _text(found: Any) -> str:
+def _as_text(found: Any) -> str:
     if found is None:
         return ""
-    return found if isinstance(found, str) else compact(found).decode("utf-8", "replace")
+    return found if isinstance(found, str) else to_json(found).decode("utf-8", "replace")
 
 
 def size_bytes(text: str) -> int:
@@ -138,47 +138,49 @@ def size_bytes(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-def excerpt(text: str, start: int, end: int) -> str:
+def make_excerpt(text: str, start: int, end: int) -> str:
     """What stands from `start` to `end`, with a little of what is around it; never more than 60 characters."""
-    opens = _boundary(text, max(0, start - _BEFORE_CHARS))
-    lead = _ELLIPSIS if opens else ""
-    room = _EXCERPT_CHARS - len(lead)
-    wanted = min(len(text), max(end, start) + _BEFORE_CHARS)
-    if wanted - opens <= room and wanted == len(text):
-        return lead + text[opens:]
-    closes = min(_boundary(text, min(opens + room - 1, wanted)), len(text))
-    return lead + text[opens:closes] + (_ELLIPSIS if closes < len(text) else "")
+    first = _grapheme_boundary(text, max(0, start - _CONTEXT_CHARS))
+    lead = _ELLIPSIS if first else ""
+    room = _MAX_EXCERPT_CHARS - len(lead)
+    wanted = min(len(text), max(end, start) + _CONTEXT_CHARS)
+    if wanted - first <= room and wanted == len(text):
+        return lead + text[first:]
+    last = min(_grapheme_boundary(text, min(first + room - 1, wanted)), len(text))
+    return lead + text[first:last] + (_ELLIPSIS if last < len(text) else "")
 
 
-def _boundary(text: str, at: int) -> int:
+def _grapheme_boundary(text: str, at: int) -> int:
     """The last place up to `at` that is not inside of a reader's character."""
     if not 0 < at < len(text):
         return max(0, min(at, len(text)))
-    least = max(0, at - _FURTHEST_BACK_CHARS)
+    earliest = max(0, at - _MAX_BACKTRACK_CHARS)
     back = at
-    while back > least and not text[back].isascii():  # of a row of flags, each is told by all that stand before
+    while (
+        back > earliest and not text[back].isascii()
+    ):  # of a row of flags, each is told by all that stand before
         back -= 1
     last = back
     # Of what is cut out: in a text, a flag would be looked at from the beginning of its row on.
-    for found in _GRAPHEME.finditer(text[back : at + _LONGEST_GRAPHEME_CHARS]):
+    for found in _GRAPHEME.finditer(text[back : at + _MAX_GRAPHEME_CHARS]):
         if back + found.start() > at:
             break
         last = back + found.start()
     return last
 
 
-def gist(said: Any) -> str:
+def main_text(content: Any) -> str:
     """What a block says, in short: its text, or its JSON."""
-    if isinstance(said, dict):
+    if isinstance(content, dict):
         for name in ("text", "thinking", "content", "output"):
-            if isinstance(said.get(name), str) and said[name]:
-                return str(said[name])
-    return _text(said)
+            if isinstance(content.get(name), str) and content[name]:
+                return str(content[name])
+    return _as_text(content)
 
 
-def tool_name(said: Any) -> str:
+def tool_name(tool: Any) -> str:
     """What a tool is called; one of the provider's own without a name, by its kind."""
-    found = as_record(said)
-    nested = (as_record(found.get(name)).get("name") for name in ("function", "toolSpec", "custom"))
+    found = as_dict(tool)
+    nested = (as_dict(found.get(name)).get("name") for name in ("function", "toolSpec", "custom"))
     names = (found.get("name"), *nested, found.get("type"), next(iter(found), None))
     return next((name for name in names if isinstance(name, str) and name), "")

@@ -10,16 +10,16 @@ from foveate.values import CacheUsage
 
 WINDOW_SECONDS = 3600
 BUCKET_SECONDS = 30
-MOST_AGENTS = 1024
+MAX_AGENTS = 1024
 """How many agents are watched; the one that was silent for longest is forgotten first."""
 
 _WINDOW_BUCKETS = WINDOW_SECONDS // BUCKET_SECONDS
 # Twice as many as are looked at, so that late arrivals, and a clock that was put back, push out nothing that is
 # still looked at.
-_MOST_BUCKETS = 2 * _WINDOW_BUCKETS
+_MAX_BUCKETS = 2 * _WINDOW_BUCKETS
 
 
-class Level(StrEnum):
+class HitRatioLevel(StrEnum):
     """What a hit ratio says about an agent."""
 
     HEALTHY = "healthy"
@@ -29,14 +29,14 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Levels:
+class HitRatioThresholds:
     """From which ratio on an agent is healthy, and below which it is flagged."""
 
     healthy_from: float = 0.7
     flagged_below: float = 0.3
 
 
-LEVELS = Levels()
+DEFAULT_THRESHOLDS = HitRatioThresholds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,17 @@ class HitRatio:
         """The share that was read from the cache; None where nothing was sent."""
         return self.read_tokens / self.input_tokens if self.input_tokens else None
 
-    def level(self, levels: Levels = LEVELS) -> Level:
+    def level(self, thresholds: HitRatioThresholds = DEFAULT_THRESHOLDS) -> HitRatioLevel:
         """Whether that is good."""
         ratio = self.ratio
         if ratio is None:
-            return Level.UNKNOWN
-        if ratio >= levels.healthy_from:
-            return Level.HEALTHY
-        return Level.FLAGGED if ratio < levels.flagged_below else Level.FAIR
+            return HitRatioLevel.UNKNOWN
+        if ratio >= thresholds.healthy_from:
+            return HitRatioLevel.HEALTHY
+        return HitRatioLevel.FLAGGED if ratio < thresholds.flagged_below else HitRatioLevel.FAIR
 
 
-class _Hour:
+class _SlidingHour:
     """One agent's tokens by the half minute; at most so many, the one that was fed longest ago goes first."""
 
     __slots__ = ("_buckets",)
@@ -72,16 +72,16 @@ class _Hour:
     def add(self, bucket: int, usage: CacheUsage) -> None:
         read, sent = self._buckets.pop(bucket, (0, 0))
         self._buckets[bucket] = read + usage.read, sent + usage.input_tokens
-        if len(self._buckets) > _MOST_BUCKETS:
+        if len(self._buckets) > _MAX_BUCKETS:
             self._buckets.popitem(last=False)
 
-    def until(self, bucket: int) -> HitRatio:
-        asked = range(bucket - _WINDOW_BUCKETS + 1, bucket + 1)
-        found = [self._buckets[each] for each in asked if each in self._buckets]
-        return HitRatio(sum(read for read, _ in found), sum(sent for _, sent in found))
+    def ratio_until(self, bucket: int) -> HitRatio:
+        window = range(bucket - _WINDOW_BUCKETS + 1, bucket + 1)
+        totals = [self._buckets[each] for each in window if each in self._buckets]
+        return HitRatio(sum(read for read, _ in totals), sum(sent for _, sent in totals))
 
 
-class Hits:
+class HitRatios:
     """The hit ratio of each agent over a sliding hour, in steps of half a minute.
 
     Takes the same room however much traffic there is: two numbers for each half minute in which an agent sent
@@ -90,31 +90,31 @@ class Hits:
     threads.
     """
 
-    def __init__(self, most_agents: int = MOST_AGENTS) -> None:
-        self._most_agents = most_agents
-        self._hours: OrderedDict[str, _Hour] = OrderedDict()
+    def __init__(self, max_agents: int = MAX_AGENTS) -> None:
+        self._max_agents = max_agents
+        self._hours: OrderedDict[str, _SlidingHour] = OrderedDict()
         self._lock = Lock()
 
     def add(self, agent: str, usage: CacheUsage, *, at: float) -> None:
         """Count what a call of `agent` was billed for at `at`."""
         bucket = _bucket(at)
         with self._lock:
-            hour = self._hours.setdefault(agent, _Hour())
+            hour = self._hours.setdefault(agent, _SlidingHour())
             hour.add(bucket, usage)
             self._hours.move_to_end(agent)
-            if len(self._hours) > self._most_agents:
+            if len(self._hours) > self._max_agents:
                 self._hours.popitem(last=False)
 
     def ratio(self, agent: str, *, at: float) -> HitRatio:
         """What `agent` sent in the hour before `at`, and read from the cache."""
         with self._lock:
             hour = self._hours.get(agent)
-            return hour.until(_bucket(at)) if hour else HitRatio(0, 0)
+            return hour.ratio_until(_bucket(at)) if hour else HitRatio(0, 0)
 
     def ratios(self, *, at: float) -> Mapping[str, HitRatio]:
         """The same for every agent that sent something in that hour, by name."""
         with self._lock:
-            found = {agent: hour.until(_bucket(at)) for agent, hour in self._hours.items()}
+            found = {agent: hour.ratio_until(_bucket(at)) for agent, hour in self._hours.items()}
         return {agent: found[agent] for agent in sorted(found) if found[agent].input_tokens}
 
 

@@ -2,32 +2,32 @@
 
 from blake3 import blake3
 
-from foveate.cache.rules import Rules
+from foveate.cache.rules import CacheRules
 from foveate.values import Format, Request, SetParameter
-from foveate.wire.around import parameters_of
+from foveate.wire.around import get_parameters
 
 _KEY_BYTES = 16
-_TAKE_A_KEY = (Format.CHAT, Format.RESPONSES)
+_FORMATS_WITH_KEY = (Format.CHAT, Format.RESPONSES)
 
 
-def key_of(session: str) -> str:
+def derive_cache_key(session: str) -> str:
     """A session's key: the same for all its requests, and nothing that could be read back."""
     return blake3(b"cache key\0" + session.encode("utf-8", "replace")).hexdigest(_KEY_BYTES)
 
 
-def keyed(request: Request, rules: Rules, session: str) -> SetParameter | None:
+def set_cache_key(request: Request, rules: CacheRules, session: str) -> SetParameter | None:
     """The edit that gives a request its session's key, where provider and format take one and it has none."""
-    if not rules.key_parameter or request.format not in _TAKE_A_KEY:
+    if not rules.key_parameter or request.format not in _FORMATS_WITH_KEY:
         return None
-    if rules.key_parameter in parameters_of(request):
+    if rules.key_parameter in get_parameters(request):
         return None
     return SetParameter(
         path=(rules.key_parameter,),
-        value=key_of(session),
+        value=derive_cache_key(session),
         reason="requests with one key are sent to the machine that is warm",
     )
 
 
-def headers(rules: Rules, session: str) -> dict[str, str]:
+def cache_key_headers(rules: CacheRules, session: str) -> dict[str, str]:
     """The header that does the same where a provider wants it there."""
-    return {rules.key_header: key_of(session)} if rules.key_header else {}
+    return {rules.key_header: derive_cache_key(session)} if rules.key_header else {}

@@ -18,33 +18,33 @@ from operator import itemgetter
 
 from msgspec import structs
 
-from foveate.cache.prompts import CachedPrompt, Piece, ends_of, landmarks_of, numbers_of
-from foveate.cache.rhythm import Chances
-from foveate.cache.rules import Caching, Rules
-from foveate.cache.simulate import Cache
-from foveate.cache.weighing import MarkAt, Marks, Sums, is_long, kept
-from foveate.values import Mark, Place, Ttl
+from foveate.cache.prompts import CachedPrompt, PromptPiece, find_pieces, prompt_layout, token_ends
+from foveate.cache.rhythm import ReturnProbabilities
+from foveate.cache.rules import CacheRules, CachingMode
+from foveate.cache.simulate import SimulatedCache
+from foveate.cache.weighing import BreakpointAt, BreakpointSet, PlacementCosts, is_long_ttl, readable_entries
+from foveate.values import CacheBreakpoint, Place, Ttl
 
 __all__ = [
-    "DEFAULT_OPTIONS",
-    "LayoutOptions",
-    "borne_by",
-    "kept",
-    "layout",
-    "marked",
-    "marks_in",
-    "weighing_rules",
-    "without_long_ttl",
+    "DEFAULT_PLACEMENT",
+    "PlacementOptions",
+    "apply_breakpoints",
+    "disable_long_ttl",
+    "merge_breakpoints",
+    "place_breakpoints",
+    "place_breakpoints_on_pieces",
+    "placement_rules",
+    "readable_entries",
 ]
 
 # So many of the last blocks of a system prompt are places to be weighed: what changes stands at its end.
-_SYSTEM_PLACES = 2
+_SYSTEM_CANDIDATES = 2
 # More tokens than sums of as many tokens as a prompt has can be off by.
-_ROUNDING = 0.001
+_ROUNDING_TOKENS = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutOptions:
+class PlacementOptions:
     """What the user decides: a `ttl` for all marks (None: chosen), and whether tools are marked.
 
     `long_ttl` is off for providers on which long-lived marks are not wanted.
@@ -55,209 +55,225 @@ class LayoutOptions:
     long_ttl: bool = True
 
 
-DEFAULT_OPTIONS = LayoutOptions()
+DEFAULT_PLACEMENT = PlacementOptions()
 
 
-def without_long_ttl(options: LayoutOptions, rules: Rules) -> LayoutOptions:
+def disable_long_ttl(options: PlacementOptions, rules: CacheRules) -> PlacementOptions:
     """Options for a provider that is not asked for long-lived breakpoints, even if the user sets the TTL."""
-    ttl = rules.ttls[0] if is_long(options.ttl, rules) else options.ttl
+    ttl = rules.ttls[0] if is_long_ttl(options.ttl, rules) else options.ttl
     return replace(options, ttl=ttl, long_ttl=False)
 
 
-def weighing_rules(rules: Rules, options: LayoutOptions) -> Rules:
+def placement_rules(rules: CacheRules, options: PlacementOptions) -> CacheRules:
     """The rules to choose places by. If the user sets the long TTL, its price does not speak against a place.
 
     A write for an hour costs more than the next request alone can save, so that no place would ever be chosen.
     """
-    if options.ttl is None or not is_long(options.ttl, rules):
+    if options.ttl is None or not is_long_ttl(options.ttl, rules):
         return rules
     return replace(rules, write_prices={**rules.write_prices, options.ttl: rules.write_prices[rules.ttls[0]]})
 
 
-def layout(
+def place_breakpoints(
     prompt: CachedPrompt,
-    rules: Rules,
-    cache: Cache,
-    chances: Chances,
+    rules: CacheRules,
+    cache: SimulatedCache,
+    chances: ReturnProbabilities,
     *,
     now: float,
-    options: LayoutOptions = DEFAULT_OPTIONS,
-    passing: Collection[Place] = (),
-    reach: int | None = None,
-) -> tuple[Mark, ...]:
+    options: PlacementOptions = DEFAULT_PLACEMENT,
+    transient: Collection[Place] = (),
+    max_pieces: int | None = None,
+) -> tuple[CacheBreakpoint, ...]:
     """The marks to add to `prompt`, sent at `now`, where `cache` is what is known to be kept.
 
     `passing` are the places of blocks that the next request will not repeat, such as the time. `reach` is how
     many pieces are worth a breakpoint; all of them if it is not given.
     """
-    sums, best = _weighed(prompt, rules, cache, chances, now, options, passing, reach)
-    return tuple(_mark(prompt, sums, place, rules) for place in best) if sums is not None else ()
+    costs, best = _find_best(prompt, rules, cache, chances, now, options, transient, max_pieces)
+    return tuple(_make_breakpoint(prompt, costs, place, rules) for place in best) if costs is not None else ()
 
 
-def marks_in(
+def place_breakpoints_on_pieces(
     prompt: CachedPrompt,
-    rules: Rules,
-    cache: Cache,
-    chances: Chances,
+    rules: CacheRules,
+    cache: SimulatedCache,
+    chances: ReturnProbabilities,
     *,
     now: float,
-    options: LayoutOptions = DEFAULT_OPTIONS,
-    reach: int | None = None,
+    options: PlacementOptions = DEFAULT_PLACEMENT,
+    max_pieces: int | None = None,
 ) -> dict[int, Ttl]:
     """The same marks by the pieces that they stand on, for who writes none into a request."""
-    _, best = _weighed(prompt, rules, cache, chances, now, options, (), reach)
-    return {place.at: _ttl(prompt, place, rules) for place in best}
+    _, best = _find_best(prompt, rules, cache, chances, now, options, (), max_pieces)
+    return {place.at: _breakpoint_ttl(prompt, place, rules) for place in best}
 
 
-def _weighed(
+def _find_best(
     prompt: CachedPrompt,
-    rules: Rules,
-    cache: Cache,
-    chances: Chances,
+    rules: CacheRules,
+    cache: SimulatedCache,
+    chances: ReturnProbabilities,
     now: float,
-    options: LayoutOptions,
-    passing: Collection[Place],
-    reach: int | None,
-) -> tuple[Sums | None, tuple[MarkAt, ...]]:
+    options: PlacementOptions,
+    transient: Collection[Place],
+    max_pieces: int | None,
+) -> tuple[PlacementCosts | None, tuple[BreakpointAt, ...]]:
     """The best places, in their order, and what they were weighed by; None where nothing was."""
-    if rules.caching not in (Caching.MARKS, Caching.BOTH):
+    if rules.caching not in (CachingMode.BREAKPOINTS, CachingMode.BOTH):
         return None, ()
-    own = _own(prompt, rules)
-    free = rules.most_marks - len(own) - prompt.double_marks
-    if free <= 0 or not prompt.pieces or reach == 0:
+    existing = _existing_breakpoints(prompt, rules)
+    free = rules.max_breakpoints - len(existing) - prompt.duplicate_breakpoints
+    if free <= 0 or not prompt.pieces or max_pieces == 0:
         return None, ()
-    sums = Sums(prompt, rules, cache, chances, now, passing, reach)
-    taken = {place.at for place in own}
-    candidates = [at for at in _candidates(prompt, sums, options) if at not in taken]
-    return sums, _best(sums, own, candidates, free, _lifetimes(rules, options))
+    costs = PlacementCosts(prompt, rules, cache, chances, now, transient, max_pieces)
+    taken = {place.at for place in existing}
+    candidates = [at for at in _find_candidates(prompt, costs, options) if at not in taken]
+    return costs, _choose_cheapest(costs, existing, candidates, free, _allowed_lifetimes(rules, options))
 
 
-def marked(prompt: CachedPrompt, marks: Sequence[Mark]) -> CachedPrompt:
+def apply_breakpoints(prompt: CachedPrompt, breakpoints: Sequence[CacheBreakpoint]) -> CachedPrompt:
     """`prompt` as it is after `marks` were written into it."""
-    borne = borne_by(prompt, marks)
-    pieces, landmarks = list(prompt.pieces), landmarks_of(prompt)
-    for at in borne.keys() | landmarks.marks.keys():
-        pieces[at] = structs.replace(pieces[at], mark=borne.get(at))
-    return replace(prompt, pieces=tuple(pieces), landmarks=landmarks._replace(marks=borne))
+    merged = merge_breakpoints(prompt, breakpoints)
+    pieces, layout = list(prompt.pieces), prompt_layout(prompt)
+    for at in merged.keys() | layout.breakpoints.keys():
+        pieces[at] = structs.replace(pieces[at], breakpoint_ttl=merged.get(at))
+    return replace(prompt, pieces=tuple(pieces), layout=layout._replace(breakpoints=merged))
 
 
-def borne_by(prompt: CachedPrompt, marks: Sequence[Mark]) -> Mapping[int, Ttl]:
+def merge_breakpoints(prompt: CachedPrompt, breakpoints: Sequence[CacheBreakpoint]) -> Mapping[int, Ttl]:
     """The marks in `prompt` after `marks` were written into it, by the pieces that they stand on."""
-    own = landmarks_of(prompt).marks
-    if not marks:
-        return own
-    wanted = {mark.place: mark.ttl for mark in marks}
-    borne = {**own, **{at: wanted[place] for place, at in numbers_of(prompt, wanted).items()}}
-    return {at: ttl for at, ttl in sorted(borne.items()) if ttl is not None}
+    existing = prompt_layout(prompt).breakpoints
+    if not breakpoints:
+        return existing
+    wanted = {cache_breakpoint.place: cache_breakpoint.ttl for cache_breakpoint in breakpoints}
+    merged = {**existing, **{at: wanted[place] for place, at in find_pieces(prompt, wanted).items()}}
+    return {at: ttl for at, ttl in sorted(merged.items()) if ttl is not None}
 
 
-def _own(prompt: CachedPrompt, rules: Rules) -> list[MarkAt]:
+def _existing_breakpoints(prompt: CachedPrompt, rules: CacheRules) -> list[BreakpointAt]:
     """The client's own marks, and the one that some providers put at the end by themselves."""
-    own = [MarkAt(at, is_long(ttl, rules)) for at, ttl in landmarks_of(prompt).marks.items()]
+    existing = [
+        BreakpointAt(at, is_long_ttl(ttl, rules)) for at, ttl in prompt_layout(prompt).breakpoints.items()
+    ]
     last = len(prompt.pieces) - 1
-    is_implicit = rules.caching is Caching.BOTH and not prompt.only_marked
-    return [*own, MarkAt(last, False)] if is_implicit and not (own and own[-1].at == last) else own
+    is_implicit = rules.caching is CachingMode.BOTH and not prompt.explicit_only
+    return (
+        [*existing, BreakpointAt(last, False)]
+        if is_implicit and not (existing and existing[-1].at == last)
+        else existing
+    )
 
 
-def _lifetimes(rules: Rules, options: LayoutOptions) -> tuple[bool, ...]:
+def _allowed_lifetimes(rules: CacheRules, options: PlacementOptions) -> tuple[bool, ...]:
     """Which of short-lived and long-lived marks may be set; where a request has one time for all, the short."""
     if options.ttl is not None:
-        return (is_long(options.ttl, rules),)
-    chosen = options.long_ttl and len(rules.ttls) > 1 and rules.caching is Caching.MARKS
+        return (is_long_ttl(options.ttl, rules),)
+    chosen = options.long_ttl and len(rules.ttls) > 1 and rules.caching is CachingMode.BREAKPOINTS
     return (False, True) if chosen else (False,)
 
 
-def _candidates(prompt: CachedPrompt, sums: Sums, options: LayoutOptions) -> list[int]:
+def _find_candidates(prompt: CachedPrompt, costs: PlacementCosts, options: PlacementOptions) -> list[int]:
     """The places worth weighing, in their order.
 
     They are the ends of tools and system, what is known to be kept, what stands before thinking that will be
     left out, the first new block, and the last ones.
     """
-    pieces, stays, system_end = prompt.pieces, sums.stays, sums.system_end
-    long_enough = bisect_left(ends_of(prompt), sums.rules.minimum_tokens)
+    pieces, stays, system_end = prompt.pieces, costs.stable_pieces, costs.system_end
+    long_enough = bisect_left(token_ends(prompt), costs.rules.minimum_tokens)
     history = max(system_end, long_enough)
-    last = sums.last_live
+    last = costs.last_live
     found = {
-        *_last_ones(pieces, range(long_enough, min(sums.tools_end, stays)), 1 if options.cache_tools else 0),
-        *_last_ones(pieces, range(max(sums.tools_end, long_enough), min(system_end, stays)), _SYSTEM_PLACES),
-        *_first_one(pieces, range(max(history, last + 1), stays)),
-        *_last_ones(pieces, range(history, min(sums.firm, stays)), 1),
-        *_last_ones(pieces, range(history, stays), 2),
+        *_last_accepting(
+            pieces, range(long_enough, min(costs.tools_end, stays)), 1 if options.cache_tools else 0
+        ),
+        *_last_accepting(
+            pieces, range(max(costs.tools_end, long_enough), min(system_end, stays)), _SYSTEM_CANDIDATES
+        ),
+        *_first_accepting(pieces, range(max(history, last + 1), stays)),
+        *_last_accepting(pieces, range(history, min(costs.thinking_start, stays)), 1),
+        *_last_accepting(pieces, range(history, stays), 2),
     }
     if last < system_end:
-        turns = [at for at in range(history, stays) if pieces[at].markable][:-1]
+        turns = [at for at in range(history, stays) if pieces[at].accepts_breakpoint][:-1]
         found.update([at for at in turns if _is_turn_end(pieces, at)][-2:])
-    live = last, sums.last_lasting, last if last < sums.firm else sums.live_before(sums.firm)
-    found.update(at for at in live if history <= at < stays and pieces[at].markable)
+    live = (
+        last,
+        costs.last_lasting,
+        last if last < costs.thinking_start else costs.last_readable_before(costs.thinking_start),
+    )
+    found.update(at for at in live if history <= at < stays and pieces[at].accepts_breakpoint)
     return sorted(found)
 
 
-def _last_ones(pieces: Sequence[Piece], among: range, most: int) -> list[int]:
+def _last_accepting(pieces: Sequence[PromptPiece], among: range, limit: int) -> list[int]:
     """The last of these pieces that may be marked."""
-    return list(islice((at for at in reversed(among) if pieces[at].markable), most))
+    return list(islice((at for at in reversed(among) if pieces[at].accepts_breakpoint), limit))
 
 
-def _first_one(pieces: Sequence[Piece], among: range) -> list[int]:
-    return list(islice((at for at in among if pieces[at].markable), 1))
+def _first_accepting(pieces: Sequence[PromptPiece], among: range) -> list[int]:
+    return list(islice((at for at in among if pieces[at].accepts_breakpoint), 1))
 
 
-def _is_turn_end(pieces: Sequence[Piece], at: int) -> bool:
-    here, after = pieces[at].place, pieces[at + 1].place
-    return here is not None and after is not None and here.index != after.index
+def _is_turn_end(pieces: Sequence[PromptPiece], at: int) -> bool:
+    place, after = pieces[at].place, pieces[at + 1].place
+    return place is not None and after is not None and place.index != after.index
 
 
-def _best(
-    sums: Sums,
-    own: Sequence[MarkAt],
+def _choose_cheapest(
+    costs: PlacementCosts,
+    existing: Sequence[BreakpointAt],
     candidates: Sequence[int],
     free: int,
     lifetimes: Sequence[bool],
-) -> tuple[MarkAt, ...]:
+) -> tuple[BreakpointAt, ...]:
     """The cheapest set that the provider takes, of those that can be told apart by how far they write.
 
     What is written, and for how long, is decided by the last long-lived and the last short-lived mark: each
     such pair is tried, as long as it can still turn out the cheapest. All other marks stand before these and
     cost nothing, and are added one by one, the best first. Of sets that cost the same, it is the first one.
     """
-    chosen: tuple[MarkAt, ...] = ()
-    marks = _ordered(sums, sums.no_marks, own)
-    if marks is None:  # by the client, so that the provider will refuse it as it is
+    chosen: tuple[BreakpointAt, ...] = ()
+    breakpoints = _add_in_order(costs, costs.no_breakpoints, existing)
+    if breakpoints is None:  # by the client, so that the provider will refuse it as it is
         return ()
-    least, first = sums.cost(marks), -1
-    floor = sums.floor(marks, candidates)
-    pairs = enumerate(_pairs(sums, own, candidates, lifetimes))
-    for under, number, pair in sorted([(floor.under(pair), number, pair) for number, pair in pairs]):
-        if under > least + _ROUNDING:
+    lowest_cost, first = costs.cost(breakpoints), -1
+    lower_bound = costs.make_lower_bound(breakpoints, candidates)
+    pairs = enumerate(_candidate_pairs(costs, existing, candidates, lifetimes))
+    for bound, number, pair in sorted([(lower_bound.min_cost(pair), number, pair) for number, pair in pairs]):
+        if bound > lowest_cost + _ROUNDING_TOKENS:
             break
-        if (under >= least and number > first) or len(pair) > free:
+        if (bound >= lowest_cost and number > first) or len(pair) > free:
             continue
-        start = _ordered(sums, marks, pair)
+        start = _add_in_order(costs, breakpoints, pair)
         if start is None:
             continue
-        added, cost = _with_free_marks(sums, start, pair, candidates, free, lifetimes, under)
-        if cost < least or (cost == least and number < first):
-            chosen, least, first = tuple(sorted(added)), cost, number
+        added, cost = _add_free_breakpoints(costs, start, pair, candidates, free, lifetimes, bound)
+        if cost < lowest_cost or (cost == lowest_cost and number < first):
+            chosen, lowest_cost, first = tuple(sorted(added)), cost, number
     return chosen
 
 
-def _ordered(sums: Sums, marks: Marks, places: Sequence[MarkAt]) -> Marks | None:
+def _add_in_order(
+    costs: PlacementCosts, breakpoints: BreakpointSet, places: Sequence[BreakpointAt]
+) -> BreakpointSet | None:
     """The same marks and these, from the first on; None where the provider would not take them."""
     for place in places:
-        if not marks.takes(place):
+        if not breakpoints.accepts(place):
             return None
-        marks = sums.with_mark(marks, place)
-    return marks
+        breakpoints = costs.with_breakpoint(breakpoints, place)
+    return breakpoints
 
 
-def _with_free_marks(
-    sums: Sums,
-    marks: Marks,
-    pair: Sequence[MarkAt],
+def _add_free_breakpoints(
+    costs: PlacementCosts,
+    breakpoints: BreakpointSet,
+    pair: Sequence[BreakpointAt],
     candidates: Sequence[int],
     free: int,
     lifetimes: Sequence[bool],
-    under: float,
-) -> tuple[list[MarkAt], float]:
+    bound: float,
+) -> tuple[list[BreakpointAt], float]:
     """A pair of which `marks` are the sums, and what is added to it as long as that pays; and what all cost.
 
     Nothing that is added makes it cost less than `under`.
@@ -266,54 +282,65 @@ def _with_free_marks(
     to_long = max((place.at for place in pair if place.is_long), default=-1)
     is_chosen = len(lifetimes) > 1
     taken = {place.at for place in pair}
-    before = candidates[: bisect_right(candidates, sums.reach(marks.last))]
-    places = [MarkAt(at, at <= to_long if is_chosen else lifetimes[0]) for at in before if at not in taken]
-    added, cost = list(pair), sums.cost(marks)
-    while len(added) < free and cost > under and (paying := sums.paying(marks, places, cost)):
+    before = candidates[: bisect_right(candidates, costs.last_usable(breakpoints.last))]
+    places = [
+        BreakpointAt(at, at <= to_long if is_chosen else lifetimes[0]) for at in before if at not in taken
+    ]
+    added, cost = list(pair), costs.cost(breakpoints)
+    while len(added) < free and cost > bound and (paying := costs.find_cheaper(breakpoints, places, cost)):
         cost, best = min(paying, key=itemgetter(0))
         added.append(best)
-        marks = sums.with_mark(marks, best)
+        breakpoints = costs.with_breakpoint(breakpoints, best)
         # What does not pay alone, pays even less beside another.
         places = [place for _, place in paying if place is not best]
     return added, cost
 
 
-def _pairs(
-    sums: Sums, own: Sequence[MarkAt], candidates: Sequence[int], lifetimes: Sequence[bool]
-) -> Iterator[tuple[MarkAt, ...]]:
+def _candidate_pairs(
+    costs: PlacementCosts,
+    existing: Sequence[BreakpointAt],
+    candidates: Sequence[int],
+    lifetimes: Sequence[bool],
+) -> Iterator[tuple[BreakpointAt, ...]]:
     """No mark, or the last long-lived one, the last short-lived one, or both."""
-    new = [at for at in candidates if at > sums.last_live] or list(candidates[-1:])
+    new = [at for at in candidates if at > costs.last_live] or list(candidates[-1:])
     yield ()
     for at in new:
-        yield from ((MarkAt(at, is_long),) for is_long in lifetimes)
+        yield from ((BreakpointAt(at, is_long),) for is_long in lifetimes)
     if len(lifetimes) > 1:
         # What is read anyway is not written for longer: there a mark is one of those that cost nothing.
-        behind = [(farther, -1 if own else sums.found(farther)) for farther in new]
+        later = [(farther, -1 if existing else costs.read_position(farther)) for farther in new]
         for at in candidates:
-            yield from ((MarkAt(at, True), MarkAt(far, False)) for far, read_at in behind if read_at < at < far)
+            yield from (
+                (BreakpointAt(at, True), BreakpointAt(later_at, False))
+                for later_at, read_at in later
+                if read_at < at < later_at
+            )
 
 
-def _mark(prompt: CachedPrompt, sums: Sums, place: MarkAt, rules: Rules) -> Mark:
+def _make_breakpoint(
+    prompt: CachedPrompt, costs: PlacementCosts, place: BreakpointAt, rules: CacheRules
+) -> CacheBreakpoint:
     piece = prompt.pieces[place.at]
     assert piece.place is not None
-    return Mark(
+    return CacheBreakpoint(
         place=piece.place,
-        ttl=_ttl(prompt, place, rules),
-        reason=_reason(sums, place),
-        saved_tokens=sums.ends[place.at],
+        ttl=_breakpoint_ttl(prompt, place, rules),
+        reason=_placement_reason(costs, place),
+        saved_tokens=costs.ends[place.at],
     )
 
 
-def _ttl(prompt: CachedPrompt, place: MarkAt, rules: Rules) -> Ttl:
+def _breakpoint_ttl(prompt: CachedPrompt, place: BreakpointAt, rules: CacheRules) -> Ttl:
     return rules.ttls[-1] if place.is_long else prompt.ttl or rules.ttls[0]
 
 
-def _reason(sums: Sums, place: MarkAt) -> str:
-    if place.at < sums.tools_end:
+def _placement_reason(costs: PlacementCosts, place: BreakpointAt) -> str:
+    if place.at < costs.tools_end:
         return "the tools, which stay when all else is rewritten"
-    if place.at < sums.system_end:
+    if place.at < costs.system_end:
         return "the system prompt, which stays when the history is rewritten"
-    if sums.entry(place.at) is not None:
+    if costs.entry(place.at) is not None:
         return "where an earlier request left an entry, to find it and keep it"
     if place.is_long:
         return "keeps all before it for longer, for the price of what is new"

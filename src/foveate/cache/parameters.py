@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from foveate.cache.block_facts import BlockFacts, facts_of
-from foveate.cache.prompts import digest
-from foveate.cache.rules import Rules
+from foveate.cache.block_facts import BlockFacts, look_up_facts
+from foveate.cache.prompts import compute_digest
+from foveate.cache.rules import CacheRules
 from foveate.values import Area, Block, Format, Request, Ttl
-from foveate.wire.around import parameters_of
-from foveate.wire.body import Fields, as_list, as_record, as_text, inner_fields, value
+from foveate.wire.around import get_parameters
+from foveate.wire.body import Fields, as_dict, as_list, as_text, parse_inner_fields, parse_json
 
 MODEL = "model"
 IMAGES = "images"
@@ -51,123 +51,127 @@ _PATHS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 # A part of `tool_choice` that breaks under a name of its own.
-_PARALLEL = "disable_parallel_tool_use"
+_PARALLEL_KEY = "disable_parallel_tool_use"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class CacheParameter:
     """A parameter that breaks the prefix from `area` on; `said` is its JSON, empty where there is none."""
 
     name: str
     area: Area
-    said: str
+    json_text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
     """What a request asks of its provider's cache as a whole (OpenAI): how, for how long, under which key."""
 
-    only_marked: bool
+    explicit_only: bool
     ttl: Ttl | None
     key: str
 
 
-def cache_options(request: Request, key_parameter: str = "prompt_cache_key") -> CacheOptions:
+def read_cache_options(request: Request, key_parameter: str = "prompt_cache_key") -> CacheOptions:
     """How `request` asks to be kept."""
-    return cache_options_in(body_of(request), key_parameter)
+    return parse_cache_options(parameter_fields(request), key_parameter)
 
 
-def cache_options_in(found: Fields, key_parameter: str = "prompt_cache_key") -> CacheOptions:
+def parse_cache_options(fields: Fields, key_parameter: str = "prompt_cache_key") -> CacheOptions:
     """How a request with these fields asks to be kept."""
-    options = as_record(value(found.get("prompt_cache_options")))
-    said = options.get("ttl")
+    options = as_dict(parse_json(fields.get("prompt_cache_options")))
+    ttl = options.get("ttl")
     return CacheOptions(
-        only_marked=options.get("mode") == "explicit",
-        ttl=Ttl(said) if said in tuple(Ttl) else None,
-        key=as_text(value(found.get(key_parameter))),
+        explicit_only=options.get("mode") == "explicit",
+        ttl=Ttl(ttl) if ttl in tuple(Ttl) else None,
+        key=as_text(parse_json(fields.get(key_parameter))),
     )
 
 
-def settings(request: Request, blocks: Sequence[Block], rules: Rules) -> tuple[Setting, ...]:
+def read_cache_parameters(
+    request: Request, blocks: Sequence[Block], rules: CacheRules
+) -> tuple[CacheParameter, ...]:
     """The parameters that break the prefix, as `request` has them; those of the start first."""
-    return settings_in(body_of(request), facts_of(blocks), rules)
+    return parse_cache_parameters(parameter_fields(request), look_up_facts(blocks), rules)
 
 
-def settings_in(
-    found: Fields,
+def parse_cache_parameters(
+    fields: Fields,
     blocks: Sequence[BlockFacts],
-    rules: Rules,
+    rules: CacheRules,
     *,
     has_images: bool = False,
     has_citations: bool = False,
-) -> tuple[Setting, ...]:
+) -> tuple[CacheParameter, ...]:
     """The same of a request with these fields and blocks, and with images or citations in others."""
-    elsewhere = {IMAGES: has_images, CITATIONS: has_citations}
+    known = {IMAGES: has_images, CITATIONS: has_citations}
     order = list(Area)
-    named = sorted(rules.breaks.items(), key=lambda item: (order.index(item[1]), item[0]))
+    named = sorted(rules.invalidating_parameters.items(), key=lambda item: (order.index(item[1]), item[0]))
     return tuple(
-        Setting(name=name, area=area, said="true" if elsewhere.get(name) else _said(name, found, blocks))
+        CacheParameter(
+            name=name, area=area, json_text="true" if known.get(name) else _parameter_json(name, fields, blocks)
+        )
         for name, area in named
         if name not in (MODEL, "tools")  # the one has its own place in a prompt, the others are pieces of it
     )
 
 
-def digests(found: Sequence[Setting]) -> dict[Area, bytes]:
+def digest_by_area(parameters: Sequence[CacheParameter]) -> dict[Area, bytes]:
     """What `CachedPrompt.settings` holds: one digest an area, of all parameters that break from there on."""
     named: dict[Area, list[str]] = {}
-    for setting in found:
-        if setting.said:  # a parameter that a newer table knows changes nothing for who does not use it
-            named.setdefault(setting.area, []).append(f"{setting.name}={setting.said}")
-    return {area: digest("\n".join(lines).encode()) for area, lines in named.items()}
+    for parameter in parameters:
+        if parameter.json_text:  # a parameter that a newer table knows changes nothing for who does not use it
+            named.setdefault(parameter.area, []).append(f"{parameter.name}={parameter.json_text}")
+    return {area: compute_digest("\n".join(lines).encode()) for area, lines in named.items()}
 
 
-def body_of(request: Request) -> Fields:
+def parameter_fields(request: Request) -> Fields:
     """The fields of a request in which its parameters stand."""
-    found = parameters_of(request)
-    if request.format is Format.GEMINI and "generateContentRequest" in found:
-        return inner_fields(found["generateContentRequest"])
-    return found
+    fields = get_parameters(request)
+    if request.format is Format.GEMINI and "generateContentRequest" in fields:
+        return parse_inner_fields(fields["generateContentRequest"])
+    return fields
 
 
-def _said(name: str, found: Fields, blocks: Sequence[BlockFacts]) -> str:
+def _parameter_json(name: str, fields: Fields, blocks: Sequence[BlockFacts]) -> str:
     """The JSON of a parameter, in one spelling; nothing where the request does not have it."""
-    seen = _SEEN.get(name)
-    if seen is not None:
-        return "true" if seen(found, blocks) else ""
+    is_present = _PRESENCE_CHECKS.get(name)
+    if is_present is not None:
+        return "true" if is_present(fields, blocks) else ""
     for path in _PATHS.get(name, (name,)):
-        given = _at(found, path.split("."))
+        given = _value_at(fields, path.split("."))
         if name == "tool_choice" and isinstance(given, dict):
-            given = {key: inner for key, inner in given.items() if key != _PARALLEL}
+            given = {key: inner for key, inner in given.items() if key != _PARALLEL_KEY}
         if given not in (None, {}):
             return json.dumps(given, sort_keys=True, separators=(",", ":"))
     return ""
 
 
-def _at(found: Fields, path: Sequence[str]) -> Any:
-    given = value(found.get(path[0]))
+def _value_at(fields: Fields, path: Sequence[str]) -> Any:
+    given = parse_json(fields.get(path[0]))
     for name in path[1:]:
-        given = as_record(given).get(name)
+        given = as_dict(given).get(name)
     return given
 
 
 def _has_images(_: Fields, blocks: Sequence[BlockFacts]) -> bool:
-    return any(facts.images for facts in blocks)
+    return any(facts.image_count for facts in blocks)
 
 
 def _has_citations(_: Fields, blocks: Sequence[BlockFacts]) -> bool:
-    return any(facts.cites for facts in blocks)
+    return any(facts.enables_citations for facts in blocks)
 
 
-def _has_web_search(found: Fields, blocks: Sequence[BlockFacts]) -> bool:
-    if value(found.get("web_search_options")):
+def _has_web_search(fields: Fields, blocks: Sequence[BlockFacts]) -> bool:
+    if parse_json(fields.get("web_search_options")):
         return True
-    plugins = as_list(value(found.get("plugins")))  # OpenRouter's way to ask for it
-    if any(as_record(plugin).get("id") == "web" for plugin in plugins):
+    plugins = as_list(parse_json(fields.get("plugins")))  # OpenRouter's way to ask for it
+    if any(as_dict(plugin).get("id") == "web" for plugin in plugins):
         return True
-    return any(facts.searches for facts in blocks)
+    return any(facts.is_web_search for facts in blocks)
 
 
-_SEEN: Mapping[str, Callable[[Fields, Sequence[BlockFacts]], bool]] = {
+_PRESENCE_CHECKS: Mapping[str, Callable[[Fields, Sequence[BlockFacts]], bool]] = {
     IMAGES: _has_images,
     CITATIONS: _has_citations,
     WEB_SEARCH: _has_web_search,

@@ -10,20 +10,20 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from foveate.cache.layout import kept
-from foveate.cache.prompts import CachedPrompt, Piece, ends_of
-from foveate.cache.rhythm import Forecast
-from foveate.cache.rules import Caching, Rules
-from foveate.cache.simulate import Cache, Entry
+from foveate.cache.layout import readable_entries
+from foveate.cache.prompts import CachedPrompt, PromptPiece, token_ends
+from foveate.cache.rhythm import ArrivalForecast
+from foveate.cache.rules import CacheRules, CachingMode
+from foveate.cache.simulate import CacheEntry, SimulatedCache
 from foveate.values import Ttl
 
 # A ping has to have begun before the entry dies: so long before, for clocks that differ and slow connections.
 MARGIN_SECONDS = 10.0
-DEFAULT_MOST_PINGS = 3
+DEFAULT_MAX_KEEPALIVES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ping:
+class KeepAlive:
     """A read to be sent at `at`, of the last request's first `pieces`; `with_answer`, of its answer as well.
 
     `saved_tokens` is what it is expected to save, in uncached tokens, its own price taken off.
@@ -31,97 +31,115 @@ class Ping:
 
     at: float
     pieces: int
-    with_answer: bool
+    includes_response: bool
     saved_tokens: float
 
 
-def next_ping(
+def plan_keepalive(
     prompt: CachedPrompt,
-    rules: Rules,
-    cache: Cache,
-    expected: Forecast,
+    rules: CacheRules,
+    cache: SimulatedCache,
+    forecast: ArrivalForecast,
     *,
-    answer_tokens: int,
+    response_tokens: int,
     last_at: float,
     now: float,
     sent: int = 0,
-    most_pings: int = DEFAULT_MOST_PINGS,
-) -> Ping | None:
+    max_keepalives: int = DEFAULT_MAX_KEEPALIVES,
+) -> KeepAlive | None:
     """The next ping that is expected to pay, after a request of `last_at` and `sent` pings since; or none.
 
     Only entries that were paid for are worth it, so there is none for providers that keep things unasked.
     """
-    if sent >= most_pings or rules.caching is not Caching.MARKS:
+    if sent >= max_keepalives or rules.caching is not CachingMode.BREAKPOINTS:
         return None
-    live = kept(prompt, cache, now)
+    live = readable_entries(prompt, cache, now)
     if not live:
         return None
-    ends = ends_of(prompt)
+    ends = token_ends(prompt)
     last = max(live)
-    lasting = max((at for at, entry in live.items() if entry.ttl is not rules.ttls[0]), default=-1)
-    worth = _Worth(rules, expected, last_at, now)
+    last_lasting = max((at for at, entry in live.items() if entry.ttl is not rules.ttls[0]), default=-1)
+    value = _KeepAliveValue(rules, forecast, last_at, now)
     found = []
-    if last != lasting:
-        protected = ends[last] - (ends[lasting] if lasting >= 0 else 0)
-        found += worth.of_refreshing(live[last], last, ends[last], protected)
-        found += worth.of_prolonging(live[last], last, ends[last], protected, answer_tokens)
-    best = max(found, key=lambda ping: ping.saved_tokens, default=None)
-    if best is None and lasting >= 0:
-        best = next(iter(worth.of_refreshing(live[lasting], lasting, ends[lasting], ends[lasting])), None)
+    if last != last_lasting:
+        protected = ends[last] - (ends[last_lasting] if last_lasting >= 0 else 0)
+        found += value.of_refresh(live[last], last, ends[last], protected)
+        found += value.of_extension(live[last], last, ends[last], protected, response_tokens)
+    best = max(found, key=lambda keepalive: keepalive.saved_tokens, default=None)
+    if best is None and last_lasting >= 0:
+        best = next(
+            iter(value.of_refresh(live[last_lasting], last_lasting, ends[last_lasting], ends[last_lasting])),
+            None,
+        )
     return best
 
 
-def pinged(
-    prompt: CachedPrompt, ping: Ping, answer: Piece, rules: Rules, live: Mapping[int, Entry]
+def build_keepalive_prompt(
+    prompt: CachedPrompt,
+    keepalive: KeepAlive,
+    response: PromptPiece,
+    rules: CacheRules,
+    live: Mapping[int, CacheEntry],
 ) -> CachedPrompt:
     """The request that `ping` sends, as the cache sees it; `live` are the entries along `prompt` then.
 
     The long-lived ones that reach farthest are used with it, as many as there are places for marks.
     """
-    pieces = [structs.replace(piece, mark=None) for piece in prompt.pieces[: ping.pieces]]
-    lasting = [at for at, entry in sorted(live.items()) if at < ping.pieces and entry.ttl is not rules.ttls[0]]
-    for at in lasting[-(rules.most_marks - 1) :]:
-        pieces[at] = structs.replace(pieces[at], mark=live[at].ttl)
-    if ping.with_answer:
-        pieces.append(structs.replace(answer, mark=rules.ttls[-1]))
-    elif pieces[-1].mark is None:
-        pieces[-1] = structs.replace(pieces[-1], mark=live[ping.pieces - 1].ttl)
-    return replace(prompt, pieces=tuple(pieces), double_marks=0, keys=None, ends=None, landmarks=None)
+    pieces = [structs.replace(piece, breakpoint_ttl=None) for piece in prompt.pieces[: keepalive.pieces]]
+    lasting = [
+        at for at, entry in sorted(live.items()) if at < keepalive.pieces and entry.ttl is not rules.ttls[0]
+    ]
+    for at in lasting[-(rules.max_breakpoints - 1) :]:
+        pieces[at] = structs.replace(pieces[at], breakpoint_ttl=live[at].ttl)
+    if keepalive.includes_response:
+        pieces.append(structs.replace(response, breakpoint_ttl=rules.ttls[-1]))
+    elif pieces[-1].breakpoint_ttl is None:
+        pieces[-1] = structs.replace(pieces[-1], breakpoint_ttl=live[keepalive.pieces - 1].ttl)
+    return replace(prompt, pieces=tuple(pieces), duplicate_breakpoints=0, keys=None, ends=None, layout=None)
 
 
-class _Worth:
+class _KeepAliveValue:
     """What pings are expected to save, where no request has come from `last_at` until `now`."""
 
-    def __init__(self, rules: Rules, expected: Forecast, last_at: float, now: float) -> None:
+    def __init__(self, rules: CacheRules, expected: ArrivalForecast, last_at: float, now: float) -> None:
         self._rules = rules
-        self._expected = expected
+        self._forecast = expected
         self._last_at = last_at
         self._now = now
         self._write_price = rules.write_prices[rules.ttls[0]]
 
-    def of_refreshing(self, entry: Entry, at: int, tokens: int, protected: int) -> list[Ping]:
+    def of_refresh(self, entry: CacheEntry, at: int, tokens: int, protected: int) -> list[KeepAlive]:
         """One that keeps an entry for its own time again, if it pays."""
-        due = self._due(entry)
-        chance = self._chance(due, entry.ttl)
+        due = self._due_at(entry)
+        chance = self._return_probability(due, entry.ttl)
         saved = (
             chance * protected * (self._write_price - self._rules.read_price) - tokens * self._rules.read_price
         )
-        return [Ping(at=due, pieces=at + 1, with_answer=False, saved_tokens=saved)] if saved > 0 else []
+        return (
+            [KeepAlive(at=due, pieces=at + 1, includes_response=False, saved_tokens=saved)] if saved > 0 else []
+        )
 
-    def of_prolonging(self, entry: Entry, at: int, tokens: int, protected: int, answer: int) -> list[Ping]:
+    def of_extension(
+        self, entry: CacheEntry, at: int, tokens: int, protected: int, response_tokens: int
+    ) -> list[KeepAlive]:
         """One that keeps prompt and answer for the long time, if there is one and it pays."""
-        long = self._rules.ttls[-1]
-        if long is self._rules.ttls[0]:
+        long_ttl = self._rules.ttls[-1]
+        if long_ttl is self._rules.ttls[0]:
             return []
-        due = self._due(entry)
-        price = tokens * self._rules.read_price + answer * self._rules.write_prices[long]
-        kept = protected + answer
-        saved = self._chance(due, long) * kept * (self._write_price - self._rules.read_price) - price
-        return [Ping(at=due, pieces=at + 1, with_answer=True, saved_tokens=saved)] if saved > 0 else []
+        due = self._due_at(entry)
+        price = tokens * self._rules.read_price + response_tokens * self._rules.write_prices[long_ttl]
+        kept_tokens = protected + response_tokens
+        saved = (
+            self._return_probability(due, long_ttl) * kept_tokens * (self._write_price - self._rules.read_price)
+            - price
+        )
+        return (
+            [KeepAlive(at=due, pieces=at + 1, includes_response=True, saved_tokens=saved)] if saved > 0 else []
+        )
 
-    def _due(self, entry: Entry) -> float:
+    def _due_at(self, entry: CacheEntry) -> float:
         return max(self._now, entry.expires_at - MARGIN_SECONDS)
 
-    def _chance(self, due: float, ttl: Ttl) -> float:
+    def _return_probability(self, due: float, ttl: Ttl) -> float:
         silence = due - self._last_at
-        return self._expected.chance(silence, silence + ttl.seconds)
+        return self._forecast.probability(silence, silence + ttl.seconds)

@@ -11,11 +11,11 @@ from blake3 import blake3
 from foveate.values import Area, Place, Ttl
 
 _DIGEST_BYTES = 16
-_RUNS = frozenset(("tool_use", "tool_result", "toolUse", "toolResult"))  # the latter on Bedrock
-_THOUGHTS = frozenset(("thinking", "redacted_thinking"))
+_RUN_KINDS = frozenset(("tool_use", "tool_result", "toolUse", "toolResult"))  # the latter on Bedrock
+_THINKING_KINDS = frozenset(("thinking", "redacted_thinking"))
 
 
-class Piece(msgspec.Struct, frozen=True, kw_only=True):
+class PromptPiece(msgspec.Struct, frozen=True, kw_only=True):
     """One block: what it says (by digest), its tokens, and the mark that it bears.
 
     `area` is the stretch it stands in. `markable` says whether the provider would take a mark on it.
@@ -26,11 +26,11 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     area: Area
     place: Place | None = None
-    mark: Ttl | None = None
-    markable: bool = True
+    breakpoint_ttl: Ttl | None = None
+    accepts_breakpoint: bool = True
 
 
-class Landmarks(NamedTuple):
+class PromptLayout(NamedTuple):
     """Where things stand in a prompt, by the numbers of its pieces.
 
     The tools end before `tools_end`, the system prompt before `system_end`; `thought` is the first piece of
@@ -39,16 +39,22 @@ class Landmarks(NamedTuple):
 
     tools_end: int
     system_end: int
-    thought: int | None
-    marks: Mapping[int, Ttl]
+    first_thinking: int | None
+    breakpoints: Mapping[int, Ttl]
 
-    def with_more(self, new: Sequence[Piece], start: int) -> "Landmarks":
+    def extend(self, new: Sequence[PromptPiece], start: int) -> "PromptLayout":
         """Those of a prompt with `new` pieces behind its first `start`."""
-        tools_end, system_end, thought, marks = self
-        if thought is None:
-            thought = next((at for at, piece in enumerate(new, start) if piece.kind in _THOUGHTS), None)
-        borne = {at: piece.mark for at, piece in enumerate(new, start) if piece.mark is not None}
-        return Landmarks(tools_end, system_end, thought, {**marks, **borne} if borne else marks)
+        tools_end, system_end, first_thinking, breakpoints = self
+        if first_thinking is None:
+            first_thinking = next(
+                (at for at, piece in enumerate(new, start) if piece.kind in _THINKING_KINDS), None
+            )
+        added = {
+            at: piece.breakpoint_ttl for at, piece in enumerate(new, start) if piece.breakpoint_ttl is not None
+        }
+        return PromptLayout(
+            tools_end, system_end, first_thinking, {**breakpoints, **added} if added else breakpoints
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +70,14 @@ class CachedPrompt:
     """
 
     model: str
-    pieces: Sequence[Piece]
+    pieces: Sequence[PromptPiece]
     settings: Mapping[Area, bytes] = field(default_factory=dict)
-    only_marked: bool = False
+    explicit_only: bool = False
     ttl: Ttl | None = None
-    double_marks: int = 0
+    duplicate_breakpoints: int = 0
     keys: Sequence[bytes] | None = field(default=None, repr=False, compare=False)
     ends: Sequence[int] | None = field(default=None, repr=False, compare=False)
-    landmarks: Landmarks | None = field(default=None, repr=False, compare=False)
+    layout: PromptLayout | None = field(default=None, repr=False, compare=False)
 
     @property
     def tokens(self) -> int:
@@ -79,36 +85,36 @@ class CachedPrompt:
         return self.ends[-1] if self.ends else sum(piece.tokens for piece in self.pieces)
 
 
-def digest(said: bytes) -> bytes:
+def compute_digest(content: bytes) -> bytes:
     """What tells a block from every other one."""
-    return blake3(said).digest(_DIGEST_BYTES)
+    return blake3(content).digest(_DIGEST_BYTES)
 
 
-def ends_of(prompt: CachedPrompt) -> Sequence[int]:
+def token_ends(prompt: CachedPrompt) -> Sequence[int]:
     """For each piece, how many tokens the prompt has up to and with it."""
     return list(accumulate([piece.tokens for piece in prompt.pieces])) if prompt.ends is None else prompt.ends
 
 
-def landmarks_of(prompt: CachedPrompt) -> Landmarks:
+def prompt_layout(prompt: CachedPrompt) -> PromptLayout:
     """What stands where in a prompt."""
-    return landmarks_among(prompt.pieces) if prompt.landmarks is None else prompt.landmarks
+    return find_layout(prompt.pieces) if prompt.layout is None else prompt.layout
 
 
-def landmarks_among(pieces: Sequence[Piece]) -> Landmarks:
+def find_layout(pieces: Sequence[PromptPiece]) -> PromptLayout:
     """What stands where among all pieces of a prompt."""
-    system_end = _system_end(pieces)
+    system_end = _find_system_end(pieces)
     tools_end = sum([piece.area is Area.TOOLS for piece in pieces[:system_end]])
-    return Landmarks(tools_end, system_end, None, {}).with_more(pieces, 0)
+    return PromptLayout(tools_end, system_end, None, {}).extend(pieces, 0)
 
 
-def numbers_of(prompt: CachedPrompt, places: Collection[Place]) -> dict[Place, int]:
+def find_pieces(prompt: CachedPrompt, places: Collection[Place]) -> dict[Place, int]:
     """The pieces that stand at `places`, looked for in the front and from the end on, where they mostly are."""
-    pieces, landmarks = prompt.pieces, prompt.landmarks
-    system_end = _system_end(pieces) if landmarks is None else landmarks.system_end
+    pieces, layout = prompt.pieces, prompt.layout
+    system_end = _find_system_end(pieces) if layout is None else layout.system_end
     indices = {place.index for place in places}  # told apart at less than the whole place
     found: dict[Place, int] = {}
-    behind = zip(reversed(range(system_end, len(pieces))), reversed(pieces), strict=False)
-    for at, piece in chain(enumerate(islice(pieces, system_end)), behind):
+    messages_backwards = zip(reversed(range(system_end, len(pieces))), reversed(pieces), strict=False)
+    for at, piece in chain(enumerate(islice(pieces, system_end)), messages_backwards):
         place = piece.place
         if place is not None and place.index in indices and place in places:
             found[place] = at
@@ -117,69 +123,73 @@ def numbers_of(prompt: CachedPrompt, places: Collection[Place]) -> dict[Place, i
     return found
 
 
-def _system_end(pieces: Sequence[Piece]) -> int:
+def _find_system_end(pieces: Sequence[PromptPiece]) -> int:
     return next((at for at, piece in enumerate(pieces) if piece.area is Area.MESSAGES), len(pieces))
 
 
-def prefixes(prompt: CachedPrompt) -> Sequence[bytes]:
+def prefix_keys(prompt: CachedPrompt) -> Sequence[bytes]:
     """For each piece, what tells the whole prompt up to and with it from every other one."""
     if prompt.keys is not None:
         return prompt.keys
-    return all_keys(prompt.model, prompt.pieces, prompt.settings, _system_end(prompt.pieces))
+    return compute_prefix_keys(prompt.model, prompt.pieces, prompt.settings, _find_system_end(prompt.pieces))
 
 
-def all_keys(model: str, pieces: Sequence[Piece], settings: Mapping[Area, bytes], front: int) -> list[bytes]:
+def compute_prefix_keys(
+    model: str, pieces: Sequence[PromptPiece], settings: Mapping[Area, bytes], front_size: int
+) -> list[bytes]:
     """The prefixes of a prompt whose first `front` pieces stand before its conversation."""
-    keys, before = front_keys(model, pieces[:front], settings)
+    keys, front_key = compute_front_keys(model, pieces[:front_size], settings)
     found, key = list(keys), b""
-    for piece in pieces[front:]:
-        key = next_key(key, piece)
-        found.append(before + key)
+    for piece in pieces[front_size:]:
+        key = extend_key(key, piece)
+        found.append(front_key + key)
     return found
 
 
-def front_keys(
-    model: str, pieces: Sequence[Piece], settings: Mapping[Area, bytes]
+def compute_front_keys(
+    model: str, pieces: Sequence[PromptPiece], settings: Mapping[Area, bytes]
 ) -> tuple[Sequence[bytes], bytes]:
     """What tells what stands before the messages up to each piece, and all of it, from every other one."""
-    told = blake3(model.encode())
+    hasher = blake3(model.encode())
     areas = list(Area)
-    mixed = 0
+    areas_hashed = 0
     found = []
     for piece in pieces:
-        while mixed <= areas.index(piece.area):  # also those of areas that hold nothing
-            told.update(b"\0" + settings.get(areas[mixed], b""))
-            mixed += 1
-        told.update(piece.digest)
-        found.append(told.digest(_DIGEST_BYTES))
-    for area in areas[mixed:]:
-        told.update(b"\0" + settings.get(area, b""))
-    return found, told.digest(_DIGEST_BYTES)
+        while areas_hashed <= areas.index(piece.area):  # also those of areas that hold nothing
+            hasher.update(b"\0" + settings.get(areas[areas_hashed], b""))
+            areas_hashed += 1
+        hasher.update(piece.digest)
+        found.append(hasher.digest(_DIGEST_BYTES))
+    for area in areas[areas_hashed:]:
+        hasher.update(b"\0" + settings.get(area, b""))
+    return found, hasher.digest(_DIGEST_BYTES)
 
 
-def next_key(key: bytes, piece: Piece) -> bytes:
+def extend_key(key: bytes, piece: PromptPiece) -> bytes:
     """What tells a row of messages up to and with `piece`, where `key` tells those before it."""
     return blake3(key + piece.digest).digest(_DIGEST_BYTES)
 
 
-def goes_on(before: Piece, piece: Piece) -> bool:
+def is_same_run(previous: PromptPiece, piece: PromptPiece) -> bool:
     """Whether two neighbours are one position where runs are: consecutive tool calls are, and their results."""
-    return piece.kind == before.kind and piece.kind in _RUNS
+    return piece.kind == previous.kind and piece.kind in _RUN_KINDS
 
 
-def distance(pieces: Sequence[Piece], start: int, end: int, *, runs_are_one: bool, most: int) -> int:
+def count_positions(
+    pieces: Sequence[PromptPiece], start: int, end: int, *, runs_are_one: bool, limit: int
+) -> int:
     """How many positions lie between two pieces, as a mark's lookback counts them; `most` where there are more.
 
     Where `runs_are_one`, consecutive tool calls are one position, and so are consecutive tool results.
     """
     if not runs_are_one:
-        return min(end - start, most)
-    found, before = 0, pieces[start].kind
+        return min(end - start, limit)
+    found, previous_kind = 0, pieces[start].kind
     for at in range(start + 1, end + 1):
         kind = pieces[at].kind
-        if kind != before or kind not in _RUNS:
+        if kind != previous_kind or kind not in _RUN_KINDS:
             found += 1
-            before = kind
-            if found >= most:
-                return most
+            previous_kind = kind
+            if found >= limit:
+                return limit
     return found

@@ -15,19 +15,19 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from foveate.errors import MalformedRequest
-from foveate.wire.body import as_list, as_text, value
+from foveate.wire.body import as_list, as_text, parse_json
 
 _STATUSES = frozenset({400, 403, 422})  # 403 is Bedrock's for a model without caching, 422 Mistral's and vLLM's
-_NAMED = re.compile(
+_NAMES_CACHING = re.compile(
     r"cache_?control|cache_?point\b|prompt_cache_(breakpoint|options|key|retention)|cache point|prompt caching",
     re.IGNORECASE,
 )
 # The mark is known, but not that it says for how long: `cache_control.ephemeral.ttl: Extra inputs are …`.
-_TTL = re.compile(
+_NAMES_TTL = re.compile(
     r"(cache_?control|cache_?point|prompt_cache_options)[\w.]{0,200}\bttl\b|\[ttl\]", re.IGNORECASE
 )
 # Marks are known, but not in this place, in this order, or in this number.
-_PLACING = re.compile(
+_NAMES_PLACEMENT = re.compile(
     r"maximum of \d|at most \d|too many|must not come after|can ?not be (set for|inserted|placed)"
     r"|thinking\.cache_",
     re.IGNORECASE,
@@ -37,60 +37,60 @@ _PLACING = re.compile(
 # (`message`, `param`), OpenRouter (the provider's own error as a text in `metadata.raw`), Bedrock (`message`,
 # `Message`), Google (`details`, `fieldViolations`), FastAPI, vLLM and Mistral (`detail`, `loc`, `msg`). What
 # else an error holds can be the user's own words, such as FastAPI's `input`.
-_SAYS = frozenset(
+_MESSAGE_FIELDS = frozenset(
     ("error", "errors", "message", "Message", "param", "metadata", "raw", "details", "fieldViolations", "field",
      "description", "reason", "detail", "msg", "upstream_error")
 )  # fmt: skip
 # Where an error goes on to show what it was given: pydantic's two ways.
-_SHOWN = re.compile(
+_ECHOED_INPUT = re.compile(
     r"\binput_value=.*?(?=, input_type=|\n|$)|['\"]input['\"]: .*?(?=['\"]loc['\"]: |$)", re.DOTALL
 )
 # Words in quotes are the user's, unless the field that is meant stands first: "cache_control: not allowed".
 # Bounded, so that a text full of quotes is not read to its end from each of them.
 _QUOTED = re.compile(r"(?<!\w)(['\"`])(?P<first>[^\s'\"`]*+)\s(?:(?!\1(?!\w)).){0,400}+\1(?!\w)", re.DOTALL)
-_LONGEST_CHARS = 32_768
-_MOST_PARTS = 1_000
+_MAX_TEXT_CHARS = 32_768
+_MAX_PARTS = 1_000
 
 _DAY_SECONDS = 86_400.0
-MOST_REMEMBERED = 1_024
+MAX_REMEMBERED = 1_024
 
 
-class Refusal(StrEnum):
+class Rejection(StrEnum):
     """What was refused."""
 
-    MARKS = "marks"  # every mark
-    CLIENT = "client"  # every mark, the client's own too
+    BREAKPOINTS = "marks"  # every mark
+    CLIENT_BREAKPOINTS = "client"  # every mark, the client's own too
     TTL = "ttl"  # that a mark says for how long
-    PLACING = "placing"  # where the marks stood in this request, or how many they were
+    PLACEMENT = "placing"  # where the marks stood in this request, or how many they were
 
 
-REMEMBERED_SECONDS: Mapping[Refusal, float] = MappingProxyType(
+REMEMBERED_SECONDS: Mapping[Rejection, float] = MappingProxyType(
     {
-        Refusal.MARKS: _DAY_SECONDS,
-        Refusal.CLIENT: _DAY_SECONDS,
-        Refusal.TTL: _DAY_SECONDS,
-        Refusal.PLACING: 600.0,
+        Rejection.BREAKPOINTS: _DAY_SECONDS,
+        Rejection.CLIENT_BREAKPOINTS: _DAY_SECONDS,
+        Rejection.TTL: _DAY_SECONDS,
+        Rejection.PLACEMENT: 600.0,
     }
 )
 """For how long; then it is tried again, since providers learn."""
 
 
-def refusal(status: int, body: bytes) -> Refusal | None:
+def classify_rejection(status: int, body: bytes) -> Rejection | None:
     """What of our marks the answer to a request refuses; None where it is about something else.
 
     Only what the error itself says is looked at, not what it shows of the request.
     """
     if status not in _STATUSES:
         return None
-    own = _error_text(body, _NAMED)
-    if not _NAMED.search(own):
+    text = _error_text(body, _NAMES_CACHING)
+    if not _NAMES_CACHING.search(text):
         return None
-    if _PLACING.search(own):
-        return Refusal.PLACING
-    return Refusal.TTL if _TTL.search(own) else Refusal.MARKS
+    if _NAMES_PLACEMENT.search(text):
+        return Rejection.PLACEMENT
+    return Rejection.TTL if _NAMES_TTL.search(text) else Rejection.BREAKPOINTS
 
 
-def refused_parameters(status: int, body: bytes, names: Collection[str]) -> frozenset[str]:
+def find_rejected_parameters(status: int, body: bytes, names: Collection[str]) -> frozenset[str]:
     """Find which of the parameters `names` the error response to a request names."""
     if status not in _STATUSES:
         return frozenset()
@@ -98,111 +98,116 @@ def refused_parameters(status: int, body: bytes, names: Collection[str]) -> froz
     return frozenset(name for name, pattern in patterns.items() if pattern.search(_error_text(body, pattern)))
 
 
-def _error_text(body: bytes, named: re.Pattern[str]) -> str:
+def _error_text(body: bytes, exempt: re.Pattern[str]) -> str:
     """The error's own words, without quotes of the request, unless a quote begins with what is `named`."""
     # A newline apart: what one part names, another may be about (`param` and `message`).
-    said = "\n".join(_SHOWN.sub(" ", part) for part in _said(body))[:_LONGEST_CHARS]
-    return _QUOTED.sub(lambda quoted: quoted[0] if named.search(quoted["first"]) else " ", said)
+    text = "\n".join(_ECHOED_INPUT.sub(" ", part) for part in _message_texts(body))[:_MAX_TEXT_CHARS]
+    return _QUOTED.sub(lambda quoted: quoted[0] if exempt.search(quoted["first"]) else " ", text)
 
 
-def _said(body: bytes) -> Iterator[str]:
+def _message_texts(body: bytes) -> Iterator[str]:
     """Every text in which an error says what is wrong, also those of an error within an error."""
     parts: list[object] = [body.decode("utf-8", "replace")]
-    for _ in range(_MOST_PARTS):
+    for _ in range(_MAX_PARTS):
         if not parts:
             return
         part = parts.pop()
         match part:
             case str():
-                around, found = _inner(part) or (part, None)
-                yield around
+                surrounding, found = _extract_nested_error(part) or (part, None)
+                yield surrounding
                 parts.append(found)
             case dict():
                 path = ".".join(map(str, as_list(part.get("loc"))))
                 yield f"{path}: {as_text(part.get('msg'))}"
-                parts += [said for name, said in part.items() if name in _SAYS]
+                parts += [nested for name, nested in part.items() if name in _MESSAGE_FIELDS]
             case list():
                 parts += part
 
 
-def _inner(text: str) -> tuple[str, object] | None:
+def _extract_nested_error(text: str) -> tuple[str, object] | None:
     """What stands around an error in JSON within a text, and that error."""
     start = min((at for at in (text.find("{"), text.find("[{")) if at >= 0), default=-1)
     if start < 0:
         return None
     for end in (len(text), text.rfind("]") + 1, text.rfind("}") + 1):
         try:
-            return f"{text[:start]} {text[end:]}", value(text[start:end].encode())
+            return f"{text[:start]} {text[end:]}", parse_json(text[start:end].encode())
         except MalformedRequest:
             continue
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class _Remembered:
-    refusal: Refusal
+class _RememberedRejection:
+    rejection: Rejection
     at: float
 
 
-_Key = tuple[str, str, str]
+_RejectionKey = tuple[str, str, str]
 _Entry = TypeVar("_Entry")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusals:
+class KnownRejections:
     """Who is known to refuse what we add: an upstream for a model, or for a session where it was the placing.
 
     A value: what happens gives the next one. It holds so many refusals, and forgets the oldest first. Where a
     clock is put back by more than a refusal is remembered for, that is forgotten too.
     """
 
-    most: int = MOST_REMEMBERED
-    remembered: Mapping[_Key, _Remembered] = field(default_factory=dict)
-    parameters: Mapping[_Key, float] = field(default_factory=dict)  # by their names, with the time
+    limit: int = MAX_REMEMBERED
+    remembered: Mapping[_RejectionKey, _RememberedRejection] = field(default_factory=dict)
+    parameters: Mapping[_RejectionKey, float] = field(default_factory=dict)  # by their names, with the time
 
-    def takes_marks(self, upstream: str, model: str, *, session: str, at: float) -> bool:
+    def accepts_breakpoints(self, upstream: str, model: str, *, session: str, at: float) -> bool:
         """Whether to send marks at all."""
         return (
-            self._held(upstream, model, "", at) not in (Refusal.MARKS, Refusal.CLIENT)
-            and self._held(upstream, model, session, at) is not Refusal.PLACING
+            self._find_rejection(upstream, model, "", at)
+            not in (Rejection.BREAKPOINTS, Rejection.CLIENT_BREAKPOINTS)
+            and self._find_rejection(upstream, model, session, at) is not Rejection.PLACEMENT
         )
 
-    def takes_client_marks(self, upstream: str, model: str, *, at: float) -> bool:
+    def accepts_client_breakpoints(self, upstream: str, model: str, *, at: float) -> bool:
         """Whether to send the client's own marks."""
-        return self._held(upstream, model, "", at) is not Refusal.CLIENT
+        return self._find_rejection(upstream, model, "", at) is not Rejection.CLIENT_BREAKPOINTS
 
-    def takes_ttl(self, upstream: str, model: str, *, at: float) -> bool:
+    def accepts_ttl(self, upstream: str, model: str, *, at: float) -> bool:
         """Whether a mark may say for how long."""
-        return self._held(upstream, model, "", at) is not Refusal.TTL
+        return self._find_rejection(upstream, model, "", at) is not Rejection.TTL
 
-    def takes_parameter(self, upstream: str, model: str, name: str, *, at: float) -> bool:
+    def accepts_parameter(self, upstream: str, model: str, name: str, *, at: float) -> bool:
         """Whether to add an optional parameter."""
-        refused_at = self.parameters.get((upstream, model, name))
-        return refused_at is None or abs(at - refused_at) >= _DAY_SECONDS
+        rejected_at = self.parameters.get((upstream, model, name))
+        return rejected_at is None or abs(at - rejected_at) >= _DAY_SECONDS
 
-    def remembering_parameter(self, name: str, upstream: str, model: str, *, at: float) -> "Refusals":
+    def with_rejected_parameter(self, name: str, upstream: str, model: str, *, at: float) -> "KnownRejections":
         """What is known once the same request was taken without a parameter."""
-        return replace(self, parameters=self._with(self.parameters, (upstream, model, name), at))
+        return replace(self, parameters=self._add_entry(self.parameters, (upstream, model, name), at))
 
-    def remembering(
-        self, refused: Refusal, upstream: str, model: str, *, session: str, at: float
-    ) -> "Refusals":
+    def with_rejection(
+        self, rejection: Rejection, upstream: str, model: str, *, session: str, at: float
+    ) -> "KnownRejections":
         """What is known once the same request was taken without marks."""
-        key = upstream, model, _scope(refused, session)
-        return replace(self, remembered=self._with(self.remembered, key, _Remembered(refused, at)))
+        key = upstream, model, _scope(rejection, session)
+        return replace(
+            self, remembered=self._add_entry(self.remembered, key, _RememberedRejection(rejection, at))
+        )
 
-    def _with(self, known: Mapping[_Key, _Entry], key: _Key, entry: _Entry) -> Mapping[_Key, _Entry]:
+    def _add_entry(
+        self, known: Mapping[_RejectionKey, _Entry], key: _RejectionKey, entry: _Entry
+    ) -> Mapping[_RejectionKey, _Entry]:
         """What is known with one more entry, and without the oldest if there are too many."""
-        others = [(other, one) for other, one in known.items() if other != key]
-        return {**dict(others[-(self.most - 1) :] if self.most > 1 else []), key: entry}
+        others = [(other, value) for other, value in known.items() if other != key]
+        return {**dict(others[-(self.limit - 1) :] if self.limit > 1 else []), key: entry}
 
-    def _held(self, upstream: str, model: str, scope: str, at: float) -> Refusal | None:
+    def _find_rejection(self, upstream: str, model: str, scope: str, at: float) -> Rejection | None:
         known = self.remembered.get((upstream, model, scope))
-        if known is None or abs(at - known.at) >= REMEMBERED_SECONDS[known.refusal]:
+        if known is None or abs(at - known.at) >= REMEMBERED_SECONDS[known.rejection]:
             return None
-        return known.refusal
+        return known.rejection
 
 
-def _scope(refused: Refusal, session: str) -> str:
+def _scope(rejection: Rejection, session: str) -> str:
     # One client that places its own marks wrongly takes nobody else's away.
-    return session if refused is Refusal.PLACING else ""
+    return session if rejection is Rejection.PLACEMENT else ""

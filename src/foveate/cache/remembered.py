@@ -10,20 +10,20 @@ from itertools import groupby
 
 from foveate import wire
 from foveate.cache import parameters
-from foveate.cache.parameters import Setting
-from foveate.cache.prompts import CachedPrompt, Piece, digest
-from foveate.cache.requests import BlockTokens, blocks_read, cached_prompt
-from foveate.cache.rules import Rules
+from foveate.cache.parameters import CacheParameter
+from foveate.cache.prompts import CachedPrompt, PromptPiece, compute_digest
+from foveate.cache.requests import BlockTokens, build_cached_prompt, read_visible_blocks
+from foveate.cache.rules import CacheRules
 from foveate.errors import MalformedRequest
 from foveate.values import Area, Format, Place, Request
-from foveate.wire.body import TOO_DEEP
+from foveate.wire.body import TOO_DEEP_MESSAGE
 
 # A setting that says more than this (the schema of an answer) is kept as its digest.
-_LONGEST_SETTING_CHARS = 256
+_MAX_PARAMETER_CHARS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class RequestSnapshot:
     """A request as the explainer needs it.
 
     `lengths_bytes` are those of each piece's JSON, which `bodies` has where it is warm. `spellings` tell tools
@@ -32,63 +32,67 @@ class Remembered:
 
     format: Format
     prompt: CachedPrompt
-    settings: tuple[Setting, ...]
+    cache_parameters: tuple[CacheParameter, ...]
     roles: tuple[str, ...]
     lengths_bytes: tuple[int, ...]
     cache_key: str = ""
-    spellings: tuple[bytes, ...] = ()
-    bodies: tuple[bytes, ...] | None = None
+    raw_digests: tuple[bytes, ...] = ()
+    contents: tuple[bytes, ...] | None = None
 
-    def body(self, at: int) -> bytes | None:
+    def content(self, at: int) -> bytes | None:
         """The JSON of a piece, where it is known."""
-        return None if self.bodies is None else self.bodies[at]
+        return None if self.contents is None else self.contents[at]
 
     def role(self, place: Place | None) -> str:
         """Who says what stands there; nothing outside of messages."""
         return self.roles[place.index] if place is not None and place.area is Area.MESSAGES else ""
 
 
-def remember(request: Request, rules: Rules, tokens: BlockTokens, *, warm: bool = True) -> Remembered:
+def take_snapshot(
+    request: Request, rules: CacheRules, tokens: BlockTokens, *, keep_contents: bool = True
+) -> RequestSnapshot:
     """What is kept of `request`; with its blocks where `warm`.
 
     Raises:
         MalformedRequest: a part cannot be read, or is nested too deeply.
     """
-    blocks = blocks_read(request, rules)
+    blocks = read_visible_blocks(request, rules)
     try:
-        settings = parameters.settings(request, blocks, rules)
-        prompt = cached_prompt(request, rules, tokens)
+        cache_parameters = parameters.read_cache_parameters(request, blocks, rules)
+        prompt = build_cached_prompt(request, rules, tokens)
     except RecursionError:
-        raise MalformedRequest(TOO_DEEP) from None
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
     roles = {block.place.index: block.role for block in blocks if block.place.area is Area.MESSAGES}
-    return Remembered(
+    return RequestSnapshot(
         format=request.format,
         prompt=prompt,
-        settings=tuple(map(_short, settings)),
+        cache_parameters=tuple(map(_shorten, cache_parameters)),
         roles=tuple(roles.get(index, "") for index in range(len(request.messages))),
-        lengths_bytes=tuple(len(block.said) for block in blocks),
-        cache_key=parameters.cache_options(request, rules.key_parameter).key if rules.key_parameter else "",
-        spellings=tuple(map(_spelling, (*request.tools, *request.messages))),
-        bodies=tuple(block.said for block in blocks) if warm else None,
+        lengths_bytes=tuple(len(block.canonical_json) for block in blocks),
+        cache_key=parameters.read_cache_options(request, rules.key_parameter).key
+        if rules.key_parameter
+        else "",
+        raw_digests=tuple(map(_digest_raw, (*request.tools, *request.messages))),
+        contents=tuple(block.canonical_json for block in blocks) if keep_contents else None,
     )
 
 
-def messages_of(pieces: Sequence[Piece]) -> dict[int, tuple[Piece, ...]]:
+def group_by_message(pieces: Sequence[PromptPiece]) -> dict[int, tuple[PromptPiece, ...]]:
     """The pieces of each message, by its index; a message without blocks is not there."""
     own = [piece for piece in pieces if piece.area is Area.MESSAGES and piece.place is not None]
     return {index: tuple(group) for index, group in groupby(own, _message_index)}
 
 
-def _message_index(piece: Piece) -> int:
+def _message_index(piece: PromptPiece) -> int:
     return piece.place.index if piece.place is not None else 0
 
 
-def _short(setting: Setting) -> Setting:
-    if len(setting.said) <= _LONGEST_SETTING_CHARS:
-        return setting
-    said = f'"{digest(setting.said.encode()).hex()}"'
-    return Setting(name=setting.name, area=setting.area, said=said)
+def _shorten(parameter: CacheParameter) -> CacheParameter:
+    if len(parameter.json_text) <= _MAX_PARAMETER_CHARS:
+        return parameter
+    json = f'"{compute_digest(parameter.json_text.encode()).hex()}"'
+    return CacheParameter(name=parameter.name, area=parameter.area, json_text=json)
 
 
-def _spelling(raw: bytes) -> bytes:
-    return digest(raw) if wire.unmarked(raw) is raw else b""
+def _digest_raw(raw: bytes) -> bytes:
+    return compute_digest(raw) if wire.strip_breakpoints(raw) is raw else b""

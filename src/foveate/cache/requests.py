@@ -10,79 +10,89 @@ from functools import lru_cache
 
 from foveate import wire
 from foveate.cache import parameters
-from foveate.cache.block_facts import BlockFacts, facts_of
-from foveate.cache.block_tokens import BlockTokens, marked_at_end, piece_of
-from foveate.cache.prompts import CachedPrompt, all_keys
-from foveate.cache.rules import Rules
-from foveate.cache.trailing import trailed_prompt
+from foveate.cache.block_facts import BlockFacts, look_up_facts
+from foveate.cache.block_tokens import BlockTokens, add_automatic_breakpoint, make_piece
+from foveate.cache.prompts import CachedPrompt, compute_prefix_keys
+from foveate.cache.rules import CacheRules
+from foveate.cache.trailing import build_incrementally
 from foveate.errors import MalformedRequest
 from foveate.tokens import counter_for
 from foveate.values import Block, Request
-from foveate.wire.body import TOO_DEEP
+from foveate.wire.body import TOO_DEEP_MESSAGE
 
-__all__ = ["BlockTokens", "block_tokens_for", "blocks_read", "cached_prompt"]
+__all__ = ["BlockTokens", "block_tokens_for", "build_cached_prompt", "read_visible_blocks"]
 
-_KEPT_MODELS = 64
+_MAX_MODELS = 64
 
-_THINKING = frozenset(
+_THINKING_KINDS = frozenset(
     ("thinking", "redacted_thinking", "reasoning", "reasoningContent")  # Responses, and Bedrock
 )
-_RESULTS = frozenset(("tool_result", "toolResult"))
+_TOOL_RESULT_KINDS = frozenset(("tool_result", "toolResult"))
 
 
-@lru_cache(_KEPT_MODELS)
+@lru_cache(_MAX_MODELS)
 def block_tokens_for(model: str) -> BlockTokens:
     """How many tokens blocks take for `model`, counted offline."""
     return BlockTokens(counter_for(model))
 
 
-def cached_prompt(request: Request, rules: Rules, tokens: BlockTokens) -> CachedPrompt:
+def build_cached_prompt(request: Request, rules: CacheRules, tokens: BlockTokens) -> CachedPrompt:
     """`request` as the cache of a model with `rules` sees it.
 
     Raises:
         MalformedRequest: a part cannot be read, or is nested too deeply.
     """
     try:
-        trailed = trailed_prompt(request, rules, tokens)
-        return trailed or _prompt(request, facts_of(blocks_read(request, rules)), rules, tokens)
+        incremental = build_incrementally(request, rules, tokens)
+        return incremental or _build_whole(
+            request, look_up_facts(read_visible_blocks(request, rules)), rules, tokens
+        )
     except RecursionError:
-        raise MalformedRequest(TOO_DEEP) from None
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
 
 
-def blocks_read(request: Request, rules: Rules) -> tuple[Block, ...]:
+def read_visible_blocks(request: Request, rules: CacheRules) -> tuple[Block, ...]:
     """The blocks of `request` that its provider reads; some leave out the thinking of earlier turns.
 
     Raises:
         MalformedRequest: a part cannot be read, or is nested too deeply.
     """
-    blocks = wire.blocks(request)
+    blocks = wire.request_blocks(request)
     if not rules.drops_thinking:
         return blocks
-    speaks = (b.place.index for b in reversed(blocks) if b.role == "user" and b.kind not in _RESULTS)
-    last = next(speaks, 0)
-    return tuple(block for block in blocks if block.kind not in _THINKING or block.place.index >= last)
+    user_messages = (
+        b.place.index for b in reversed(blocks) if b.role == "user" and b.kind not in _TOOL_RESULT_KINDS
+    )
+    last = next(user_messages, 0)
+    return tuple(block for block in blocks if block.kind not in _THINKING_KINDS or block.place.index >= last)
 
 
-def _prompt(request: Request, known: Sequence[BlockFacts], rules: Rules, tokens: BlockTokens) -> CachedPrompt:
+def _build_whole(
+    request: Request, blocks: Sequence[BlockFacts], rules: CacheRules, tokens: BlockTokens
+) -> CachedPrompt:
     """The same, of the whole of it at once."""
-    found = parameters.body_of(request)
+    fields = parameters.parameter_fields(request)
     pieces = [
         facts.piece
-        if facts.piece is not None and facts.piece.tokens == share and facts.markable is rules.markable
-        else piece_of(facts, share, rules)
-        for facts, share in zip(known, tokens.shares(request, known), strict=True)
+        if facts.piece is not None
+        and facts.piece.tokens == share
+        and facts.piece_kinds is rules.breakpoint_kinds
+        else make_piece(facts, share, rules)
+        for facts, share in zip(blocks, tokens.divide_request_facts(request, blocks), strict=True)
     ]
-    options = parameters.cache_options_in(found)
-    settings = parameters.digests(parameters.settings_in(found, known, rules))
+    options = parameters.parse_cache_options(fields)
+    settings = parameters.digest_by_area(parameters.parse_cache_parameters(fields, blocks, rules))
     # System and developer messages at the start are part of the front, as they are in a prompt that is read
     # message by message: a session may change from the one way to the other.
-    front = len(wire.front_blocks(request, wire.trail(request)))
+    front = len(wire.preamble_blocks(request, wire.message_history(request)))
     prompt = CachedPrompt(
         model=request.model,
         pieces=tuple(pieces),
         settings=settings,
-        only_marked=options.only_marked,
+        explicit_only=options.explicit_only,
         ttl=options.ttl,
-        keys=all_keys(request.model, pieces, settings, front),
+        keys=compute_prefix_keys(request.model, pieces, settings, front),
     )
-    return marked_at_end(prompt, wire.automatic_mark(request) if "cache_control" in found else None)
+    return add_automatic_breakpoint(
+        prompt, wire.automatic_breakpoint(request) if "cache_control" in fields else None
+    )

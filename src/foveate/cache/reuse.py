@@ -25,9 +25,9 @@ from typing import Protocol, TypedDict
 import msgspec
 from msgspec.structs import replace
 
-from foveate.cache.rules import Rules
+from foveate.cache.rules import CacheRules
 
-_TABLE = Path(__file__).with_name("reuse.toml")
+_REUSE_TABLE = Path(__file__).with_name("reuse.toml")
 MAX_UNREAD_PROMPTS = 5
 """How many writes of a whole prompt may stay unread before writing stops."""
 _MAX_LOSS_SHARE = 0.25  # of the price of so many prompts
@@ -54,7 +54,7 @@ class PromptLayer(StrEnum):
     SHARED_CONTEXT = "shared_context"
 
 
-SHARED = {
+SHARED_LAYERS = {
     PromptLayer.TOOLS: PromptLayer.SHARED_TOOLS,
     PromptLayer.SYSTEM: PromptLayer.SHARED_SYSTEM,
     PromptLayer.CONTEXT: PromptLayer.SHARED_CONTEXT,
@@ -62,7 +62,7 @@ SHARED = {
 }
 
 
-class _Prior(TypedDict):
+class _ReusePrior(TypedDict):
     weight_requests: float
     fading: float
     change: float
@@ -75,12 +75,12 @@ class _Prior(TypedDict):
 
 
 @cache
-def _prior() -> _Prior:
-    table: _Prior = tomllib.loads(_TABLE.read_text(encoding="utf-8"))  # type: ignore[assignment]
+def _load_reuse_prior() -> _ReusePrior:
+    table: _ReusePrior = tomllib.loads(_REUSE_TABLE.read_text(encoding="utf-8"))  # type: ignore[assignment]
     return table
 
 
-class Shape(msgspec.Struct, frozen=True, kw_only=True):
+class RequestShape(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a request when nothing is known of its agent."""
 
     has_tools: bool
@@ -89,9 +89,9 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
 
 
-def prior_probability(layer: PromptLayer, shape: Shape) -> float:
+def prior_probability(layer: PromptLayer, shape: RequestShape) -> float:
     """The probability that a prefix up to this layer is asked for again, for an agent that is not known."""
-    prior = _prior()
+    prior = _load_reuse_prior()
     if layer is not PromptLayer.CONTEXT:
         return prior["probabilities"][layer]
     weights = prior["context"]
@@ -105,7 +105,7 @@ def prior_probability(layer: PromptLayer, shape: Shape) -> float:
     return max(weights["least"], 1 / (1 + exp(-logit)))
 
 
-class Rate(msgspec.Struct, frozen=True):
+class ReuseRate(msgspec.Struct, frozen=True):
     """How many prefixes of a layer were asked for, and how many again; older ones count less.
 
     `again` counts those asked for again within the short TTL, `late` those within the long one only.
@@ -115,21 +115,21 @@ class Rate(msgspec.Struct, frozen=True):
     again: float = 0.0
     late: float = 0.0
 
-    def with_outcome(self, *, is_again: bool) -> "Rate":
+    def with_outcome(self, *, is_again: bool) -> "ReuseRate":
         """Count one more prefix; the less likely its outcome was, the more of the past is forgotten."""
-        prior = _prior()
+        prior = _load_reuse_prior()
         again = (self.again + 0.5) / (self.asked + 1)
         likelihood = again if is_again else 1 - again
         # An agent that has changed shows either outcome with a probability of a half.
         unchanged = (1 - prior["change"]) * likelihood
         fading = prior["fading"] * unchanged / (unchanged + prior["change"] * 0.5)
-        return Rate(self.asked * fading + 1, self.again * fading + is_again, self.late * fading)
+        return ReuseRate(self.asked * fading + 1, self.again * fading + is_again, self.late * fading)
 
-    def with_return(self) -> "Rate":
+    def with_return(self) -> "ReuseRate":
         """Count a prefix as asked for again that was counted as not asked for again."""
         return replace(self, again=min(self.asked - self.late, self.again + 1))
 
-    def with_late_outcome(self) -> "Rate":
+    def with_late_outcome(self) -> "ReuseRate":
         """Count a prefix as asked for late that was counted as not asked for again."""
         return replace(self, late=min(self.asked - self.again, self.late + 1))
 
@@ -138,7 +138,7 @@ class Rate(msgspec.Struct, frozen=True):
 
         An optimistic estimate adds the uncertainty of the first.
         """
-        table = _prior()
+        table = _load_reuse_prior()
         weight, late_share = table["weight_requests"], table["late_share"]
         total = self.asked + weight
         soon = (self.again + weight * prior * (1 - late_share)) / total
@@ -156,17 +156,17 @@ class AgentReuse(msgspec.Struct, frozen=True):
     count less. `return_seconds` is the mean time until a conversation goes on, 0 if none has.
     """
 
-    rates: dict[str, Rate] = {}
+    rates: dict[str, ReuseRate] = {}
     requests: int = 0
     balance: float = 0.0
     largest: float = 0.0
     return_seconds: float = 0.0
 
-    def rate(self, layer: PromptLayer) -> Rate:
+    def rate(self, layer: PromptLayer) -> ReuseRate:
         """The rate of a layer."""
         return self.rates.get(layer, _NO_RATE)
 
-    def with_rate(self, layer: PromptLayer, rate: Rate) -> "AgentReuse":
+    def with_rate(self, layer: PromptLayer, rate: ReuseRate) -> "AgentReuse":
         """Replace the rate of a layer."""
         return replace(self, rates={**self.rates, layer: rate})
 
@@ -206,7 +206,7 @@ class AgentReuse(msgspec.Struct, frozen=True):
     @property
     def patience_seconds(self) -> float:
         """How long a prefix is expected to be asked for again."""
-        return _prior()["patience"] * self.return_seconds or inf
+        return _load_reuse_prior()["patience"] * self.return_seconds or inf
 
     def can_write(self, cost: float) -> bool:
         """Tell whether a write may cost so much."""
@@ -223,11 +223,11 @@ class ReuseStore(Protocol):
         """Save these, unless what is there was learnt from more requests."""
 
 
-_NO_RATE = Rate()
+_NO_RATE = ReuseRate()
 UNKNOWN_AGENT = AgentReuse()
 
 
-class Level(msgspec.Struct, frozen=True, kw_only=True):
+class PrefixLevel(msgspec.Struct, frozen=True, kw_only=True):
     """A prefix of a request that may be worth a breakpoint: the first `pieces`, `tokens` long.
 
     `soon` and `late` are the probabilities that it is asked for again within the short TTL, and within the long
@@ -242,7 +242,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     is_written: bool = False
 
 
-class Reach(msgspec.Struct, frozen=True, kw_only=True):
+class CacheReach(msgspec.Struct, frozen=True, kw_only=True):
     """How much of a request is worth a breakpoint: the first `pieces`, which end with `layer`.
 
     `soon` and `late` are the probabilities of that prefix, `front_soon` and `front_late` those of the system
@@ -261,18 +261,20 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
     allows_long: bool = True
 
 
-_FRONT = frozenset((PromptLayer.TOOLS, PromptLayer.SYSTEM, PromptLayer.SHARED_TOOLS, PromptLayer.SHARED_SYSTEM))
+_FRONT_LAYERS = frozenset(
+    (PromptLayer.TOOLS, PromptLayer.SYSTEM, PromptLayer.SHARED_TOOLS, PromptLayer.SHARED_SYSTEM)
+)
 
 
-def best_reach(
-    levels: Sequence[Level],
-    rules: Rules,
+def find_best_reach(
+    levels: Sequence[PrefixLevel],
+    rules: CacheRules,
     reuse: AgentReuse,
     *,
     read_pieces: int = 0,
     read_tokens: int = 0,
     long_ttl: bool = True,
-) -> Reach:
+) -> CacheReach:
     """Find the prefix that is worth most: what its layers are expected to save, less what writing them costs.
 
     `levels` are in the order of the prompt. What can be read is not written again, and a layer that another
@@ -281,10 +283,10 @@ def best_reach(
     saving = 1 - rules.read_price
     short_write = min(rules.write_prices.values(), default=1.0) - 1
     long_write = max(rules.write_prices.values(), default=1.0) - 1
-    levels = _nest(levels)
-    best = Reach(pieces=read_pieces)
+    levels = _make_monotonic(levels)
+    best = CacheReach(pieces=read_pieces)
     for level in levels:
-        if level.layer in _FRONT:
+        if level.layer in _FRONT_LAYERS:
             best = replace(best, front_soon=level.soon, front_late=level.late)
     value, end = 0.0, read_tokens
     for level in levels:
@@ -297,7 +299,9 @@ def best_reach(
         gain = (0.0 if level.is_written else level.soon * saving) - short_write
         allows_long = reuse.can_write(written * long_write)
         if long_ttl and allows_long and not level.is_written:
-            gain = max(gain, (level.soon + level.late) * saving * _prior()["long_reads"] - long_write)
+            gain = max(
+                gain, (level.soon + level.late) * saving * _load_reuse_prior()["long_reads"] - long_write
+            )
         value += gain * tokens
         if value > best.value and level.tokens >= rules.minimum_tokens:
             best = replace(
@@ -313,9 +317,9 @@ def best_reach(
     return best
 
 
-def _nest(levels: Sequence[Level]) -> list[Level]:
+def _make_monotonic(levels: Sequence[PrefixLevel]) -> list[PrefixLevel]:
     """The same with each at least as likely as the next: who asks for a prefix asks for every shorter one."""
-    found: list[Level] = []
+    found: list[PrefixLevel] = []
     for level in reversed(levels):
         if found:
             soon = max(level.soon, found[-1].soon)

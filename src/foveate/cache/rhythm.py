@@ -13,15 +13,15 @@ from typing import TypedDict
 
 import msgspec
 
-from foveate.cache.reuse import Reach
-from foveate.cache.rules import Rules
+from foveate.cache.reuse import CacheReach
+from foveate.cache.rules import CacheRules
 
 _TABLE = Path(__file__).with_name("rhythm.toml")
-_SHORTEST_SECONDS = 1.0
-_KEPT_CHANCES = 64  # mostly those of the times that providers keep things for
+_MIN_GAP_SECONDS = 1.0
+_MAX_CACHED_PROBABILITIES = 64  # mostly those of the times that providers keep things for
 
 
-class _Prior(TypedDict):
+class _GapPrior(TypedDict):
     edges_seconds: list[float]
     shares: list[float]
     weight_gaps: float
@@ -36,62 +36,64 @@ class _Prior(TypedDict):
 
 
 @cache
-def _prior() -> _Prior:
-    table: _Prior = tomllib.loads(_TABLE.read_text(encoding="utf-8"))  # type: ignore[assignment]
+def _load_prior() -> _GapPrior:
+    table: _GapPrior = tomllib.loads(_TABLE.read_text(encoding="utf-8"))  # type: ignore[assignment]
     return table
 
 
-class Rhythm(msgspec.Struct, frozen=True):
+class GapHistogram(msgspec.Struct, frozen=True):
     """Gaps counted by their length; the last count is of those after which nothing came any more."""
 
     counts: tuple[float, ...] = ()
 
-    def heard(self, gap_seconds: float) -> "Rhythm":
+    def with_gap(self, gap_seconds: float) -> "GapHistogram":
         """With one gap more, the older ones fading; `math.inf` for a session that has ended."""
-        prior = _prior()
+        prior = _load_prior()
         counts = [count * prior["fading"] for count in self.counts] or [0.0] * len(prior["shares"])
         counts[bisect_left(prior["edges_seconds"], gap_seconds)] += 1
-        return Rhythm(tuple(counts))
+        return GapHistogram(tuple(counts))
 
-    def joined(self, other: "Rhythm") -> "Rhythm":
+    def merge(self, other: "GapHistogram") -> "GapHistogram":
         """The gaps of both."""
         if not self.counts or not other.counts:
             return self if self.counts else other
-        return Rhythm(tuple([a + b for a, b in zip(self.counts, other.counts, strict=True)]))
+        return GapHistogram(tuple([a + b for a, b in zip(self.counts, other.counts, strict=True)]))
 
-    def scaled(self, most: float) -> "Rhythm":
+    def limit_weight(self, max_weight: float) -> "GapHistogram":
         """The same shares, weighing `most` at the most."""
         total = sum(self.counts)
-        if total <= most:
+        if total <= max_weight:
             return self
-        return Rhythm(tuple([count * most / total for count in self.counts]))
+        return GapHistogram(tuple([count * max_weight / total for count in self.counts]))
 
-    def longer(self, seconds: float) -> float:
+    def count_longer(self, seconds: float) -> float:
         """How many gaps were longer; between two edges, by the logarithm of time."""
-        left, below = sum(self.counts), _SHORTEST_SECONDS
-        for edge, count in zip(_prior()["edges_seconds"], self.counts, strict=False):
+        remaining, lower_edge = sum(self.counts), _MIN_GAP_SECONDS
+        for edge, count in zip(_load_prior()["edges_seconds"], self.counts, strict=False):
             if seconds < edge:
-                return left - count * math.log(max(seconds, below) / below) / math.log(edge / below)
-            left -= count
-            below = edge
-        return left
+                return remaining - count * math.log(max(seconds, lower_edge) / lower_edge) / math.log(
+                    edge / lower_edge
+                )
+            remaining -= count
+            lower_edge = edge
+        return remaining
 
 
-SILENT = Rhythm()
+NO_GAPS = GapHistogram()
 
 
 @cache
-def _recorded() -> Rhythm:
-    prior = _prior()
-    return Rhythm(tuple(share * prior["weight_gaps"] for share in prior["shares"]))
+def _recorded_gaps() -> GapHistogram:
+    prior = _load_prior()
+    return GapHistogram(tuple(share * prior["weight_gaps"] for share in prior["shares"]))
 
 
-class Forecast(msgspec.Struct, frozen=True):
+class ArrivalForecast(msgspec.Struct, frozen=True):
     """When the next request can be expected, by gaps like those of `rhythm`."""
 
-    rhythm: Rhythm
+    gaps: GapHistogram
 
-    def chance(self, after_seconds: float, until_seconds: float) -> float:
+    def probability(self, after_seconds: float, until_seconds: float) -> float:
         """How likely it comes by `until_seconds`, where it has not come by `after_seconds`.
 
         Where hardly a gap was ever so long, recorded agents weigh as much as a few of them: that one came back
@@ -99,23 +101,27 @@ class Forecast(msgspec.Struct, frozen=True):
         """
         if until_seconds <= after_seconds:
             return 0.0
-        few = _prior()["few_gaps"]
-        beyond, later = self.rhythm.longer(after_seconds), self.rhythm.longer(until_seconds)
-        return (beyond - later + few * _usual(after_seconds, until_seconds)) / (beyond + few)
+        prior_weight = _load_prior()["few_gaps"]
+        beyond, later = self.gaps.count_longer(after_seconds), self.gaps.count_longer(until_seconds)
+        return (beyond - later + prior_weight * _recorded_probability(after_seconds, until_seconds)) / (
+            beyond + prior_weight
+        )
 
 
-@lru_cache(_KEPT_CHANCES)
-def _usual(after_seconds: float, until_seconds: float) -> float:
+@lru_cache(_MAX_CACHED_PROBABILITIES)
+def _recorded_probability(after_seconds: float, until_seconds: float) -> float:
     """How likely a recorded agent comes by then."""
-    return 1 - _recorded().longer(until_seconds) / _recorded().longer(after_seconds)
+    return 1 - _recorded_gaps().count_longer(until_seconds) / _recorded_gaps().count_longer(after_seconds)
 
 
-def forecast(session: Rhythm = SILENT, agent: Rhythm = SILENT) -> Forecast:
+def forecast_next_request(session: GapHistogram = NO_GAPS, agent: GapHistogram = NO_GAPS) -> ArrivalForecast:
     """What the session's own gaps, its agent's, and those of recorded agents let one expect, in this order."""
-    return Forecast(_recorded().joined(agent.scaled(_prior()["most_agent_gaps"])).joined(session))
+    return ArrivalForecast(
+        _recorded_gaps().merge(agent.limit_weight(_load_prior()["most_agent_gaps"])).merge(session)
+    )
 
 
-class Chances(msgspec.Struct, frozen=True, kw_only=True):
+class ReturnProbabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What the next request may do to what is kept now, as weights.
 
     It comes `soon`, while short-lived entries live, or `late`, while only long-lived ones do; with another last
@@ -132,20 +138,22 @@ class Chances(msgspec.Struct, frozen=True, kw_only=True):
     front_late: float = 0.0
 
 
-def chances(expected: Forecast, rules: Rules, reach: Reach | None = None) -> Chances:
+def estimate_returns(
+    expected: ArrivalForecast, rules: CacheRules, reach: CacheReach | None = None
+) -> ReturnProbabilities:
     """The weights of what may come next, for entries that live as long as `rules` let them.
 
     They are those of the prefix that `reach` ends with, if it is given.
     """
-    prior = _prior()
+    prior = _load_prior()
     front_soon = front_late = 0.0
     if reach is None:
-        soon = expected.chance(0, rules.ttls[0].seconds)
-        late = expected.chance(0, rules.ttls[-1].seconds) - soon
+        soon = expected.probability(0, rules.ttls[0].seconds)
+        late = expected.probability(0, rules.ttls[-1].seconds) - soon
     else:
         soon, late = reach.soon, reach.late
         front_soon, front_late = reach.front_soon - soon, max(0.0, reach.front_late - late)
-    return Chances(
+    return ReturnProbabilities(
         soon=soon,
         late=late * prior["patience"],
         front_late=front_late * prior["patience"],
@@ -156,7 +164,7 @@ def chances(expected: Forecast, rules: Rules, reach: Reach | None = None) -> Cha
     )
 
 
-def soon_share(expected: Forecast, rules: Rules) -> float:
+def soon_share(expected: ArrivalForecast, rules: CacheRules) -> float:
     """The share of returns within the long TTL that come within the short one."""
-    total = expected.chance(0, rules.ttls[-1].seconds)
-    return expected.chance(0, rules.ttls[0].seconds) / total if total > 0 else 1.0
+    total = expected.probability(0, rules.ttls[-1].seconds)
+    return expected.probability(0, rules.ttls[0].seconds) / total if total > 0 else 1.0

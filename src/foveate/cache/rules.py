@@ -10,27 +10,27 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from foveate.tokens.names import plain_name, stretches_of
+from foveate.tokens.names import candidate_names, normalize_model_name
 from foveate.values import Area, CacheUsage, Ttl
 
 _TABLE = Path(__file__).with_name("rules.toml")
 # Models that come and go in a long-lived process are forgotten again.
-_KEPT_RULES = 256
+_MAX_CACHED_RULES = 256
 # Names are looked through for each provider.
-_LONGEST_NAME_CHARS = 256
+_MAX_NAME_CHARS = 256
 
 
-class Caching(StrEnum):
+class CachingMode(StrEnum):
     """How a provider decides what to keep."""
 
-    MARKS = "marks"  # only up to a mark (Anthropic)
+    BREAKPOINTS = "marks"  # only up to a mark (Anthropic)
     AUTOMATIC = "automatic"  # every prefix, in steps (OpenAI before GPT-5.6, DeepSeek, Mistral, xAI, Gemini)
     BOTH = "both"  # automatic, with marks on top (OpenAI from GPT-5.6)
     NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class CacheRules:
     """One model's cache. Prices are multiples of that of an uncached input token.
 
     `source` and `as_of` say where the rules come from; `inherited` that nothing is known of this very model, so
@@ -48,9 +48,9 @@ class Rules:
     source: str
     as_of: str
     inherited: bool
-    caching: Caching
-    most_marks: int
-    rejects_marks: bool
+    caching: CachingMode
+    max_breakpoints: int
+    rejects_breakpoints: bool
     lookback_positions: int
     runs_are_one_position: bool
     minimum_tokens: int
@@ -58,8 +58,8 @@ class Rules:
     ttls: tuple[Ttl, ...]
     read_price: float
     write_prices: Mapping[Ttl, float]
-    markable: frozenset[str]
-    breaks: Mapping[str, Area]
+    breakpoint_kinds: frozenset[str]
+    invalidating_parameters: Mapping[str, Area]
     binds_thinking: bool
     drops_thinking: bool
     key_parameter: str
@@ -67,7 +67,7 @@ class Rules:
     takes_blocks: bool
 
 
-def input_price(usage: CacheUsage, rules: Rules) -> float:
+def input_price(usage: CacheUsage, rules: CacheRules) -> float:
     """Price the input of a request, in uncached input tokens."""
     price = usage.uncached + usage.read * rules.read_price
     if usage.written_5m:
@@ -77,42 +77,44 @@ def input_price(usage: CacheUsage, rules: Rules) -> float:
     return price
 
 
-@lru_cache(_KEPT_RULES)
-def rules_for(model: str, provider: str | None = None) -> Rules:
+@lru_cache(_MAX_CACHED_RULES)
+def rules_for(model: str, provider: str | None = None) -> CacheRules:
     """The rules of a model at a provider; where none is said, at the one that the model's name points to.
 
     A model that the table does not have yet gets the rules of its family, at the price and minimum of its least
     generous one, and what belongs to no family those of a cache that takes no marks and promises nothing. Both
     say that they are `inherited`.
     """
-    table = _table()
-    host = table.by_name.get(provider.lower()) if provider is not None else _host(model, table)
-    name = plain_name(model)
+    table = _load_table()
+    host = table.by_name.get(provider.lower()) if provider is not None else _find_host(model, table)
+    name = normalize_model_name(model)
     maker = host
     if host is not None and host.serves:
         served = [table.by_name[other] for other in host.serves]
-        maker = next((found for found in served if re.search(found.match, name)), None)
+        maker = next((found for found in served if re.search(found.model_pattern, name)), None)
     if host is None or maker is None:
-        return _rules(table.defaults | {"provider": host.name if host else provider or "", "inherited": True})
-    row, is_known = maker.row_of(name)
+        return _make_rules(
+            table.defaults | {"provider": host.name if host else provider or "", "inherited": True}
+        )
+    row, is_known = maker.find_row(name)
     facts = table.defaults | maker.facts | {"inherited": not is_known}
     if row is not None:
         facts = facts | row.facts | ({} if is_known else row.unknown)
     if host is not maker:
-        exception, _ = host.row_of(name)
+        exception, _ = host.find_row(name)
         facts = facts | host.facts | (exception.facts if exception else {})
-    return _rules(facts | {"provider": host.name})
+    return _make_rules(facts | {"provider": host.name})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
+class _ModelRow:
     """What is special about some models: those whose name `names` is, and later ones, found by `newer`.
 
     `unknown` holds for all that are not known by their name.
     """
 
-    names: str
-    newer: str
+    name_pattern: str
+    newer_pattern: str
     unknown: dict[str, Any]
     facts: dict[str, Any]
 
@@ -125,80 +127,93 @@ class _Provider:
     """
 
     name: str
-    also: tuple[str, ...]
-    match: str
-    spelling: str
+    aliases: tuple[str, ...]
+    model_pattern: str
+    spelling_pattern: str
     serves: tuple[str, ...]
     facts: dict[str, Any]
-    rows: tuple[_Row, ...]
+    rows: tuple[_ModelRow, ...]
 
-    def row_of(self, name: str) -> tuple[_Row | None, bool]:
+    def find_row(self, name: str) -> tuple[_ModelRow | None, bool]:
         """The first row that is a model's name, or else one of its kin's; and whether it is known by it."""
-        known, kin = stretches_of(name)
+        known, kin = candidate_names(name)
         for row in self.rows:
-            if any(re.fullmatch(row.names, stretch) for stretch in known):
+            if any(re.fullmatch(row.name_pattern, stretch) for stretch in known):
                 return row, True
         for row in self.rows:
-            if any(re.fullmatch(row.names, stretch) for stretch in kin):
+            if any(re.fullmatch(row.name_pattern, stretch) for stretch in kin):
                 return row, False
         for row in self.rows:
-            if row.newer and re.search(row.newer, name):
+            if row.newer_pattern and re.search(row.newer_pattern, name):
                 return row, False
         return None, not self.rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Table:
+class _RulesTable:
     providers: tuple[_Provider, ...]
     by_name: Mapping[str, _Provider]
     defaults: dict[str, Any]
 
 
-def _host(model: str, table: _Table) -> _Provider | None:
+def _find_host(model: str, table: _RulesTable) -> _Provider | None:
     """The provider that a model's name points to: by the path to it, by how it is spelled, by whose it is."""
-    spelled = model.lower()[:_LONGEST_NAME_CHARS]
+    spelled = model.lower()[:_MAX_NAME_CHARS]
     path = spelled.split("/")[:-1]
     for part in path:
         if part in table.by_name:
             return table.by_name[part]
-    by_spelling = (found for found in table.providers if found.spelling and re.search(found.spelling, spelled))
-    name = plain_name(model)
-    by_maker = (found for found in table.providers if found.match and re.search(found.match, name))
+    by_spelling = (
+        found
+        for found in table.providers
+        if found.spelling_pattern and re.search(found.spelling_pattern, spelled)
+    )
+    name = normalize_model_name(model)
+    by_maker = (
+        found for found in table.providers if found.model_pattern and re.search(found.model_pattern, name)
+    )
     return next(by_spelling, None) or next(by_maker, None)
 
 
 @cache
-def _table() -> _Table:
+def _load_table() -> _RulesTable:
     table = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
-    providers = tuple(_provider(dict(entry)) for entry in table["provider"])
-    by_name = {name: provider for provider in providers for name in (provider.name, *provider.also)}
-    return _Table(providers=providers, by_name=by_name, defaults=table["defaults"])
+    providers = tuple(_parse_provider(dict(entry)) for entry in table["provider"])
+    by_name = {name: provider for provider in providers for name in (provider.name, *provider.aliases)}
+    return _RulesTable(providers=providers, by_name=by_name, defaults=table["defaults"])
 
 
-def _provider(entry: dict[str, Any]) -> _Provider:
+def _parse_provider(entry: dict[str, Any]) -> _Provider:
     rows = tuple(
-        _Row(names=row.pop("names"), newer=row.pop("newer", ""), unknown=row.pop("unknown", {}), facts=row)
+        _ModelRow(
+            name_pattern=row.pop("names"),
+            newer_pattern=row.pop("newer", ""),
+            unknown=row.pop("unknown", {}),
+            facts=row,
+        )
         for row in map(dict, entry.pop("model", []))
     )
     return _Provider(
         name=entry.pop("name"),
-        also=tuple(entry.pop("also", ())),
-        match=entry.pop("match", ""),
-        spelling=entry.pop("spelling", ""),
+        aliases=tuple(entry.pop("also", ())),
+        model_pattern=entry.pop("match", ""),
+        spelling_pattern=entry.pop("spelling", ""),
         serves=tuple(entry.pop("serves", ())),
         facts=entry,
         rows=rows,
     )
 
 
-def _rules(facts: Mapping[str, Any]) -> Rules:
-    return Rules(
+def _make_rules(facts: Mapping[str, Any]) -> CacheRules:
+    return CacheRules(
         **{
             **facts,
-            "caching": Caching(facts["caching"]),
+            "caching": CachingMode(facts["caching"]),
             "ttls": tuple(map(Ttl, facts["ttls"])),
             "write_prices": MappingProxyType({Ttl(ttl): price for ttl, price in facts["write_prices"].items()}),
-            "markable": frozenset(facts["markable"]),
-            "breaks": MappingProxyType({name: Area(area) for name, area in facts["breaks"].items()}),
+            "breakpoint_kinds": frozenset(facts["breakpoint_kinds"]),
+            "invalidating_parameters": MappingProxyType(
+                {name: Area(area) for name, area in facts["invalidating_parameters"].items()}
+            ),
         }
     )

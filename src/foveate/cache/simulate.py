@@ -10,18 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from foveate.cache.entries import Entries, Entry, written
-from foveate.cache.prompts import CachedPrompt, ends_of, goes_on, landmarks_of, prefixes
-from foveate.cache.rules import Caching, Rules
+from foveate.cache.entries import CacheEntries, CacheEntry, write_entry
+from foveate.cache.prompts import CachedPrompt, is_same_run, prefix_keys, prompt_layout, token_ends
+from foveate.cache.rules import CacheRules, CachingMode
 from foveate.values import CacheUsage, Ttl
 
-__all__ = ["Cache", "Entry", "Served"]
+__all__ = ["CacheEntry", "ServedRequest", "SimulatedCache"]
 
-_LONG = frozenset((Ttl.ONE_HOUR, Ttl.TWELVE_HOURS))
+_LONG_TTLS = frozenset((Ttl.ONE_HOUR, Ttl.TWELVE_HOURS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServedRequest:
     """One request as it would be billed, and the cache that it leaves behind.
 
     `read_pieces` is how many pieces were read from the cache.
@@ -29,95 +29,105 @@ class Served:
 
     usage: CacheUsage
     read_pieces: int
-    cache: "Cache"
+    cache: "SimulatedCache"
 
 
 @dataclass(frozen=True, slots=True)
-class Cache:
+class SimulatedCache:
     """Everything that is kept, by prefix (`prompts.prefixes`)."""
 
-    entries: Entries = field(default_factory=Entries)
+    entries: CacheEntries = field(default_factory=CacheEntries)
 
     def serve(
-        self, prompt: CachedPrompt, rules: Rules, *, at: float, answers_at: float | None = None
-    ) -> Served:
+        self, prompt: CachedPrompt, rules: CacheRules, *, at: float, response_at: float | None = None
+    ) -> ServedRequest:
         """`prompt` sent at `at`, its answer beginning at `answers_at` (at once where it is not said)."""
-        return self.serve_marked(prompt, landmarks_of(prompt).marks, rules, at=at, answers_at=answers_at)
+        return self.serve_with_breakpoints(
+            prompt, prompt_layout(prompt).breakpoints, rules, at=at, response_at=response_at
+        )
 
-    def serve_marked(
+    def serve_with_breakpoints(
         self,
         prompt: CachedPrompt,
-        marks: Mapping[int, Ttl],
-        rules: Rules,
+        breakpoints: Mapping[int, Ttl],
+        rules: CacheRules,
         *,
         at: float,
-        answers_at: float | None = None,
-        shared: Mapping[bytes, Entry] | None = None,
-    ) -> Served:
+        response_at: float | None = None,
+        shared: Mapping[bytes, CacheEntry] | None = None,
+    ) -> ServedRequest:
         """The same of a prompt whose marks are told beside it, by the pieces that they stand on.
 
         `shared` are entries that the provider may read besides these.
         """
-        ends, keys, least = ends_of(prompt), prefixes(prompt), rules.minimum_tokens
-        asked = {place: ttl for place, ttl in _asked(prompt, marks, rules).items() if ends[place] >= least}
-        if not asked:  # then nothing is read either
-            return Served(usage=CacheUsage(uncached=ends[-1] if ends else 0), read_pieces=0, cache=self)
+        ends, keys, min_tokens = token_ends(prompt), prefix_keys(prompt), rules.minimum_tokens
+        requested = {
+            place: ttl
+            for place, ttl in _requested_entries(prompt, breakpoints, rules).items()
+            if ends[place] >= min_tokens
+        }
+        if not requested:  # then nothing is read either
+            return ServedRequest(usage=CacheUsage(uncached=ends[-1] if ends else 0), read_pieces=0, cache=self)
         hit = next(
             (
                 place
-                for place in _places(prompt, marks, rules, asked)
-                if (entry := self._find(keys[place], shared, at)) is not None and entry.reads(at)
+                for place in _lookup_order(prompt, breakpoints, rules, requested)
+                if (entry := self._find_entry(keys[place], shared, at)) is not None and entry.is_readable(at)
             ),
             -1,
         )
-        return self.settled(keys, ends, asked, rules, hit=hit, at=at, answers_at=answers_at, shared=shared)
+        return self.apply_hit(
+            keys, ends, requested, rules, hit=hit, at=at, response_at=response_at, shared=shared
+        )
 
-    def settled(
+    def apply_hit(
         self,
         keys: Sequence[bytes],
         ends: Sequence[int],
-        asked: Mapping[int, Ttl],
-        rules: Rules,
+        requested: Mapping[int, Ttl],
+        rules: CacheRules,
         *,
         hit: int,
         at: float,
-        answers_at: float | None = None,
-        shared: Mapping[bytes, Entry] | None = None,
-    ) -> Served:
+        response_at: float | None = None,
+        shared: Mapping[bytes, CacheEntry] | None = None,
+    ) -> ServedRequest:
         """The same where what is read is found already: up to the place `hit`, nothing where that is -1.
 
         `asked` are the places that something is kept up to. Others than these, the hit and the last need not be
         told; `read_pieces` then counts those that are.
         """
         read = ends[hit] // rules.step_tokens * rules.step_tokens if hit >= 0 else 0
-        readable_at = at if answers_at is None else max(at, answers_at)
-        changes = self._changes(keys, ends, asked, shared, hit=hit, at=at, readable_at=readable_at)
-        return Served(
-            usage=_bill(read, ends, asked, free=rules.caching is Caching.AUTOMATIC),
+        readable_at = at if response_at is None else max(at, response_at)
+        changes = self._collect_changes(keys, ends, requested, shared, hit=hit, at=at, readable_at=readable_at)
+        return ServedRequest(
+            usage=_compute_usage(read, ends, requested, writes_are_free=rules.caching is CachingMode.AUTOMATIC),
             read_pieces=hit + 1,
-            cache=Cache(self.entries.changed(changes, at=at)) if changes else self,
+            cache=SimulatedCache(self.entries.with_changes(changes, at=at)) if changes else self,
         )
 
-    def _find(self, key: bytes, shared: Mapping[bytes, Entry] | None, at: float) -> Entry | None:
+    def _find_entry(
+        self, key: bytes, shared: Mapping[bytes, CacheEntry] | None, at: float
+    ) -> CacheEntry | None:
         """The entry of a prefix: one of the shared ones if only that can be read."""
-        entry = self.entries.found(key)
-        if shared and (entry is None or not entry.reads(at)):
+        entry = self.entries.find(key)
+        if shared and (entry is None or not entry.is_readable(at)):
             other = shared.get(key)
-            if other is not None and other.reads(at):
+            if other is not None and other.is_readable(at):
                 return other
         return entry
 
-    def _changes(
+    def _collect_changes(
         self,
         keys: Sequence[bytes],
         ends: Sequence[int],
-        asked: Mapping[int, Ttl],
-        shared: Mapping[bytes, Entry] | None,
+        requested: Mapping[int, Ttl],
+        shared: Mapping[bytes, CacheEntry] | None,
         *,
         hit: int,
         at: float,
         readable_at: float,
-    ) -> dict[bytes, Entry]:
+    ) -> dict[bytes, CacheEntry]:
         """What this request uses or writes.
 
         Up to the hit nothing is billed as written, so nothing is: an entry there keeps the time that it was
@@ -127,68 +137,74 @@ class Cache:
         does.
         """
         changes = {}
-        for place in asked.keys() | ({hit} if hit >= 0 else set()):
-            entry = self._find(keys[place], shared, at)
-            if entry is not None and not entry.lives(at):
+        for place in requested.keys() | ({hit} if hit >= 0 else set()):
+            entry = self._find_entry(keys[place], shared, at)
+            if entry is not None and not entry.is_live(at):
                 entry = None
             if place <= hit:
                 if entry is not None:
-                    changes[keys[place]] = entry.used(at)
+                    changes[keys[place]] = entry.refresh(at)
             elif entry is not None:  # in flight, or out of a mark's sight
-                changes[keys[place]] = entry.kept(asked[place], at=at, readable_at=readable_at)
+                changes[keys[place]] = entry.rewrite(requested[place], at=at, readable_at=readable_at)
             else:
-                changes[keys[place]] = written(ends[place], asked[place], at=at, readable_at=readable_at)
+                changes[keys[place]] = write_entry(
+                    ends[place], requested[place], at=at, readable_at=readable_at
+                )
         return changes
 
 
-def _asked(prompt: CachedPrompt, marked: Mapping[int, Ttl], rules: Rules) -> Mapping[int, Ttl]:
+def _requested_entries(
+    prompt: CachedPrompt, breakpoints: Mapping[int, Ttl], rules: CacheRules
+) -> Mapping[int, Ttl]:
     """The pieces up to which something is to be kept, and for how long."""
     last = len(prompt.pieces) - 1
     match rules.caching:
-        case Caching.MARKS:
-            return marked
-        case Caching.AUTOMATIC:
+        case CachingMode.BREAKPOINTS:
+            return breakpoints
+        case CachingMode.AUTOMATIC:
             return dict.fromkeys(range(last + 1), rules.ttls[0])
-        case Caching.BOTH if prompt.only_marked:
-            return dict(sorted(marked.items())[-rules.most_marks :])
-        case Caching.BOTH:
+        case CachingMode.BOTH if prompt.explicit_only:
+            return dict(sorted(breakpoints.items())[-rules.max_breakpoints :])
+        case CachingMode.BOTH:
             # The provider's own mark at the end is one of those that it writes.
-            latest = sorted(marked.items())[1 - rules.most_marks :]
+            latest = sorted(breakpoints.items())[1 - rules.max_breakpoints :]
             return dict(latest) | ({last: prompt.ttl or rules.ttls[0]} if last >= 0 else {})
-        case Caching.NONE:
+        case CachingMode.NONE:
             return {}
 
 
-def _places(
-    prompt: CachedPrompt, marked: Mapping[int, Ttl], rules: Rules, asked: Mapping[int, Ttl]
+def _lookup_order(
+    prompt: CachedPrompt, breakpoints: Mapping[int, Ttl], rules: CacheRules, requested: Mapping[int, Ttl]
 ) -> Iterator[int]:
     """Where an entry would be found, the longest prefix first."""
-    last, reach = max(asked, default=-1), rules.lookback_positions
-    if prompt.only_marked and rules.caching is Caching.BOTH:
+    last, lookback = max(requested, default=-1), rules.lookback_positions
+    if prompt.explicit_only and rules.caching is CachingMode.BOTH:
         # "Matched exactly at a breakpoint": at any of the request's own, also those too many to be written.
-        yield from (at for at in range(last, -1, -1) if at in marked)
+        yield from (at for at in range(last, -1, -1) if at in breakpoints)
         return
-    if not reach:
+    if not lookback:
         yield from range(last, -1, -1)
         return
     pieces, runs = prompt.pieces, rules.runs_are_one_position
-    for at, stop in pairwise((*sorted(asked, reverse=True), -1)):
-        left = reach  # positions that the mark here still looks at, up to the next one
-        while left and at > stop:
+    for at, stop in pairwise((*sorted(requested, reverse=True), -1)):
+        positions_left = lookback  # positions that the mark here still looks at, up to the next one
+        while positions_left and at > stop:
             yield at
             at -= 1
-            if not (runs and at > stop and goes_on(pieces[at], pieces[at + 1])):
-                left -= 1
+            if not (runs and at > stop and is_same_run(pieces[at], pieces[at + 1])):
+                positions_left -= 1
 
 
-def _bill(read: int, ends: Sequence[int], asked: Mapping[int, Ttl], *, free: bool) -> CacheUsage:
+def _compute_usage(
+    read: int, ends: Sequence[int], requested: Mapping[int, Ttl], *, writes_are_free: bool
+) -> CacheUsage:
     """With a hit to A, the last long mark at B and the last short one at C: A read, B−A and C−B written."""
     total = ends[-1] if ends else 0
-    if free:
+    if writes_are_free:
         return CacheUsage(read=read, uncached=total - read)
     to_long = to_short = 0
-    for at, ttl in asked.items():
-        if ttl in _LONG:
+    for at, ttl in requested.items():
+        if ttl in _LONG_TTLS:
             to_long = max(to_long, ends[at])
         else:
             to_short = max(to_short, ends[at])

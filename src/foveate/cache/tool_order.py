@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Protocol, TypeVar
 
-from foveate.cache.prompts import digest
+from foveate.cache.prompts import compute_digest
 from foveate.values import ReorderTools, Ttl
 
-MOST_SETS = 4
+MAX_TOOL_SETS = 4
 """How many sets of tools a session remembers the order of: agents switch between a few (plan and edit)."""
 
 REASON = "the order in which this session sent the same tools first"
 
 
-class Named(Protocol):
+class NamedTool(Protocol):
     """A tool of any kind."""
 
     @property
@@ -23,10 +23,10 @@ class Named(Protocol):
         """What it is called by."""
 
 
-AnyTool = TypeVar("AnyTool", bound=Named)
+AnyTool = TypeVar("AnyTool", bound=NamedTool)
 
 
-def sorted_tools(tools: Iterable[AnyTool]) -> tuple[AnyTool, ...]:
+def sort_tools(tools: Iterable[AnyTool]) -> tuple[AnyTool, ...]:
     """Sort a list that Foveate builds by name, and tools of one name by what they say."""
     return tuple(sorted(tools, key=lambda tool: (tool.name, repr(tool))))
 
@@ -36,20 +36,20 @@ class ListedTool:
     """A tool as a client listed it: its name, empty where it has none, its JSON without its mark, and that."""
 
     name: str
-    said: bytes
-    mark: Ttl | None = None
+    content: bytes
+    breakpoint_ttl: Ttl | None = None
 
 
 class ToolList(NamedTuple):
     """A client's list of tools: a key of each, no two the same, and its mark."""
 
     keys: tuple[bytes, ...]
-    marks: tuple[Ttl | None, ...]
+    breakpoint_ttls: tuple[Ttl | None, ...]
 
     @classmethod
-    def of(cls, tools: Sequence[ListedTool]) -> "ToolList":
+    def from_tools(cls, tools: Sequence[ListedTool]) -> "ToolList":
         """The list of these tools."""
-        return cls(_keys(tools), tuple([tool.mark for tool in tools]))
+        return cls(_tool_keys(tools), tuple([tool.breakpoint_ttl for tool in tools]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,38 +61,38 @@ class ToolOrders:
 
     sent: tuple[tuple[bytes, ...], ...] = ()
 
-    def settled(self, tools: ToolList) -> tuple[ReorderTools | None, "ToolOrders"]:
+    def stabilize(self, tools: ToolList) -> tuple[ReorderTools | None, "ToolOrders"]:
         """What to do with a client's list, and what is known after it was sent.
 
         A list is touched only where the session has sent the very same set in another order: it gets the order
         that the set had first. A set to which a tool came, or from which one went, is another set.
         """
         listed = tools.keys
-        wanted = self._order(listed)
+        wanted = self._known_order(listed)
         places = {key: place for place, key in enumerate(listed)}
         order = tuple(places[key] for key in wanted)
         # A mark moves with its tool, and a short-lived one may not come before one that lasts.
-        if not _marks_descend([tools.marks[place] for place in order]):
+        if not _ttls_descend([tools.breakpoint_ttls[place] for place in order]):
             wanted, order = listed, tuple(range(len(listed)))
         edit = ReorderTools(order=order, reason=REASON) if wanted != listed else None
-        return edit, self._with(wanted)
+        return edit, self._remember(wanted)
 
-    def _order(self, listed: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    def _known_order(self, listed: tuple[bytes, ...]) -> tuple[bytes, ...]:
         present = set(listed)
         for known in reversed(self.sent):
             if len(known) == len(listed) and present.issuperset(known):
                 return known
         return listed
 
-    def _with(self, order: tuple[bytes, ...]) -> "ToolOrders":
+    def _remember(self, order: tuple[bytes, ...]) -> "ToolOrders":
         if not order or (self.sent and self.sent[-1] == order):
             return self
         tools = set(order)
         others = [known for known in self.sent if set(known) != tools]
-        return ToolOrders((*others, order)[-MOST_SETS:])
+        return ToolOrders((*others, order)[-MAX_TOOL_SETS:])
 
 
-def _keys(tools: Sequence[ListedTool]) -> tuple[bytes, ...]:
+def _tool_keys(tools: Sequence[ListedTool]) -> tuple[bytes, ...]:
     """What each tool is known by, no two the same: its name, or all it says where that is not its alone."""
     names = Counter(tool.name for tool in tools)
     seen: Counter[tuple[str, bytes]] = Counter()
@@ -100,13 +100,13 @@ def _keys(tools: Sequence[ListedTool]) -> tuple[bytes, ...]:
     for tool in tools:
         name = tool.name.encode("utf-8", "surrogatepass")
         if name and names[tool.name] == 1:
-            found.append(digest(b"0\0" + name))
+            found.append(compute_digest(b"0\0" + name))
             continue
-        seen[tool.name, tool.said] += 1
-        found.append(digest(b"%d\0%b\0%b" % (seen[tool.name, tool.said], name, tool.said)))
+        seen[tool.name, tool.content] += 1
+        found.append(compute_digest(b"%d\0%b\0%b" % (seen[tool.name, tool.content], name, tool.content)))
     return tuple(found)
 
 
-def _marks_descend(marks: Iterable[Ttl | None]) -> bool:
-    lives = [mark.seconds for mark in marks if mark is not None]
-    return all(before >= after for before, after in pairwise(lives))
+def _ttls_descend(ttls: Iterable[Ttl | None]) -> bool:
+    ttl_seconds = [ttl.seconds for ttl in ttls if ttl is not None]
+    return all(before >= after for before, after in pairwise(ttl_seconds))

@@ -15,31 +15,38 @@ from msgspec.structs import replace
 
 from foveate import wire
 from foveate.cache import parameters
-from foveate.cache.block_facts import BlockFacts, facts_of
-from foveate.cache.block_tokens import BlockTokens, marked_at_end, piece_of
-from foveate.cache.prompts import CachedPrompt, Landmarks, Piece, front_keys, landmarks_among, next_key
-from foveate.cache.rows import Ends, Pieces
-from foveate.cache.rules import Rules
+from foveate.cache.block_facts import BlockFacts, look_up_facts
+from foveate.cache.block_tokens import BlockTokens, add_automatic_breakpoint, make_piece
+from foveate.cache.prompts import (
+    CachedPrompt,
+    PromptLayout,
+    PromptPiece,
+    compute_front_keys,
+    extend_key,
+    find_layout,
+)
+from foveate.cache.rows import OffsetEnds, OffsetPieces
+from foveate.cache.rules import CacheRules
 from foveate.tokens import RequestCounter
 from foveate.tokens.caches import register
-from foveate.tokens.opening import Opening
+from foveate.tokens.opening import EnvelopeCount
 from foveate.tokens.tally import Tally
 from foveate.values import Area, Place, Request, Ttl
-from foveate.wire.around import around_of, parameters_of
-from foveate.wire.begun import Begun
-from foveate.wire.trails import TRAILS, Latest, noted
+from foveate.wire.around import get_envelope, get_parameters
+from foveate.wire.begun import PrefixList
+from foveate.wire.trails import HISTORY_TREE, HistoryCache, count_memoized
 
-_row = attrgetter("row")
+_count_part = attrgetter("count_part")
 
-_THINKING = frozenset(
+_THINKING_KINDS = frozenset(
     ("thinking", "redacted_thinking", "reasoning", "reasoningContent")  # Responses, and Bedrock
 )
 
-_MESSAGE_BYTES = 512
-_FRONT_TIMES = 4
+_MESSAGE_OVERHEAD_BYTES = 512
+_FRONT_COST_FACTOR = 4
 
 
-class _Stretch(NamedTuple):
+class _MessagePieces(NamedTuple):
     """What a message is to a cache, with what the conversation up to and with it comes to.
 
     `keys` are what tells the messages up to each piece from all others. Tokens up to `end` are given to pieces;
@@ -47,7 +54,7 @@ class _Stretch(NamedTuple):
     the pieces of all messages so far, `own_contents` among its own.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PromptPiece, ...]
     keys: tuple[bytes, ...]
     key: bytes
     end: int
@@ -55,59 +62,61 @@ class _Stretch(NamedTuple):
     own_contents: frozenset[str] = frozenset()
 
 
-_NOTHING = _Stretch((), (), b"", 0, frozenset())
-_IMAGES, _CITATIONS, _THOUGHTS = "images", "citations", "thoughts"
+_NO_MESSAGES = _MessagePieces((), (), b"", 0, frozenset())
+_HAS_IMAGES, _HAS_CITATIONS, _HAS_THINKING = "images", "citations", "thoughts"
 
 
-class _Row(NamedTuple):
+class _PromptPieces(NamedTuple):
     """All pieces of a request and what is known of them, with the `front` that they begin with."""
 
-    front: "_Front"
-    pieces: Begun[Piece]
-    keys: Begun[bytes]
-    ends: Begun[int]
-    landmarks: Landmarks
+    front: "_PromptFront"
+    pieces: PrefixList[PromptPiece]
+    keys: PrefixList[bytes]
+    ends: PrefixList[int]
+    layout: PromptLayout
 
-    def with_more(self, stretches: "Sequence[_Stretch]") -> "_Row":
+    def extend(self, messages: "Sequence[_MessagePieces]") -> "_PromptPieces":
         """The same with more messages behind it."""
-        front, pieces, keys, ends, landmarks = self
-        new = [piece for stretch in stretches for piece in stretch.pieces]
+        front, pieces, keys, ends, layout = self
+        new = [piece for message in messages for piece in message.pieces]
         if not new:
             return self
         end = ends[-1] if ends else 0
-        return _Row(
+        return _PromptPieces(
             front,
             pieces.with_more(new),
-            keys.with_more([front.key + key for stretch in stretches for key in stretch.keys]),
+            keys.with_more([front.key + key for message in messages for key in message.keys]),
             ends.with_more(islice(accumulate([piece.tokens for piece in new], initial=end), 1, None)),
-            landmarks.with_more(new, len(pieces)),
+            layout.extend(new, len(pieces)),
         )
 
 
-_ROWS: Latest[_Row] = Latest()
-register(_ROWS)
+_LATEST_PROMPTS: HistoryCache[_PromptPieces] = HistoryCache()
+register(_LATEST_PROMPTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Front:
+class _PromptFront:
     """What stands before the messages of a trail: tools, system prompt, and the system messages."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PromptPiece, ...]
     keys: tuple[bytes, ...]
     key: bytes
     tokens: int
     settings: dict[Area, bytes]
-    only_marked: bool
+    explicit_only: bool
     ttl: Ttl | None
-    automatic: Ttl | None
+    automatic_ttl: Ttl | None
 
-    def row(self) -> _Row:
+    def start_pieces(self) -> _PromptPieces:
         """Its pieces, as the beginning of all."""
         ends = accumulate([piece.tokens for piece in self.pieces])
-        return _Row(self, Begun(self.pieces), Begun(self.keys), Begun(ends), landmarks_among(self.pieces))
+        return _PromptPieces(
+            self, PrefixList(self.pieces), PrefixList(self.keys), PrefixList(ends), find_layout(self.pieces)
+        )
 
 
-def trailed_prompt(request: Request, rules: Rules, tokens: BlockTokens) -> CachedPrompt | None:
+def build_incrementally(request: Request, rules: CacheRules, tokens: BlockTokens) -> CachedPrompt | None:
     """`request` as the cache sees it.
 
     None where it cannot be told message by message: the counter counts requests only as a whole, or the
@@ -120,44 +129,44 @@ def trailed_prompt(request: Request, rules: Rules, tokens: BlockTokens) -> Cache
     counter = tokens.counter
     if counter is None:
         return None
-    trail = wire.trail(request)
-    tally = counter.tally(request, trail)
-    head = counter.head(request, trail)
-    note = _note(request, trail, rules, tokens)
-    last = _last_stretch(request, trail, rules, tokens, counter, note)
-    if _THOUGHTS in last.contents and (rules.drops_thinking or not counter.keeps_thoughts):
+    trail = wire.message_history(request)
+    tally = counter.tally_messages(request, trail)
+    head = counter.tally_head(request, trail)
+    memo_key = _memo_key(request, trail, rules, tokens)
+    last = _read_messages(request, trail, rules, tokens, counter, memo_key)
+    if _HAS_THINKING in last.contents and (rules.drops_thinking or not counter.keeps_thinking):
         return None
-    together = tally.behind(head) if trail.head else tally
-    opening = counter.around(request, trail, together.loads)
-    front = _front(request, trail, rules, tokens, note, opening, head, last)
+    total_tally = tally.after_head(head) if trail.leading_system_messages else tally
+    opening = counter.cached_envelope_count(request, trail, total_tally.loaded_tools)
+    front = _look_up_front(request, trail, rules, tokens, memo_key, opening, head, last)
     # What goes around it all is counted at the front, so that what a growing session has sent stays what it
     # was, but for the one token by which a sum may be rounded up or down.
-    rest = counter.total(request, opening, together).tokens - front.tokens - last.end
-    row = _row_of(front, trail, note)
+    extra_tokens = counter.total(request, opening, total_tally).tokens - front.tokens - last.end
+    known = _extend_latest(front, trail, memo_key)
     prompt = CachedPrompt(
         model=request.model,
-        pieces=Pieces(row.pieces, rest),
+        pieces=OffsetPieces(known.pieces, extra_tokens),
         settings=front.settings,
-        only_marked=front.only_marked,
+        explicit_only=front.explicit_only,
         ttl=front.ttl,
-        keys=row.keys,
-        ends=Ends(row.ends, rest),
-        landmarks=row.landmarks,
+        keys=known.keys,
+        ends=OffsetEnds(known.ends, extra_tokens),
+        layout=known.layout,
     )
-    return marked_at_end(prompt, front.automatic)
+    return add_automatic_breakpoint(prompt, front.automatic_ttl)
 
 
-def _row_of(front: _Front, trail: wire.Trail, note: object) -> _Row:
+def _extend_latest(front: _PromptFront, trail: wire.MessageHistory, memo_key: object) -> _PromptPieces:
     """All pieces in a row, made from those of the request before, where there was one."""
-    size, before = _ROWS.before(trail.links, note) or (0, None)
-    if before is None or before.front is not front:
-        size, before = 0, front.row()
-    row = before.with_more([link.known[note] for link in trail.links[size:]])
-    _ROWS.put(trail.links, row, note, instead_of=size)
-    return row
+    size, previous = _LATEST_PROMPTS.find_prefix(trail.nodes, memo_key) or (0, None)
+    if previous is None or previous.front is not front:
+        size, previous = 0, front.start_pieces()
+    extended = previous.extend([link.memo[memo_key] for link in trail.nodes[size:]])
+    _LATEST_PROMPTS.put(trail.nodes, extended, memo_key, replaces=size)
+    return extended
 
 
-def unread_bytes(request: Request, rules: Rules, tokens: BlockTokens) -> int:
+def estimate_unread_bytes(request: Request, rules: CacheRules, tokens: BlockTokens) -> int:
     """About how much has to be read for `trailed_prompt`: little for a request of which most was sent before.
 
     Reading a short message takes as long as some hundred bytes of a long one, and what stands before the
@@ -168,132 +177,143 @@ def unread_bytes(request: Request, rules: Rules, tokens: BlockTokens) -> int:
     """
     if tokens.counter is None:
         return len(request.body)
-    trail = wire.trail(request)
-    note = _note(request, trail, rules, tokens)
+    trail = wire.message_history(request)
+    memo_key = _memo_key(request, trail, rules, tokens)
     size = 0
-    for link in reversed(trail.links):
-        if note in link.known:
+    for link in reversed(trail.nodes):
+        if memo_key in link.memo:
             break
-        size += len(link.raw) + _MESSAGE_BYTES
-    around = around_of(request)
-    if around is None or note not in around.known:
-        size += _FRONT_TIMES * (len(request.body) - sum(map(len, request.messages)))
+        size += len(link.raw) + _MESSAGE_OVERHEAD_BYTES
+    envelope = get_envelope(request)
+    if envelope is None or memo_key not in envelope.memo:
+        size += _FRONT_COST_FACTOR * (len(request.body) - sum(map(len, request.messages)))
     return size
 
 
-def _note(request: Request, trail: wire.Trail, rules: Rules, tokens: BlockTokens) -> object:
-    options = bytes(parameters_of(request).get("prompt_cache_options", b""))
-    return tokens.note(rules.markable, trail.head, options)
+def _memo_key(request: Request, trail: wire.MessageHistory, rules: CacheRules, tokens: BlockTokens) -> object:
+    options = bytes(get_parameters(request).get("prompt_cache_options", b""))
+    return tokens.memo_key(rules.breakpoint_kinds, trail.leading_system_messages, options)
 
 
-def _last_stretch(
+def _read_messages(
     request: Request,
-    trail: wire.Trail,
-    rules: Rules,
+    trail: wire.MessageHistory,
+    rules: CacheRules,
     tokens: BlockTokens,
     counter: RequestCounter,
-    note: object,
-) -> _Stretch:
+    memo_key: object,
+) -> _MessagePieces:
     """What the last message is to a cache; it is noted of each message by then."""
-    links = trail.links
-    known = noted(links, note)
-    last: _Stretch = links[known - 1].known[note] if known else _NOTHING
+    links = trail.nodes
+    known = count_memoized(links, memo_key)
+    last: _MessagePieces = links[known - 1].memo[memo_key] if known else _NO_MESSAGES
     for new in range(known, len(links)):
-        tally = counter.tallied_at(trail, new)
+        tally = counter.tally_at(trail, new)
         # Behind a history that is longer or shorter by a compaction stands the same message.
-        twin = TRAILS.twin(trail, new)
-        like = twin.known.get(note) if twin is not None else None
-        stretch = like and _moved(like, last, tally, trail.head + new)
-        if stretch is None:
-            blocks = facts_of(wire.blocks_at(request, trail, new))
-            stretch = _stretch(last, blocks, tally, rules, tokens)
-        links[new].known[note] = last = stretch
+        twin = HISTORY_TREE.find_twin(trail, new)
+        known_twin = twin.memo.get(memo_key) if twin is not None else None
+        message = known_twin and _relocate_message(known_twin, last, tally, trail.leading_system_messages + new)
+        if message is None:
+            blocks = look_up_facts(wire.blocks_at(request, trail, new))
+            message = _build_message(last, blocks, tally, rules, tokens)
+        links[new].memo[memo_key] = last = message
     return last
 
 
-def _stretch(
-    before: _Stretch, blocks: Sequence[BlockFacts], tally: Tally, rules: Rules, tokens: BlockTokens
-) -> _Stretch:
+def _build_message(
+    previous: _MessagePieces, blocks: Sequence[BlockFacts], tally: Tally, rules: CacheRules, tokens: BlockTokens
+) -> _MessagePieces:
     # Also such as stand in a signature, or beside a chat's content.
-    has_thoughts = tally.last_thought_tokens > 0 or any(facts.block.kind in _THINKING for facts in blocks)
-    images = tally.image_tokens - (tally.before.image_tokens if tally.before is not None else 0)
-    found = (
-        (_IMAGES, any(facts.images for facts in blocks)),
-        (_CITATIONS, any(facts.cites for facts in blocks)),
-        (_THOUGHTS, has_thoughts),
+    has_thinking = tally.last_thinking_tokens > 0 or any(
+        facts.block.kind in _THINKING_KINDS for facts in blocks
     )
-    own = frozenset([name for name, is_there in found if is_there])
-    end = _end_of(tally)
-    shares = tokens.divided(end - before.end, images, blocks) if blocks else ()
-    pieces = tuple([piece_of(facts, share, rules) for facts, share in zip(blocks, shares, strict=True)])
-    return _behind(before, pieces, end, own)
+    images = tally.image_tokens - (tally.previous.image_tokens if tally.previous is not None else 0)
+    found = (
+        (_HAS_IMAGES, any(facts.image_count for facts in blocks)),
+        (_HAS_CITATIONS, any(facts.enables_citations for facts in blocks)),
+        (_HAS_THINKING, has_thinking),
+    )
+    own_contents = frozenset([name for name, is_there in found if is_there])
+    end = _end_tokens(tally)
+    shares = tokens.divide(end - previous.end, images, blocks) if blocks else ()
+    pieces = tuple([make_piece(facts, share, rules) for facts, share in zip(blocks, shares, strict=True)])
+    return _chain_message(previous, pieces, end, own_contents)
 
 
-def _moved(like: _Stretch, before: _Stretch, tally: Tally, index: int) -> _Stretch | None:
+def _relocate_message(
+    twin: _MessagePieces, previous: _MessagePieces, tally: Tally, index: int
+) -> _MessagePieces | None:
     """The stretch of a message, made from that of the same message elsewhere if it has as many tokens there."""
-    end = _end_of(tally)
-    if end - before.end != sum([piece.tokens for piece in like.pieces]):
+    end = _end_tokens(tally)
+    if end - previous.end != sum([piece.tokens for piece in twin.pieces]):
         return None
-    places = [Place(Area.MESSAGES, index, at) for at in range(len(like.pieces))]
-    pieces = [replace(piece, place=place) for piece, place in zip(like.pieces, places, strict=True)]
-    return _behind(before, tuple(pieces), end, like.own_contents)
+    places = [Place(Area.MESSAGES, index, at) for at in range(len(twin.pieces))]
+    pieces = [replace(piece, place=place) for piece, place in zip(twin.pieces, places, strict=True)]
+    return _chain_message(previous, tuple(pieces), end, twin.own_contents)
 
 
-def _end_of(tally: Tally) -> int:
-    return round(tally.tokens + tally.image_tokens + tally.thought_tokens)
+def _end_tokens(tally: Tally) -> int:
+    return round(tally.tokens + tally.image_tokens + tally.thinking_tokens)
 
 
-def _behind(before: _Stretch, pieces: tuple[Piece, ...], end: int, own: frozenset[str]) -> _Stretch:
-    keys, key = [], before.key
+def _chain_message(
+    previous: _MessagePieces, pieces: tuple[PromptPiece, ...], end: int, own_contents: frozenset[str]
+) -> _MessagePieces:
+    keys, key = [], previous.key
     for piece in pieces:
-        key = next_key(key, piece)
+        key = extend_key(key, piece)
         keys.append(key)
-    return _Stretch(
+    return _MessagePieces(
         pieces=pieces,
         keys=tuple(keys),
         key=key,
-        end=end if pieces else before.end,
-        contents=before.contents | own if own else before.contents,
-        own_contents=own,
+        end=end if pieces else previous.end,
+        contents=previous.contents | own_contents if own_contents else previous.contents,
+        own_contents=own_contents,
     )
 
 
-def _front(
+def _look_up_front(
     request: Request,
-    trail: wire.Trail,
-    rules: Rules,
+    trail: wire.MessageHistory,
+    rules: CacheRules,
     tokens: BlockTokens,
-    note: object,
-    opening: Opening,
+    memo_key: object,
+    opening: EnvelopeCount,
     head: Tally,
-    last: _Stretch,
-) -> _Front:
-    around = around_of(request)
-    known = around.known.get(note) if around is not None else None
-    told = opening, request.messages[: trail.head], rules.breaks, last.contents - {_THOUGHTS}
-    if known is not None and known[0] == told:
-        front: _Front = known[1]
+    last: _MessagePieces,
+) -> _PromptFront:
+    envelope = get_envelope(request)
+    known = envelope.memo.get(memo_key) if envelope is not None else None
+    inputs = (
+        opening,
+        request.messages[: trail.leading_system_messages],
+        rules.invalidating_parameters,
+        last.contents - {_HAS_THINKING},
+    )
+    if known is not None and known[0] == inputs:
+        front: _PromptFront = known[1]
         return front
-    front = _made(request, trail, rules, tokens, opening, head, last)
-    if around is not None:
-        around.known[note] = told, front
+    front = _build_front(request, trail, rules, tokens, opening, head, last)
+    if envelope is not None:
+        envelope.memo[memo_key] = inputs, front
     return front
 
 
-def _made(
+def _build_front(
     request: Request,
-    trail: wire.Trail,
-    rules: Rules,
+    trail: wire.MessageHistory,
+    rules: CacheRules,
     tokens: BlockTokens,
-    opening: Opening,
+    opening: EnvelopeCount,
     head: Tally,
-    last: _Stretch,
-) -> _Front:
-    blocks = facts_of(wire.front_blocks(request, trail))
-    pieces: list[Piece] = []
-    messages = iter(head.each(keeps_thoughts=True))
-    for area, group in groupby(blocks, _row):
-        own = list(group)
+    last: _MessagePieces,
+) -> _PromptFront:
+    blocks = look_up_facts(wire.preamble_blocks(request, trail))
+    pieces: list[PromptPiece] = []
+    messages = iter(head.message_tokens(keeps_thinking=True))
+    for area, group in groupby(blocks, _count_part):
+        area_blocks = list(group)
         images = 0
         if area == Area.TOOLS:
             size = round(opening.tools.tokens)
@@ -302,27 +322,27 @@ def _made(
             size = round(opening.system.tokens) + images
         else:
             size = round(next(messages)[0])
-        shares = tokens.divided(size, images, own)
-        pieces += [piece_of(facts, share, rules) for facts, share in zip(own, shares, strict=True)]
-    found = parameters.body_of(request)
-    settings = parameters.digests(
-        parameters.settings_in(
-            found,
+        shares = tokens.divide(size, images, area_blocks)
+        pieces += [make_piece(facts, share, rules) for facts, share in zip(area_blocks, shares, strict=True)]
+    fields = parameters.parameter_fields(request)
+    settings = parameters.digest_by_area(
+        parameters.parse_cache_parameters(
+            fields,
             blocks,
             rules,
-            has_images=_IMAGES in last.contents,
-            has_citations=_CITATIONS in last.contents,
+            has_images=_HAS_IMAGES in last.contents,
+            has_citations=_HAS_CITATIONS in last.contents,
         )
     )
-    options = parameters.cache_options_in(found)
-    keys, key = front_keys(request.model, pieces, settings)
-    return _Front(
+    options = parameters.parse_cache_options(fields)
+    keys, key = compute_front_keys(request.model, pieces, settings)
+    return _PromptFront(
         pieces=tuple(pieces),
         keys=tuple(keys),
         key=key,
         tokens=sum(piece.tokens for piece in pieces),
         settings=settings,
-        only_marked=options.only_marked,
+        explicit_only=options.explicit_only,
         ttl=options.ttl,
-        automatic=wire.automatic_mark(request) if "cache_control" in found else None,
+        automatic_ttl=wire.automatic_breakpoint(request) if "cache_control" in fields else None,
     )

@@ -23,7 +23,7 @@ _DAY = (
 )
 _HEX = "[0-9a-fA-F]"
 # Tried in this order at each place: what says most first.
-_TELLING = re.compile(
+_TIMESTAMP_OR_ID = re.compile(
     rf"(?<![\w-])(?=\w)(?:(?P<uuid>{_HEX}{{8}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}})"
     rf"|(?P<timestamp>{_WEEKDAY}\s{_MONTH}\s+\d{{1,2}}\s{_CLOCK}{_ZONE}\s\d{{4}}|\d{{8}}T\d{{6}}{_ZONE}"
     rf"|{_DAY}(?:T|,?\s(?:(?:at|um|à)\s)?){_CLOCK}{_ZONE}|\d{{4}}(?:-\d{{2}}){{2}}[T_-]\d{{2}}(?:-\d{{2}}){{2}}"
@@ -32,37 +32,37 @@ _TELLING = re.compile(
     rf"|(?P<time>{_CLOCK}{_ZONE}))(?![\w])"
 )
 _WORD = re.compile(r"[A-Za-z0-9_-]+(?:[.,]\d+)*")
-_BEFORE_IN_WORD = re.compile(r"[A-Za-z0-9_-]|(?<=\d)[.,](?=\d)")
+_WORD_CHARACTER = re.compile(r"[A-Za-z0-9_-]|(?<=\d)[.,](?=\d)")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]{15,}={0,2}")
-_BEFORE_IN_BASE64 = re.compile(r"[A-Za-z0-9+/]")
+_BASE64_CHARACTER = re.compile(r"[A-Za-z0-9+/]")
 # Only from the start of a word on: a long one would be looked at again from each of its letters.
-_CHANGING = re.compile(rf"{_TELLING.pattern}|(?<![\w-])[\w-]*\d[\w-]*(?:[.,]\d+)*")
+_VOLATILE = re.compile(rf"{_TIMESTAMP_OR_ID.pattern}|(?<![\w-])[\w-]*\d[\w-]*(?:[.,]\d+)*")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 # How far around a difference a timestamp that holds it may reach.
-_AROUND_CHARS = 64
+_SEARCH_RADIUS_CHARS = 64
 # How much of two texts is compared word by word.
-_COMPARED_CHARS = 64 * 1024
-_SHORTEST_ID_CHARS = 6
-_LONGEST_ID_CHARS = 128
-_SHORTEST_DRAWN_NUMBER = 9
+_MAX_COMPARED_CHARS = 64 * 1024
+_MIN_ID_CHARS = 6
+_MAX_ID_CHARS = 128
+_MIN_RANDOM_NUMBER_DIGITS = 9
 # A turn is a message or two.
-_LARGEST_COUNTER_STEP = 2
-_LONGEST_COUNTER = 18
+_MAX_COUNTER_STEP = 2
+_MAX_COUNTER_DIGITS = 18
 # What is counted by ones and twos is not money, a share or a measure.
-_MEASURED_BEFORE = re.compile(r"[$€£¥₹]\s?$|\b(?:USD|EUR|GBP|CHF|JPY)\s?$")
-_MEASURED_BEHIND = re.compile(
+_UNIT_BEFORE = re.compile(r"[$€£¥₹]\s?$|\b(?:USD|EUR|GBP|CHF|JPY)\s?$")
+_UNIT_AFTER = re.compile(
     r"\s?(?:[%‰°$€£¥₹]|(?:USD|EUR|GBP|CHF|JPY|euros?|dollars?|pounds?|cents?|percent|[KMGT]i?B|bytes|[kcmµn]?[gmsl]"
     r"|px|pt|em|min|hours?|days?|weeks?|months?|years?|degrees?)\b)"
 )
 # Composing letters takes the square of a run of marks; those of all languages are short (Unicode's own bound).
-_LONG_RUN_OF_MARKS = regex.compile(r"\p{M}{31,}")
+_LONG_COMBINING_RUN = regex.compile(r"\p{M}{31,}")
 _CAPITAL_INSIDE = re.compile(r"[a-z][A-Z].*[a-z]|[A-Z]{2}[a-z]")
 # What stands in the place of a text that was cut is a line, and what was cut is more than that.
-_PLACEHOLDER_CHARS = 200
-_LEAST_CUT_CHARS = 100
+_MAX_PLACEHOLDER_CHARS = 200
+_MIN_CUT_CHARS = 100
 
 
-class Wording(StrEnum):
+class TextChangeKind(StrEnum):
     """What changed in a text."""
 
     TIMESTAMP = "timestamp"
@@ -81,52 +81,52 @@ class Wording(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reworded:
+class TextChange:
     """What changed, and from where to where it stands on each side, in characters."""
 
-    wording: Wording
+    kind: TextChangeKind
     start: int
     end_before: int
     end_after: int
 
 
-def reworded(before: str, after: str) -> Reworded:
+def compare_texts(before: str, after: str) -> TextChange:
     """What changed between two texts that are not the same."""
-    start = common_prefix(before, after)
-    telling = _telling(before, after, start) or _identifier(before, after, start)
-    if telling is not None:
-        return telling
-    tail = common_prefix(before[start:][::-1], after[start:][::-1])
-    return Reworded(
-        wording=_otherwise(before, after, start, tail),
+    start = common_prefix_length(before, after)
+    change = _find_timestamp_change(before, after, start) or _find_identifier_change(before, after, start)
+    if change is not None:
+        return change
+    tail = common_prefix_length(before[start:][::-1], after[start:][::-1])
+    return TextChange(
+        kind=_classify_text_change(before, after, start, tail),
         start=start,
         end_before=len(before) - tail,
         end_after=len(after) - tail,
     )
 
 
-def common_prefix(one: str, other: str) -> int:
+def common_prefix_length(first: str, second: str) -> int:
     """How many characters two texts share at their start."""
-    low, high = 0, min(len(one), len(other))
-    if one[:high] == other[:high]:
+    low, high = 0, min(len(first), len(second))
+    if first[:high] == second[:high]:
         return high
     step = 64
     while (
-        one[low : low + step] == other[low : low + step]
+        first[low : low + step] == second[low : low + step]
     ):  # doubled, so that an early difference is found soon
         low += step
         step *= 2
     high = min(high, low + step)
     while low < high:
         middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
+        if first[low:middle] == second[low:middle]:
             low = middle
         else:
             high = middle - 1
     return low
 
 
-def _telling(before: str, after: str, at: int) -> Reworded | None:
+def _find_timestamp_change(before: str, after: str, at: int) -> TextChange | None:
     """A timestamp, date, time or UUID that stands on both sides where they first differ."""
     one, other = _match_at(before, at), _match_at(after, at)
     if one is None or other is None or one.start() != other.start() or one[0] == other[0]:
@@ -134,61 +134,67 @@ def _telling(before: str, after: str, at: int) -> Reworded | None:
     found = one.lastgroup
     if found is None or found != other.lastgroup:
         return None
-    if not _is_steady(_rest_of_line(before, one.end()), _rest_of_line(after, other.end())):
+    if not _differ_only_in_volatile(
+        _read_rest_of_line(before, one.end()), _read_rest_of_line(after, other.end())
+    ):
         return None
-    return Reworded(wording=Wording(found), start=one.start(), end_before=one.end(), end_after=other.end())
+    return TextChange(
+        kind=TextChangeKind(found), start=one.start(), end_before=one.end(), end_after=other.end()
+    )
 
 
 def _match_at(text: str, at: int) -> re.Match[str] | None:
-    start = max(0, at - _AROUND_CHARS)
-    for found in _TELLING.finditer(text, start, at + _AROUND_CHARS):
+    start = max(0, at - _SEARCH_RADIUS_CHARS)
+    for found in _TIMESTAMP_OR_ID.finditer(text, start, at + _SEARCH_RADIUS_CHARS):
         if found.start() <= at <= found.end():
             return found
     return None
 
 
-def _rest_of_line(text: str, at: int) -> str:
+def _read_rest_of_line(text: str, at: int) -> str:
     end = text.find("\n", at)
     return text[at:] if end < 0 else text[at:end]
 
 
-def _identifier(before: str, after: str, at: int) -> Reworded | None:
+def _find_identifier_change(before: str, after: str, at: int) -> TextChange | None:
     """A number or an id in texts that are the same but for such words."""
-    for word, inside in ((_WORD, _BEFORE_IN_WORD), (_BASE64, _BEFORE_IN_BASE64)):
+    for word, inside in ((_WORD, _WORD_CHARACTER), (_BASE64, _BASE64_CHARACTER)):
         one, other = _word_at(before, at, word, inside), _word_at(after, at, word, inside)
         if one is None or other is None or one[0] != other[0]:
             continue
         (start, end_before), (_, end_after) = one, other
         was, now = before[start:end_before], after[start:end_after]
-        wording = _numbering(was, now) or (Wording.RANDOM_ID if _is_random(was, now) else None)
-        if wording is None:
+        kind = _classify_number_change(was, now) or (
+            TextChangeKind.RANDOM_ID if _are_random_ids(was, now) else None
+        )
+        if kind is None:
             continue
-        lead, rest = before[max(0, start - _AROUND_CHARS) : start], before[end_before:]
-        is_lone = rest == after[end_after:] and not _is_measured(lead, rest)
-        if wording is Wording.COUNTER and not is_lone:
-            wording = Wording.NUMBER
-        if _is_steady(rest, after[end_after:]):
-            return Reworded(wording=wording, start=start, end_before=end_before, end_after=end_after)
+        lead, rest = before[max(0, start - _SEARCH_RADIUS_CHARS) : start], before[end_before:]
+        is_only_change = rest == after[end_after:] and not _has_unit(lead, rest)
+        if kind is TextChangeKind.COUNTER and not is_only_change:
+            kind = TextChangeKind.NUMBER
+        if _differ_only_in_volatile(rest, after[end_after:]):
+            return TextChange(kind=kind, start=start, end_before=end_before, end_after=end_after)
     return None
 
 
 def _word_at(text: str, at: int, word: re.Pattern[str], inside: re.Pattern[str]) -> tuple[int, int] | None:
     """The word that holds a place; none where it is longer than an id can be."""
     start = at
-    while start > 0 and at - start <= _LONGEST_ID_CHARS and inside.match(text, start - 1):
+    while start > 0 and at - start <= _MAX_ID_CHARS and inside.match(text, start - 1):
         start -= 1
-    found = word.match(text, start, start + _LONGEST_ID_CHARS + 1)
-    if found is None or found.end() - start > _LONGEST_ID_CHARS:
+    found = word.match(text, start, start + _MAX_ID_CHARS + 1)
+    if found is None or found.end() - start > _MAX_ID_CHARS:
         return None
     return start, found.end()
 
 
-def _is_measured(before: str, behind: str) -> bool:
+def _has_unit(before: str, after: str) -> bool:
     """Whether a number between these has a unit."""
-    return bool(_MEASURED_BEFORE.search(before) or _MEASURED_BEHIND.match(behind))
+    return bool(_UNIT_BEFORE.search(before) or _UNIT_AFTER.match(after))
 
 
-def _numbering(was: str, now: str) -> Wording | None:
+def _classify_number_change(was: str, now: str) -> TextChangeKind | None:
     """Two words that differ in one number alone."""
     if _NUMBER.sub("#", was) != _NUMBER.sub("#", now):
         return None
@@ -198,63 +204,63 @@ def _numbering(was: str, now: str) -> Wording | None:
         return None
     one, other = changed[0]
     if _counts_up(one.replace(",", ""), other.replace(",", "")):
-        return Wording.COUNTER
-    is_drawn = one.isdecimal() and len(one) == len(other) >= _SHORTEST_DRAWN_NUMBER
-    return Wording.RANDOM_ID if is_drawn else Wording.NUMBER
+        return TextChangeKind.COUNTER
+    is_random = one.isdecimal() and len(one) == len(other) >= _MIN_RANDOM_NUMBER_DIGITS
+    return TextChangeKind.RANDOM_ID if is_random else TextChangeKind.NUMBER
 
 
 def _counts_up(one: str, other: str) -> bool:
-    if not (one.isdecimal() and other.isdecimal()) or max(len(one), len(other)) > _LONGEST_COUNTER:
+    if not (one.isdecimal() and other.isdecimal()) or max(len(one), len(other)) > _MAX_COUNTER_DIGITS:
         return False
-    return 0 < int(other) - int(one) <= _LARGEST_COUNTER_STEP
+    return 0 < int(other) - int(one) <= _MAX_COUNTER_STEP
 
 
-def _is_random(was: str, now: str) -> bool:
+def _are_random_ids(was: str, now: str) -> bool:
     """Whether two words look like ids that somebody drew: of about one length, digits or capitals all over."""
-    if min(len(was), len(now)) < _SHORTEST_ID_CHARS or abs(len(was) - len(now)) > 2:
+    if min(len(was), len(now)) < _MIN_ID_CHARS or abs(len(was) - len(now)) > 2:
         return False
     if not any(map(str.isalpha, was + now)):
         return False
-    start = common_prefix(was, now)
-    tail = common_prefix(was[start:][::-1], now[start:][::-1])
+    start = common_prefix_length(was, now)
+    tail = common_prefix_length(was[start:][::-1], now[start:][::-1])
     parts = was[start : len(was) - tail], now[start : len(now) - tail]
     return any(map(str.isdigit, "".join(parts))) or all(map(_CAPITAL_INSIDE.search, parts))
 
 
-def _is_steady(before: str, after: str) -> bool:
+def _differ_only_in_volatile(before: str, after: str) -> bool:
     """Whether two texts are the same but for what changes by itself: times, numbers, ids.
 
     Of long ones, whether their beginnings are.
     """
     if before == after:
         return True
-    shared = max(0, common_prefix(before[::-1], after[::-1]) - _AROUND_CHARS)
+    shared = max(0, common_prefix_length(before[::-1], after[::-1]) - _SEARCH_RADIUS_CHARS)
     was, now = before[: len(before) - shared], after[: len(after) - shared]
-    is_cut = max(len(was), len(now)) > _COMPARED_CHARS
-    was, now = (_CHANGING.sub("\0", text[:_COMPARED_CHARS]) for text in (was, now))
+    is_cut = max(len(was), len(now)) > _MAX_COMPARED_CHARS
+    was, now = (_VOLATILE.sub("\0", text[:_MAX_COMPARED_CHARS]) for text in (was, now))
     # The words at the cut may be torn, and not in the same place.
-    end = min(len(was), len(now)) - _AROUND_CHARS if is_cut else max(len(was), len(now))
+    end = min(len(was), len(now)) - _SEARCH_RADIUS_CHARS if is_cut else max(len(was), len(now))
     return was[:end] == now[:end]
 
 
-def _otherwise(before: str, after: str, head: int, tail: int) -> Wording:
+def _classify_text_change(before: str, after: str, head: int, tail: int) -> TextChangeKind:
     if "".join(before.split()) == "".join(after.split()):
-        return Wording.WHITESPACE
-    if _composed(before) == _composed(after):
-        return Wording.UNICODE
-    was, now = _parsed(before), _parsed(after)
+        return TextChangeKind.WHITESPACE
+    if _normalize_unicode(before) == _normalize_unicode(after):
+        return TextChangeKind.UNICODE
+    was, now = _parse_json(before), _parse_json(after)
     if was is not None and was == now:
-        return Wording.JSON_SPELLING
-    if len(before) - len(after) >= _LEAST_CUT_CHARS and head + tail >= len(after) - _PLACEHOLDER_CHARS:
-        return Wording.SHORTENED
-    return Wording.EXTENDED if head == len(before) else Wording.EDITED
+        return TextChangeKind.JSON_SPELLING
+    if len(before) - len(after) >= _MIN_CUT_CHARS and head + tail >= len(after) - _MAX_PLACEHOLDER_CHARS:
+        return TextChangeKind.SHORTENED
+    return TextChangeKind.EXTENDED if head == len(before) else TextChangeKind.EDITED
 
 
-def _composed(text: str) -> str:
-    return text if _LONG_RUN_OF_MARKS.search(text) else unicodedata.normalize("NFC", text)
+def _normalize_unicode(text: str) -> str:
+    return text if _LONG_COMBINING_RUN.search(text) else unicodedata.normalize("NFC", text)
 
 
-def _parsed(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     if not text.lstrip().startswith(("{", "[")):
         return None
     try:

@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import reduce
 
-from foveate.cost.admission import Settled
-from foveate.cost.ledger import Category, Entry
+from foveate.cost.admission import Settlement
+from foveate.cost.ledger import Category, Charge
 from foveate.cost.prices import EXACT, ZERO
-from foveate.engine.calls import Incoming, Problem
+from foveate.engine.calls import RoutedRequest, StepFailure
 from foveate.engine.exchange import Exchange
-from foveate.engine.watch import SeenBreak, Unwatched
-from foveate.fold.folding import Folded
-from foveate.fold.journal import Outcome
+from foveate.engine.watch import NullObserver, SessionCacheMiss
+from foveate.fold.folding import CompactionResult
+from foveate.fold.journal import CompactionOutcome
 
 # A bill is booked within this, or where the store is away, waits.
-_BOOKED_SECONDS = 5.0
-_MOST_NOTES = 100
+_CHARGE_TIMEOUT_SECONDS = 5.0
+_MAX_NOTES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class ChargeTotals:
     """Some calls added up. `dollars` are those of calls with a known price; `unknown_calls` have none."""
 
     model: str = ""
@@ -42,110 +42,110 @@ class Spent:
         return self.read_tokens / self.prompt_tokens if self.prompt_tokens else None
 
 
-def spent_in(entries: Iterable[Entry], *, model: str = "", category: str = "") -> Spent:
+def sum_charges(charges: Iterable[Charge], *, model: str = "", category: str = "") -> ChargeTotals:
     """What calls cost together."""
-    found = list(entries)
-    known = [entry.dollars for entry in found if entry.dollars is not None]
-    return Spent(
+    all_charges = list(charges)
+    known = [charge.dollars for charge in all_charges if charge.dollars is not None]
+    return ChargeTotals(
         model=model,
         category=category,
-        calls=len(found),
-        prompt_tokens=sum(entry.usage.cache.input_tokens for entry in found),
-        read_tokens=sum(entry.usage.cache.read for entry in found),
-        completion_tokens=sum(entry.usage.output_tokens for entry in found),
+        calls=len(all_charges),
+        prompt_tokens=sum(charge.usage.cache.input_tokens for charge in all_charges),
+        read_tokens=sum(charge.usage.cache.read for charge in all_charges),
+        completion_tokens=sum(charge.usage.output_tokens for charge in all_charges),
         dollars=reduce(EXACT.add, known, ZERO),
-        unknown_calls=len(found) - len(known),
-        partial_calls=sum(entry.is_partial for entry in found),
+        unknown_calls=len(all_charges) - len(known),
+        partial_calls=sum(charge.is_partial for charge in all_charges),
     )
 
 
-def spent_by_model(entries: Iterable[Entry]) -> list[Spent]:
+def sum_charges_by_model(charges: Iterable[Charge]) -> list[ChargeTotals]:
     """A row for each model and category, in the order in which they were first called."""
-    groups: dict[tuple[str, str], list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault((entry.call.model, entry.call.category.value), []).append(entry)
-    return [spent_in(group, model=model, category=category) for (model, category), group in groups.items()]
+    groups: dict[tuple[str, str], list[Charge]] = {}
+    for charge in charges:
+        groups.setdefault((charge.call.model, charge.call.category.value), []).append(charge)
+    return [sum_charges(group, model=model, category=category) for (model, category), group in groups.items()]
 
 
-class Bills(Unwatched):
+class ChatObserver(NullObserver):
     """Hears what the engine tells of one conversation's requests."""
 
     def __init__(self) -> None:
-        self._entries: list[Entry] = []
-        self._ended: dict[str, asyncio.Event] = {}
-        self._notes: deque[str] = deque(maxlen=_MOST_NOTES)
-        self._tells_folds = True
-        self.last: Exchange | None = None
+        self._charges: list[Charge] = []
+        self._finished: dict[str, asyncio.Event] = {}
+        self._notes: deque[str] = deque(maxlen=_MAX_NOTES)
+        self._notes_compactions = True
+        self.last_exchange: Exchange | None = None
         """The last exchange that came to its end."""
 
-    def of(self, sessions: Set[str]) -> list[Entry]:
+    def charges_for(self, sessions: Set[str]) -> list[Charge]:
         """What was billed for sessions, in its order."""
-        return [entry for entry in self._entries if entry.call.session_id in sessions]
+        return [charge for charge in self._charges if charge.call.session_id in sessions]
 
-    def billed(self, entry: Entry, settled: Settled) -> None:
+    def on_charge(self, charge: Charge, settled: Settlement) -> None:
         """Keep a bill."""
-        self._entries.append(entry)
+        self._charges.append(charge)
         if settled.problem:
-            self.note(f"the bill of the last call is {settled.outcome.value}: {settled.problem}")
+            self.add_note(f"the bill of the last call is {settled.outcome.value}: {settled.problem}")
 
-    def ended(self, exchange: Exchange) -> None:
+    def on_finished(self, exchange: Exchange) -> None:
         """Keep what is known of an exchange at its end."""
-        self.last = exchange
+        self.last_exchange = exchange
         self._event(exchange.incoming.id).set()
 
-    def failed(self, incoming: Incoming, problem: Problem) -> None:
+    def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
         """Note what a request went out without."""
         del incoming
-        self.note(f"without {problem.step}: {problem.reason}")
+        self.add_note(f"without {problem.step}: {problem.reason}")
 
-    def folded(self, agent: str, folded: Folded) -> None:
+    def on_compaction(self, agent: str, result: CompactionResult) -> None:
         """Note that the history was folded behind an answer, or why not."""
         del agent
-        fold = folded.fold
-        if not self._tells_folds:
+        fold = result.compaction
+        if not self._notes_compactions:
             return
-        if folded.outcome is Outcome.OK and fold is not None:
-            self.note(
+        if result.outcome is CompactionOutcome.OK and fold is not None:
+            self.add_note(
                 f"folded {fold.messages} messages: {fold.tokens_before:,} tokens are {fold.tokens_after:,} now"
             )
-        elif folded.outcome is Outcome.FAILED:
-            self.note(f"the history could not be folded: {folded.reason}")
+        elif result.outcome is CompactionOutcome.FAILED:
+            self.add_note(f"the history could not be folded: {result.reason}")
 
     @contextmanager
-    def untold_folds(self) -> Iterator[None]:
+    def mute_compactions(self) -> Iterator[None]:
         """Folds are not noted meanwhile, since who asked for one is told."""
-        self._tells_folds = False
+        self._notes_compactions = False
         try:
             yield
         finally:
-            self._tells_folds = True
+            self._notes_compactions = True
 
-    def broke(self, seen: SeenBreak) -> None:
+    def on_cache_miss(self, miss: SessionCacheMiss) -> None:
         """Nothing: `foveate explain` tells it."""
 
-    async def booked(self, request_id: str) -> None:
+    async def wait_for_charge(self, request_id: str) -> None:
         """Wait until a call is over and its bill is in the ledger, or waits for it."""
         try:
-            async with asyncio.timeout(_BOOKED_SECONDS):
+            async with asyncio.timeout(_CHARGE_TIMEOUT_SECONDS):
                 await self._event(request_id).wait()
         except TimeoutError:
-            self.note("the bill of the last call is not booked yet")
-        self._ended.clear()  # one is asked after the other
+            self.add_note("the bill of the last call is not booked yet")
+        self._finished.clear()  # one is asked after the other
 
-    def notes(self) -> list[str]:
+    def take_notes(self) -> list[str]:
         """What is to be told since it was last asked, each once."""
-        told = list(dict.fromkeys(self._notes))
+        notes = list(dict.fromkeys(self._notes))
         self._notes.clear()
-        return told
+        return notes
 
-    def note(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         """Have something told with the next answer."""
         self._notes.append(text)
 
     def _event(self, request_id: str) -> asyncio.Event:
-        return self._ended.setdefault(request_id, asyncio.Event())
+        return self._finished.setdefault(request_id, asyncio.Event())
 
 
-def is_main(entry: Entry) -> bool:
+def is_main_call(charge: Charge) -> bool:
     """Whether it is of an answer, and not of a summary, a count or a ping."""
-    return entry.call.category is Category.MAIN
+    return charge.call.category is Category.MAIN

@@ -4,32 +4,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from foveate.chat.turns import Turn
-from foveate.gateway.asks import AGENT, SESSION, Scope
-from foveate.gateway.doors import Family
+from foveate.chat.turns import ChatTurn
+from foveate.gateway.asks import AGENT_HEADER, SESSION_HEADER, Scope
+from foveate.gateway.doors import ApiFamily
 from foveate.gateway.routing import Upstream
-from foveate.gateway.telling import FOCUS
+from foveate.gateway.telling import FOCUS_HEADER
 from foveate.values import Format
-from foveate.wire.body import compact
+from foveate.wire.body import to_json
 
 ANTHROPIC_VERSION = "2023-06-01"
 
-_PATHS = {Format.ANTHROPIC: "/v1/messages", Format.CHAT: "/v1/chat/completions"}
+_ENDPOINT_PATHS = {Format.ANTHROPIC: "/v1/messages", Format.CHAT: "/v1/chat/completions"}
 # OpenAI's own models that think refuse the older name; others know only that.
 _NEW_NAME_PROVIDERS = frozenset(("openai",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speaking:
+class ModelTarget:
     """How a model is spoken to: its name, the upstream that it is at, and the format of the two."""
 
     model: str
     upstream: Upstream
-    spoken: Format
+    api_format: Format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whose:
+class SessionIdentity:
     """Whose conversation it is: the agent's, and which of its sessions. `focus` is what its memory looks at."""
 
     agent: str
@@ -37,38 +37,38 @@ class Whose:
     focus: str = ""
 
 
-def body_of(turns: Sequence[Turn], speaking: Speaking, *, max_tokens: int) -> bytes:
+def build_body(turns: Sequence[ChatTurn], target: ModelTarget, *, max_tokens: int) -> bytes:
     """The body of a request for the next answer, as it streams."""
-    messages = [{"role": turn.role.value, "content": turn.sent} for turn in turns]
-    return compact(
+    messages = [{"role": turn.role.value, "content": turn.sent_text} for turn in turns]
+    return to_json(
         {
-            "model": speaking.model,
-            _limit_name(speaking): max_tokens,
+            "model": target.model,
+            _max_tokens_field(target): max_tokens,
             "stream": True,
             "messages": messages,
         }
     )
 
 
-def _limit_name(speaking: Speaking) -> str:
-    is_new = speaking.spoken is Format.CHAT and speaking.upstream.provider in _NEW_NAME_PROVIDERS
+def _max_tokens_field(target: ModelTarget) -> str:
+    is_new = target.api_format is Format.CHAT and target.upstream.provider in _NEW_NAME_PROVIDERS
     return "max_completion_tokens" if is_new else "max_tokens"
 
 
-def scope_of(speaking: Speaking, whose: Whose) -> Scope:
+def build_scope(target: ModelTarget, identity: SessionIdentity) -> Scope:
     """Where a request goes at the gateway, and its headers, with the key that the environment has for it."""
-    path = _PATHS[speaking.spoken]
+    path = _ENDPOINT_PATHS[target.api_format]
     headers = {
         "content-type": "application/json",
-        AGENT: quote(whose.agent),
-        SESSION: whose.session,
+        AGENT_HEADER: quote(identity.agent),
+        SESSION_HEADER: identity.session,
     }
-    if whose.focus:
-        headers[FOCUS] = quote(whose.focus)
-    key = speaking.upstream.key
-    if speaking.spoken is Format.ANTHROPIC:
+    if identity.focus:
+        headers[FOCUS_HEADER] = quote(identity.focus)
+    key = target.upstream.key
+    if target.api_format is Format.ANTHROPIC:
         headers["anthropic-version"] = ANTHROPIC_VERSION
-    if key is not None and speaking.upstream.family is Family.ANTHROPIC:
+    if key is not None and target.upstream.family is ApiFamily.ANTHROPIC:
         headers["x-api-key"] = key
     elif key is not None:
         headers["authorization"] = f"Bearer {key}"
@@ -78,5 +78,5 @@ def scope_of(speaking: Speaking, whose: Whose) -> Scope:
         "path": path,
         "raw_path": path.encode(),
         "query_string": b"",
-        "headers": [(name.encode(), said.encode("latin-1", "replace")) for name, said in headers.items()],
+        "headers": [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()],
     }

@@ -7,43 +7,43 @@ from typing import Any
 
 from foveate.gateway.asks import Receive, Scope, Send
 
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Message = MutableMapping[str, Any]
 
 
-class Arriving:
+class GatewayResponse:
     """An answer on its way. It `is_whole` once its last piece is here; `is_stopped`: nobody wants the rest."""
 
     def __init__(self) -> None:
-        self._came: asyncio.Queue[Message | None] = asyncio.Queue()
-        self._gone = asyncio.Event()
-        self._is_asked = False
+        self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._disconnected = asyncio.Event()
+        self._is_request_sent = False
         self.status = 0
         self.headers: dict[str, str] = {}
-        self.is_whole = self.is_stopped = False
+        self.is_complete = self.is_stopped = False
 
     def stop(self) -> None:
         """Want no more of it: its provider is told, and it is billed so far."""
         self.is_stopped = True
-        self.leave()
+        self.disconnect()
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """Be gone, as a client that closes its connection."""
-        self._gone.set()
-        self.end()
+        self._disconnected.set()
+        self.close()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Wait for no more of it."""
-        self._came.put_nowait(None)
+        self._messages.put_nowait(None)
 
-    def receive(self, body: bytes) -> Receive:
+    def create_receive(self, body: bytes) -> Receive:
         """What the gateway hears: the request, and later that its client has gone."""
 
         async def heard() -> Message:
-            if self._is_asked:
-                await self._gone.wait()
+            if self._is_request_sent:
+                await self._disconnected.wait()
                 return {"type": "http.disconnect"}
-            self._is_asked = True
+            self._is_request_sent = True
             return {"type": "http.request", "body": body, "more_body": False}
 
         return heard
@@ -55,37 +55,37 @@ class Arriving:
             self.headers = {
                 name.decode("latin-1").lower(): value.decode("latin-1") for name, value in message["headers"]
             }
-        self._came.put_nowait(message)
+        self._messages.put_nowait(message)
 
-    async def begun(self) -> None:
+    async def wait_for_head(self) -> None:
         """Wait until its head is here, or it is over."""
         while not self.status:
-            if await self._came.get() is None:
-                self.end()
+            if await self._messages.get() is None:
+                self.close()
                 return
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def iterate_chunks(self) -> AsyncIterator[bytes]:
         """Its body, as it comes, until it is over or stopped."""
-        while (message := await self._came.get()) is not None and not self.is_stopped:
+        while (message := await self._messages.get()) is not None and not self.is_stopped:
             if message["type"] != "http.response.body":
                 continue
-            if piece := message.get("body", b""):
-                yield piece
+            if chunk := message.get("body", b""):
+                yield chunk
             if not message.get("more_body"):
-                self.is_whole = True
+                self.is_complete = True
                 return
 
 
 @asynccontextmanager
-async def asked(app: App, scope: Scope, body: bytes) -> AsyncIterator[Arriving]:
+async def send_request(app: AsgiApp, scope: Scope, body: bytes) -> AsyncIterator[GatewayResponse]:
     """The answer to a request; behind the block nothing of it is under way, and what it cost is known."""
-    arriving = Arriving()
-    serving = asyncio.ensure_future(app(scope, arriving.receive(body), arriving.send))
-    serving.add_done_callback(lambda _: arriving.end())
+    response = GatewayResponse()
+    serving_task = asyncio.ensure_future(app(scope, response.create_receive(body), response.send))
+    serving_task.add_done_callback(lambda _: response.close())
     try:
-        yield arriving
+        yield response
     finally:
-        if not arriving.is_whole:
-            arriving.leave()
-        await asyncio.wait([serving])
-    serving.result()
+        if not response.is_complete:
+            response.disconnect()
+        await asyncio.wait([serving_task])
+    serving_task.result()

@@ -3,19 +3,19 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from foveate.chat.bodies import Speaking
+from foveate.chat.bodies import ModelTarget
 from foveate.errors import MalformedRequest
-from foveate.gateway.configured import USUAL_VARIABLES
-from foveate.wire.body import as_record, as_text
-from foveate.wire.replies import record
+from foveate.gateway.configured import DEFAULT_KEY_VARIABLES
+from foveate.wire.body import as_dict, as_text
+from foveate.wire.replies import parse_object_leniently
 from foveate.wire.streams import StreamError
 
 # Of what somebody else says, so much is told; what to do about it stands behind.
-_MOST_CHARS = 400
-_AGAIN = "nothing of it is kept: ask again"
+_MAX_CHARS = 400
+_RETRY_ADVICE = "nothing of it is kept: ask again"
 
 
-class Trouble(StrEnum):
+class FailureKind(StrEnum):
     """What kind of failure it is."""
 
     KEY = "key"
@@ -32,82 +32,89 @@ class Trouble(StrEnum):
 class Failure:
     """A question that has no answer, or only the beginning of one."""
 
-    trouble: Trouble
+    kind: FailureKind
     text: str
 
 
-def failure_of(
-    status: int, headers: dict[str, str], body: bytes, speaking: Speaking, *, has_history: bool
+def classify_failure(
+    status: int, headers: dict[str, str], body: bytes, target: ModelTarget, *, has_history: bool
 ) -> Failure:
     """What an answer means that is none; `has_history`: something was said before the question."""
-    said = _message(body)
-    where = f"{speaking.upstream.name} ({speaking.upstream.base_url})"
+    message = _read_error_message(body)
+    where = f"{target.upstream.name} ({target.upstream.base_url})"
     match status:
         case 401 | 403:
-            variable = USUAL_VARIABLES.get(speaking.upstream.name)
+            variable = DEFAULT_KEY_VARIABLES.get(target.upstream.name)
             key = (
                 f"check {variable}" if variable else "check key_variable of that upstream in the configuration"
             )
-            return _failure(Trouble.KEY, f"{where} does not take the key: {said}; {key}")
+            return _build_failure(FailureKind.KEY, f"{where} does not take the key: {message}; {key}")
         case 402:
-            return _failure(Trouble.CAP, said)
+            return _build_failure(FailureKind.CAP, message)
         case 429 | 529 | 503:
-            return _failure(Trouble.BUSY, f"{where} has no room now: {said}; {_when(headers)}")
-        case 400 | 413 if _is_too_long(said):
-            shorter = ":compact folds the history, :reset begins anew" if has_history else "send less"
-            return _failure(Trouble.WINDOW, f"{said}; {shorter}, or :model names one with a larger window")
+            return _build_failure(
+                FailureKind.BUSY, f"{where} has no room now: {message}; {_format_retry_delay(headers)}"
+            )
+        case 400 | 413 if _is_context_overflow(message):
+            advice = ":compact folds the history, :reset begins anew" if has_history else "send less"
+            return _build_failure(
+                FailureKind.WINDOW, f"{message}; {advice}, or :model names one with a larger window"
+            )
         case 404:
-            return _failure(Trouble.REFUSED, f"{where}: {said}; :model names another model")
+            return _build_failure(FailureKind.REFUSED, f"{where}: {message}; :model names another model")
         case 502 | 504:
-            return _failure(Trouble.UNREACHABLE, f"{where}: {said}; try again, or :model names another model")
+            return _build_failure(
+                FailureKind.UNREACHABLE, f"{where}: {message}; try again, or :model names another model"
+            )
         case _ if status >= 500:
-            return _failure(Trouble.UNREACHABLE, f"{where} failed ({status}): {said}; try again")
+            return _build_failure(FailureKind.UNREACHABLE, f"{where} failed ({status}): {message}; try again")
         case _:
-            return _failure(Trouble.REFUSED, f"{where} refused it ({status}): {said}")
+            return _build_failure(FailureKind.REFUSED, f"{where} refused it ({status}): {message}")
 
 
-def broken(error: StreamError | None, *, has_words: bool) -> Failure:
+def describe_interruption(error: StreamError | None, *, has_words: bool) -> Failure:
     """What is told of an answer that broke off; `has_words`: something of it came."""
-    why = _cut(error.message or error.kind) if error is not None else "the connection was cut"
-    left = "what came so far stays in the conversation" if has_words else _AGAIN
-    return _failure(Trouble.BROKEN, f"the answer broke off: {why}; {left}")
+    reason = _truncate(error.message or error.kind) if error is not None else "the connection was cut"
+    consequence = "what came so far stays in the conversation" if has_words else _RETRY_ADVICE
+    return _build_failure(FailureKind.BROKEN, f"the answer broke off: {reason}; {consequence}")
 
 
-def internal(error: BaseException) -> Failure:
+def describe_internal_error(error: BaseException) -> Failure:
     """What is told of a fault of our own."""
-    return _failure(
-        Trouble.INTERNAL, f"Foveate itself failed ({_cut(f'{type(error).__name__}: {error}')}); {_AGAIN}"
+    return _build_failure(
+        FailureKind.INTERNAL,
+        f"Foveate itself failed ({_truncate(f'{type(error).__name__}: {error}')}); {_RETRY_ADVICE}",
     )
 
 
-def empty() -> Failure:
+def describe_empty_response() -> Failure:
     """What is told of an answer without a word in it."""
-    return _failure(Trouble.REFUSED, f"the answer is empty; {_AGAIN}")
+    return _build_failure(FailureKind.REFUSED, f"the answer is empty; {_RETRY_ADVICE}")
 
 
-def _failure(trouble: Trouble, text: str) -> Failure:
-    return Failure(trouble=trouble, text=" ".join(text.split()))
+def _build_failure(kind: FailureKind, text: str) -> Failure:
+    return Failure(kind=kind, text=" ".join(text.split()))
 
 
-def _cut(said: str) -> str:
-    return said if len(said) <= _MOST_CHARS else f"{said[: _MOST_CHARS - 1]}…"
+def _truncate(text: str) -> str:
+    return text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS - 1]}…"
 
 
-def _message(body: bytes) -> str:
+def _read_error_message(body: bytes) -> str:
     """What an error says, as most providers write it."""
     try:
-        found = record(body).get("error")
+        found = parse_object_leniently(body).get("error")
     except MalformedRequest:
         found = None
-    said = as_text(as_record(found).get("message")) or as_text(found)
-    return _cut((said or body.decode("utf-8", "replace").strip() or "it says nothing more").rstrip("."))
+    message = as_text(as_dict(found).get("message")) or as_text(found)
+    return _truncate((message or body.decode("utf-8", "replace").strip() or "it says nothing more").rstrip("."))
 
 
-def _when(headers: dict[str, str]) -> str:
+def _format_retry_delay(headers: dict[str, str]) -> str:
     seconds = headers.get("retry-after", "")
     return f"try again in {seconds} s" if seconds.isdecimal() else "try again in a moment"
 
 
-def _is_too_long(said: str) -> bool:
-    words = said.lower()
+def _is_context_overflow(message: str) -> bool:
+    words = message.lower()
     return any(sign in words for sign in ("too long", "context length", "maximum size", "context size"))

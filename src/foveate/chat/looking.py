@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from foveate import wire
 from foveate.budget.limits import DEFAULT_TOKENS
 from foveate.engine.exchange import Exchange
-from foveate.engine.filling import SUMMARY, filling
+from foveate.engine.filling import SUMMARY, break_down_window
 from foveate.engine.steps.names import SECTIONS
-from foveate.engine.work import Work
-from foveate.values import Insert, Text, TokenCount
+from foveate.engine.work import RequestContext
+from foveate.values import InsertParts, Text, TokenCount
 
-_SECTION = re.compile(r"section ([^,]+),")
+_SECTION_REASON = re.compile(r"section ([^,]+),")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class SectionPreview:
     """A section that is put into the next request, as it would be sent."""
 
     name: str
@@ -24,7 +24,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class RequestPreview:
     """The next request as it would go out.
 
     `window_tokens` is None where the model's window is not known, `count` where nothing counts. `parts` are all
@@ -35,7 +35,7 @@ class Look:
     count: TokenCount | None
     window_tokens: int | None
     output_reserve: int
-    sections: tuple[Section, ...] = ()
+    sections: tuple[SectionPreview, ...] = ()
     parts: tuple[tuple[str, int], ...] = ()
     sections_limit: int | None = None
     problems: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Look:
         return self.count.tokens if self.count is not None else 0
 
     @property
-    def is_folded(self) -> bool:
+    def is_compacted(self) -> bool:
         """Whether a summary stands in it for what was said before."""
         return any(name == SUMMARY for name, _ in self.parts)
 
@@ -61,38 +61,42 @@ class Look:
         return self.tokens / self.token_budget
 
 
-def look_of(exchange: Exchange, *, max_tokens: int) -> Look:
+def build_preview(exchange: Exchange, *, max_tokens: int) -> RequestPreview:
     """What a request that is looked at would be.
 
     Raises:
         MalformedRequest: it cannot be read.
     """
-    work = exchange.work
-    if work is None:
-        problems = tuple(problem.reason for problem in exchange.outgoing.problems)
-        return Look(model="", count=None, window_tokens=None, output_reserve=max_tokens, problems=problems)
-    sections = work.options.sections
-    work.trail = wire.trail(work.request)
-    return Look(
-        model=work.model,
-        count=work.count,
-        window_tokens=work.window_tokens,
-        output_reserve=work.output_reserve,
-        sections=tuple(_sections(work)),
-        parts=tuple((part.name, part.tokens) for part in filling(work)),
+    context = exchange.context
+    if context is None:
+        problems = tuple(problem.reason for problem in exchange.upstream_request.problems)
+        return RequestPreview(
+            model="", count=None, window_tokens=None, output_reserve=max_tokens, problems=problems
+        )
+    sections = context.options.sections
+    context.trail = wire.message_history(context.request)
+    return RequestPreview(
+        model=context.model,
+        count=context.token_count,
+        window_tokens=context.window_tokens,
+        output_reserve=context.output_reserve_tokens,
+        sections=tuple(_list_injected_sections(context)),
+        parts=tuple((part.name, part.tokens) for part in break_down_window(context)),
         sections_limit=None if sections is None else sections.total_tokens,
-        problems=tuple(f"{problem.step}: {problem.reason}" for problem in work.problems),
+        problems=tuple(f"{problem.step}: {problem.reason}" for problem in context.problems),
     )
 
 
-def _sections(work: Work) -> list[Section]:
+def _list_injected_sections(context: RequestContext) -> list[SectionPreview]:
     """The sections that were put in, by the reason that each was given."""
     found = []
-    for done in work.done:
+    for done in context.applied_edits:
         edit = done.edit
-        if done.step != SECTIONS or not isinstance(edit, Insert):
+        if done.step != SECTIONS or not isinstance(edit, InsertParts):
             continue
-        name = _SECTION.match(edit.reason)
+        name = _SECTION_REASON.match(edit.reason)
         text = "\n".join(part.text for part in edit.parts if isinstance(part, Text))
-        found.append(Section(name=name[1] if name else "said before", tokens=-edit.saved_tokens, text=text))
+        found.append(
+            SectionPreview(name=name[1] if name else "said before", tokens=-edit.saved_tokens, text=text)
+        )
     return found

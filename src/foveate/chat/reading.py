@@ -8,109 +8,109 @@ from typing import Any
 from foveate import wire
 from foveate.errors import MalformedRequest
 from foveate.values import Format
-from foveate.wire.body import as_list, as_record, as_text
-from foveate.wire.events import EventSplitter, Piece
-from foveate.wire.replies import record
+from foveate.wire.body import as_dict, as_list, as_text
+from foveate.wire.events import SseSplitter, StreamEvent
+from foveate.wire.replies import parse_object_leniently
 
 
-class Kind(StrEnum):
+class FragmentKind(StrEnum):
     """What a piece of an answer is."""
 
     TEXT = "text"
-    THOUGHT = "thought"
-    CALL = "call"
+    THINKING = "thought"
+    TOOL_CALL = "call"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ResponseFragment:
     """A piece of an answer: some of its words, some of its thoughts, or the name of a tool that it calls."""
 
-    kind: Kind
+    kind: FragmentKind
     text: str
 
 
-class StreamedAnswer:
+class ResponseStream:
     """Reads an answer as it comes, however it is cut."""
 
-    def __init__(self, spoken: Format) -> None:
-        self._look = _STREAMED[spoken]
-        self._events = EventSplitter()
-        self.told = wire.StreamReader(spoken)
+    def __init__(self, api_format: Format) -> None:
+        self._read_event = _EVENT_READERS[api_format]
+        self._events = SseSplitter()
+        self.reader = wire.StreamReader(api_format)
         """What it tells of itself: its bill, why it stopped, and what went wrong."""
 
-    def feed(self, chunk: bytes) -> Iterator[Said]:
+    def feed(self, chunk: bytes) -> Iterator[ResponseFragment]:
         """What the next bytes of it say."""
-        self.told.feed(chunk)
-        return self._said(self._events.feed(chunk))
+        self.reader.feed(chunk)
+        return self._read_events(self._events.feed(chunk))
 
-    def end(self) -> Iterator[Said]:
+    def end(self) -> Iterator[ResponseFragment]:
         """What is left when no more bytes come."""
-        self.told.end()
-        return self._said(self._events.end())
+        self.reader.end()
+        return self._read_events(self._events.end())
 
-    def _said(self, events: Sequence[Piece]) -> Iterator[Said]:
+    def _read_events(self, events: Sequence[StreamEvent]) -> Iterator[ResponseFragment]:
         for event in events:
             try:
-                found = record(event.data)
+                found = parse_object_leniently(event.data)
             except MalformedRequest:  # the last word of a chat, or a host's own
                 continue
-            yield from self._look(found)
+            yield from self._read_event(found)
 
 
-def whole_answer(spoken: Format, body: bytes) -> list[Said]:
+def read_response(api_format: Format, body: bytes) -> list[ResponseFragment]:
     """What an answer says that did not stream; nothing where it cannot be read."""
     try:
-        found = record(body)
+        found = parse_object_leniently(body)
     except MalformedRequest:
         return []
-    if spoken is Format.ANTHROPIC:
-        return [said for block in as_list(found.get("content")) for said in _block(as_record(block))]
+    if api_format is Format.ANTHROPIC:
+        return [fragment for block in as_list(found.get("content")) for fragment in _read_block(as_dict(block))]
     choices = as_list(found.get("choices"))
-    return list(_delta(as_record(as_record(choices[0]).get("message")))) if choices else []
+    return list(_read_delta(as_dict(as_dict(choices[0]).get("message")))) if choices else []
 
 
-def _anthropic(event: dict[str, Any]) -> Iterator[Said]:
+def _read_anthropic_event(event: dict[str, Any]) -> Iterator[ResponseFragment]:
     """An event of Anthropic's stream (platform.claude.com, November 2026)."""
     match event.get("type"):
         case "content_block_start":
-            yield from _block(as_record(event.get("content_block")))
+            yield from _read_block(as_dict(event.get("content_block")))
         case "content_block_delta":
-            delta = as_record(event.get("delta"))
-            yield from _told(Kind.TEXT, delta.get("text"))
-            yield from _told(Kind.THOUGHT, delta.get("thinking"))
+            delta = as_dict(event.get("delta"))
+            yield from _yield_fragment(FragmentKind.TEXT, delta.get("text"))
+            yield from _yield_fragment(FragmentKind.THINKING, delta.get("thinking"))
 
 
-def _block(block: dict[str, Any]) -> Iterator[Said]:
+def _read_block(block: dict[str, Any]) -> Iterator[ResponseFragment]:
     match as_text(block.get("type")):
         case "text":
-            yield from _told(Kind.TEXT, block.get("text"))
+            yield from _yield_fragment(FragmentKind.TEXT, block.get("text"))
         case "thinking":
-            yield from _told(Kind.THOUGHT, block.get("thinking"))
+            yield from _yield_fragment(FragmentKind.THINKING, block.get("thinking"))
         case kind if kind.endswith("tool_use"):
-            yield from _told(Kind.CALL, block.get("name"))
+            yield from _yield_fragment(FragmentKind.TOOL_CALL, block.get("name"))
 
 
-def _chat(chunk: dict[str, Any]) -> Iterator[Said]:
+def _read_chat_chunk(chunk: dict[str, Any]) -> Iterator[ResponseFragment]:
     """A chunk of a chat; thoughts are called one thing or the other by different hosts (November 2026)."""
     choices = as_list(chunk.get("choices"))
     if choices:
-        yield from _delta(as_record(as_record(choices[0]).get("delta")))
+        yield from _read_delta(as_dict(as_dict(choices[0]).get("delta")))
 
 
-def _delta(delta: dict[str, Any]) -> Iterator[Said]:
-    yield from _told(Kind.THOUGHT, delta.get("reasoning_content") or delta.get("reasoning"))
-    yield from _told(Kind.TEXT, delta.get("content"))
-    yield from _told(Kind.TEXT, delta.get("refusal"))
+def _read_delta(delta: dict[str, Any]) -> Iterator[ResponseFragment]:
+    yield from _yield_fragment(FragmentKind.THINKING, delta.get("reasoning_content") or delta.get("reasoning"))
+    yield from _yield_fragment(FragmentKind.TEXT, delta.get("content"))
+    yield from _yield_fragment(FragmentKind.TEXT, delta.get("refusal"))
     for call in as_list(delta.get("tool_calls")):
-        yield from _told(Kind.CALL, as_record(as_record(call).get("function")).get("name"))
+        yield from _yield_fragment(FragmentKind.TOOL_CALL, as_dict(as_dict(call).get("function")).get("name"))
 
 
-def _told(kind: Kind, text: object) -> Iterator[Said]:
+def _yield_fragment(kind: FragmentKind, text: object) -> Iterator[ResponseFragment]:
     if isinstance(text, str) and text:
-        yield Said(kind, text)
+        yield ResponseFragment(kind, text)
 
 
-_STREAMED: dict[Format, Callable[[dict[str, Any]], Iterator[Said]]] = {
-    Format.ANTHROPIC: _anthropic,
-    Format.CHAT: _chat,
+_EVENT_READERS: dict[Format, Callable[[dict[str, Any]], Iterator[ResponseFragment]]] = {
+    Format.ANTHROPIC: _read_anthropic_event,
+    Format.CHAT: _read_chat_chunk,
 }

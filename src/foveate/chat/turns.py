@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-CUT = "[cut off here by the user]"
+CUT_OFF_TEXT = "[cut off here by the user]"
 """What a model reads at the end of an answer of its own that nobody waited for."""
 
 
-class Role(StrEnum):
+class ChatRole(StrEnum):
     """Who speaks."""
 
     USER = "user"
@@ -15,24 +15,24 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class ChatTurn:
     """What one of the two has said; `is_cut`: the user stopped it before its end."""
 
-    role: Role
+    role: ChatRole
     text: str
     is_cut: bool = False
 
     @property
-    def sent(self) -> str:
+    def sent_text(self) -> str:
         """Its words as they are sent."""
-        return f"{self.text.rstrip()} {CUT}" if self.is_cut else self.text
+        return f"{self.text.rstrip()} {CUT_OFF_TEXT}" if self.is_cut else self.text
 
 
-def asked(text: str) -> Turn:
+def user_turn(text: str) -> ChatTurn:
     """What the user says."""
-    return Turn(role=Role.USER, text=text)
+    return ChatTurn(role=ChatRole.USER, text=text)
 
 
-def answered(text: str, *, is_cut: bool = False) -> Turn:
+def assistant_turn(text: str, *, is_cut: bool = False) -> ChatTurn:
     """What the model says."""
-    return Turn(role=Role.ASSISTANT, text=text, is_cut=is_cut)
+    return ChatTurn(role=ChatRole.ASSISTANT, text=text, is_cut=is_cut)

@@ -25,7 +25,7 @@ from foveate.cli import (
     serve,
     store,
 )
-from foveate.cli.exits import exit_code, telling
+from foveate.cli.exits import exit_code, report_errors
 from foveate.errors import UnwritableOutput
 
 __all__ = ["app", "main"]
@@ -43,8 +43,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         from importlib.metadata import version
 
         typer.echo(f"foveate {version('foveate')}")
@@ -52,17 +52,17 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def _options(
+def _load_env_file(
     version: bool = typer.Option(  # noqa: ARG001 - its callback does it
-        False, "--version", help="Show the version and exit.", callback=_version, is_eager=True
+        False, "--version", help="Show the version and exit.", callback=_print_version, is_eager=True
     ),
 ) -> None:
     """Decides what goes into a language model's context window, and what that costs."""
     if Path(_ENV_FILE).is_file():
-        from foveate.config.environment import with_env_file
+        from foveate.config.environment import load_env_file
 
-        with telling(as_json=False):
-            os.environ.update(with_env_file(os.environ, Path(_ENV_FILE)))
+        with report_errors(as_json=False):
+            os.environ.update(load_env_file(os.environ, Path(_ENV_FILE)))
 
 
 app.command("serve")(serve.command)
@@ -82,23 +82,23 @@ app.add_typer(store.app)
 app.command("sandbox")(sandbox.command)
 
 
-def _list_whole(group: typer.Typer) -> None:
+def _use_full_summaries(group: typer.Typer) -> None:
     """Have lists of commands show the whole first line of each, and not as much as a line of them holds."""
     for command in group.registered_commands:
         command.short_help = (getattr(command.callback, "__doc__", None) or "").partition("\n")[0]
-    for inner in group.registered_groups:
-        if inner.typer_instance is not None:
-            inner.short_help = inner.typer_instance.info.help
-            _list_whole(inner.typer_instance)
+    for subgroup in group.registered_groups:
+        if subgroup.typer_instance is not None:
+            subgroup.short_help = subgroup.typer_instance.info.help
+            _use_full_summaries(subgroup.typer_instance)
 
 
-_list_whole(app)
+_use_full_summaries(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; help and version that nobody can read are one line on standard error."""
     try:
-        with screen.writable():
+        with screen.handle_write_errors():
             app(arguments, prog_name="foveate")
     except UnwritableOutput as error:
         screen.print_note(str(error))

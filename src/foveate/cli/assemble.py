@@ -12,14 +12,14 @@ import typer
 
 from foveate.cli import screen
 from foveate.cli.count import DEFAULT_MODEL
-from foveate.cli.exits import telling
+from foveate.cli.exits import report_errors
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
     from foveate.budget import Budget, Prompt, Section
     from foveate.tokens import RequestCounter
 
-STANDARD = "-"
+STANDARD_STREAM = "-"
 """Standard input for `--sections` or `--budget`, standard output for `--output`."""
 
 
@@ -77,31 +77,31 @@ def command(
 
     Example: foveate assemble --sections parts/ --budget budget.yaml --explain
     """
-    with telling(as_json=json):
+    with report_errors(as_json=json):
         for option, name in (("--sections", sections), ("--budget", budget), ("--output", output)):
             if name == "":
                 raise BadOption(f"{option} needs the name of a file")
-        if json and output == STANDARD:
+        if json and output == STANDARD_STREAM:
             raise BadOption("the prompt is in what --json prints: leave out --output -, or name a file")
-        if sections == budget == STANDARD:
+        if sections == budget == STANDARD_STREAM:
             raise BadOption("standard input is either the sections or the budget: name a file for the other")
         if total_tokens is not None and total_tokens < 1:
             raise BadOption(f"--total-tokens is a number of tokens, 1 or more, not {total_tokens}")
-        if output is not None and output != STANDARD:
+        if output is not None and output != STANDARD_STREAM:
             _check_output(Path(output), sections, budget, tokenizer)
-        with screen.patience("assembling"):
+        with screen.show_progress("assembling"):
             import foveate
 
-            given, within = _sections(sections), _budget(budget, total_tokens)
-            counter = _counter(model, tokenizer)
-            prompt = foveate.assemble(given, within, counter, show_budget=show_budget)
+            loaded_sections, loaded_budget = _load_sections(sections), _load_budget(budget, total_tokens)
+            counter = _make_counter(model, tokenizer)
+            prompt = foveate.assemble(loaded_sections, loaded_budget, counter, show_budget=show_budget)
         if output is not None:
-            _write(prompt.text, output)
+            _write_prompt(prompt.text, output)
         if json:
-            screen.print_object(_as_object(prompt, model))
+            screen.print_object(_prompt_object(prompt, model))
         else:
-            _draw(prompt, model, aside=output == STANDARD, explain=explain)
-            _note(prompt, within, model, explain=explain)
+            _print_chart(prompt, model, to_stderr=output == STANDARD_STREAM, explain=explain)
+            _print_notes(prompt, loaded_budget, model, explain=explain)
 
 
 def _check_output(output: Path, sections: str, budget: str | None, tokenizer: str | None) -> None:
@@ -110,92 +110,92 @@ def _check_output(output: Path, sections: str, budget: str | None, tokenizer: st
     Raises:
         BadOption: the output is one of the inputs, or lies in the folder of the sections.
     """
-    given = {"--sections": sections, "--budget": budget, "--tokenizer": tokenizer}
-    for option, name in given.items():
+    inputs = {"--sections": sections, "--budget": budget, "--tokenizer": tokenizer}
+    for option, name in inputs.items():
         if name is not None and _is_same(output, Path(name)):
             raise BadOption(f"--output {output} is what {option} reads: choose another name")
     folder = Path(sections)
     with suppress(OSError, ValueError):  # whoever reads it will say why
         parents = output.parent, Path(os.path.realpath(output)).parent
-        inside = any(_is_same(parent, folder) for parent in parents)
-        if inside or (folder.is_dir() and any(_is_same(output, file) for file in folder.iterdir())):
+        is_inside = any(_is_same(parent, folder) for parent in parents)
+        if is_inside or (folder.is_dir() and any(_is_same(output, file) for file in folder.iterdir())):
             raise BadOption(f"--output {output} is in the folder of the sections: choose another folder")
 
 
-def _is_same(one: Path, other: Path) -> bool:
+def _is_same(path: Path, other: Path) -> bool:
     """Whether both are one file or folder; what is not there is like nothing else."""
     try:
-        return one.samefile(other)
+        return path.samefile(other)
     except (OSError, ValueError):  # ValueError: a name with a zero byte in it
         return False
 
 
-def _sections(name: str) -> "tuple[Section, ...]":
-    from foveate.config import load_sections, sections_from
+def _load_sections(name: str) -> "tuple[Section, ...]":
+    from foveate.config import load_sections, parse_sections
 
-    if name == STANDARD:
-        return sections_from(screen.standard_input(), "standard input")
+    if name == STANDARD_STREAM:
+        return parse_sections(screen.read_standard_input(), "standard input")
     return load_sections(Path(name))
 
 
-def _budget(name: str | None, total_tokens: int | None) -> "Budget":
+def _load_budget(name: str | None, total_tokens: int | None) -> "Budget":
     from foveate.budget import Budget
 
-    budget = Budget() if name is None else _named_budget(name)
+    budget = Budget() if name is None else _load_named_budget(name)
     return budget if total_tokens is None else replace(budget, total_tokens=total_tokens)
 
 
-def _named_budget(name: str) -> "Budget":
+def _load_named_budget(name: str) -> "Budget":
     """The budget in a file; where there is no such file, the name can be a ladder's."""
     from foveate.budget import Budget
-    from foveate.budget.ladders import BUILT_IN
+    from foveate.budget.ladders import BUILT_IN_LADDERS
     from foveate.config import load_budget
 
-    if name == STANDARD:
-        return _budget_from(screen.standard_input())
+    if name == STANDARD_STREAM:
+        return _parse_budget(screen.read_standard_input())
     try:
         return load_budget(Path(name))
     except UnreadableInput as error:
         if error.reason != os.strerror(errno.ENOENT):
             raise
-        if name in BUILT_IN:
+        if name in BUILT_IN_LADDERS:
             return Budget(ladder=name)
-        reason = f"{error.reason}, nor is it a ladder ({', '.join(BUILT_IN)})"
+        reason = f"{error.reason}, nor is it a ladder ({', '.join(BUILT_IN_LADDERS)})"
         raise UnreadableInput(error.source, reason) from None
 
 
-def _budget_from(data: bytes) -> "Budget":
+def _parse_budget(data: bytes) -> "Budget":
     from foveate.budget import budget_from_data
-    from foveate.config.documents import document_from
+    from foveate.config.documents import parse_document
 
-    document = document_from(data, "standard input")
+    document = parse_document(data, "standard input")
     try:
         return budget_from_data(document.data)
     except BadOption as error:
-        raise document.problem(str(error), error.path) from None
+        raise document.error(str(error), error.path) from None
 
 
-def _counter(model: str, tokenizer: str | None) -> "RequestCounter":
+def _make_counter(model: str, tokenizer: str | None) -> "RequestCounter":
     from foveate.tokens import CounterOptions
-    from foveate.tokens.options import offline_counters
+    from foveate.tokens.options import offline_counter_factory
 
     vocabulary = None if tokenizer is None else Path(tokenizer)
-    return offline_counters(CounterOptions(vocabulary=vocabulary))(model)
+    return offline_counter_factory(CounterOptions(vocabulary=vocabulary))(model)
 
 
-def _write(text: str, name: str) -> None:
+def _write_prompt(text: str, name: str) -> None:
     from foveate.config.files import replace_file
-    from foveate.tokens.bpe import without_surrogates
+    from foveate.tokens.bpe import replace_surrogates
 
     # It was counted so as well.
-    data = without_surrogates(text).encode()
-    if name == STANDARD:
+    data = replace_surrogates(text).encode()
+    if name == STANDARD_STREAM:
         screen.print_raw(data)
     else:
         replace_file(Path(name), data)
 
 
-def _as_object(prompt: "Prompt", model: str) -> dict[str, object]:
+def _prompt_object(prompt: "Prompt", model: str) -> dict[str, object]:
     return {
         "limit_tokens": prompt.limit_tokens,
         "tokens": prompt.tokens,
@@ -218,19 +218,19 @@ def _as_object(prompt: "Prompt", model: str) -> dict[str, object]:
     }
 
 
-def _draw(prompt: "Prompt", model: str, *, aside: bool, explain: bool) -> None:
-    from foveate.cli.bars import drawn
+def _print_chart(prompt: "Prompt", model: str, *, to_stderr: bool, explain: bool) -> None:
+    from foveate.cli.bars import draw_prompt
 
-    look = screen.look(sys.stderr if aside else sys.stdout)
-    picture = drawn(prompt, model=model, look=look, explain=explain)
-    if aside:
-        screen.print_aside(picture)
+    display = screen.display_for(sys.stderr if to_stderr else sys.stdout)
+    chart = draw_prompt(prompt, model=model, display=display, explain=explain)
+    if to_stderr:
+        screen.print_to_stderr(chart)
     else:
-        screen.print_text(picture)
+        screen.print_text(chart)
 
 
-def _note(prompt: "Prompt", budget: "Budget", model: str, *, explain: bool) -> None:
-    from foveate.cli.notes import notes
+def _print_notes(prompt: "Prompt", budget: "Budget", model: str, *, explain: bool) -> None:
+    from foveate.cli.notes import prompt_notes
 
-    for note in notes(prompt, budget, model=model, explain=explain):
+    for note in prompt_notes(prompt, budget, model=model, explain=explain):
         screen.print_note(note)

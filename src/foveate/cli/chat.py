@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foveate.cli import screen
-from foveate.cli.exits import telling
+from foveate.cli.exits import report_errors
 from foveate.cli.usual import ConfigFile
 from foveate.errors import BadOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from foveate.chat.bodies import Speaking
+    from foveate.chat.bodies import ModelTarget
 
-_WHOLE_INPUT = "-"
-_USUAL_AGENT = "default"
+_STANDARD_INPUT = "-"
+_DEFAULT_AGENT = "default"
 
 
 def command(
@@ -43,7 +43,7 @@ def command(
     ] = None,
     agent: Annotated[
         str, typer.Option("--agent", "-a", metavar="A", help="As which agent: its sections, folds and caps.")
-    ] = _USUAL_AGENT,
+    ] = _DEFAULT_AGENT,
     config: ConfigFile = None,
     max_tokens: Annotated[
         int | None,
@@ -64,64 +64,66 @@ def command(
 
     Example: foveate chat --model claude-sonnet-5-5 --agent ana
     """
-    with telling(as_json=json), ExitStack() as stack:
+    with report_errors(as_json=json), ExitStack() as stack:
         if not agent.isprintable() or not agent.strip():
             raise BadOption("--agent needs the name of an agent, in letters that can be shown")
         if question is not None and not question.strip():
             raise BadOption("the question is empty: leave it out to talk, or say something")
-        with screen.patience("starting"):
-            place = stack.enter_context(_Place.opened(config))
-            speaking = place.speak(model)
-            if question == _WHOLE_INPUT:
-                question = screen.standard_input().decode("utf-8", "replace")
+        with screen.show_progress("starting"):
+            chat_environment = stack.enter_context(_ChatEnvironment.open(config))
+            connection = chat_environment.connect(model)
+            if question == _STANDARD_INPUT:
+                question = screen.read_standard_input().decode("utf-8", "replace")
                 if not question.strip():
                     raise BadOption("standard input is empty: there is no question in it")
-        code = _talk(place, speaking, question, agent=agent, max_tokens=max_tokens, as_json=json)
+        code = _run_chat(
+            chat_environment, connection, question, agent=agent, max_tokens=max_tokens, as_json=json
+        )
         if code:
             raise typer.Exit(code)
 
 
-class _Place:
+class _ChatEnvironment:
     """The configuration as it holds, and the model on this machine where it was asked for."""
 
     def __init__(self, config: Path | None, stack: ExitStack) -> None:
-        from foveate.chat.setting import Setting
-        from foveate.config.overriding import Flags, usual_places
-        from foveate.gateway.serving import live_choices
+        from foveate.chat.setting import ChatConfig
+        from foveate.config.overriding import ServeFlags, default_paths
+        from foveate.gateway.serving import load_live_config
         from foveate.memory.paths import data_folder
 
         self.environment = dict(os.environ)
         self.home = data_folder(self.environment, sys.platform)
         self._config = config
-        self._usual = () if config else usual_places(Path(), self.home)
+        self._default_paths = () if config else default_paths(Path(), self.home)
         self._stack = stack
         # Nobody else can reach it, whatever address is configured.
-        self._flags = Flags(host="127.0.0.1")
-        self._live = live_choices(config, self.environment, self._flags, usual=self._usual)
-        self.setting = Setting(lambda: self._live.now().made)
+        self._flags = ServeFlags(host="127.0.0.1")
+        self._live = load_live_config(config, self.environment, self._flags, default_paths=self._default_paths)
+        self.setting = ChatConfig(lambda: self._live.current().value)
 
     @classmethod
     @contextmanager
-    def opened(cls, config: Path | None) -> "Iterator[_Place]":
+    def open(cls, config: Path | None) -> "Iterator[_ChatEnvironment]":
         """One whose model on this machine, if it has any, ends with the block."""
         with ExitStack() as stack:
             yield cls(config, stack)
 
-    def speak(self, model: str | None) -> "Speaking":
+    def connect(self, model: str | None) -> "ModelTarget":
         """How the model is spoken to that is named, or usual.
 
         Raises:
             BadOption: it cannot be reached.
         """
-        from foveate.config.overriding import LOCAL
+        from foveate.config.overriding import LOCAL_UPSTREAM
 
-        wanted = self.setting.usual_model() if model is None else model
-        if wanted == LOCAL and not self.setting.has_local:
+        model_name = self.setting.default_model() if model is None else model
+        if model_name == LOCAL_UPSTREAM and not self.setting.has_local:
             try:
                 self.start_local()
             except BadOption as error:
-                raise BadOption(_without_local(error, is_usual=model is None)) from None
-        return self.setting.speak(wanted)
+                raise BadOption(_no_local_model_message(error, is_default=model is None)) from None
+        return self.setting.select_model(model_name)
 
     def start_local(self) -> None:
         """Have the model on this machine from now on.
@@ -132,27 +134,29 @@ class _Place:
         """
         from dataclasses import replace
 
-        from foveate.gateway.local import running_model
-        from foveate.gateway.serving import live_choices
+        from foveate.gateway.local import run_local_model
+        from foveate.gateway.serving import load_live_config
 
-        found = self._stack.enter_context(running_model())
-        self._flags = replace(self._flags, local=found)
-        self._live = live_choices(self._config, self.environment, self._flags, usual=self._usual)
+        local_model = self._stack.enter_context(run_local_model())
+        self._flags = replace(self._flags, local=local_model)
+        self._live = load_live_config(
+            self._config, self.environment, self._flags, default_paths=self._default_paths
+        )
 
 
-def _without_local(error: BadOption, *, is_usual: bool) -> str:
-    said = str(error).removeprefix("--local: ")
-    if not is_usual:
-        return f"there is no model on this machine: {said}"
+def _no_local_model_message(error: BadOption, *, is_default: bool) -> str:
+    reason = str(error).removeprefix("--local: ")
+    if not is_default:
+        return f"there is no model on this machine: {reason}"
     return (
         "no key of a provider is in the environment (such as ANTHROPIC_API_KEY), and there is no model on this "
-        f"machine: {said}"
+        f"machine: {reason}"
     )
 
 
-def _talk(
-    place: _Place,
-    speaking: "Speaking",
+def _run_chat(
+    chat_environment: _ChatEnvironment,
+    connection: "ModelTarget",
     question: str | None,
     *,
     agent: str,
@@ -162,16 +166,16 @@ def _talk(
     """The exit code of a conversation."""
     import asyncio
 
-    from foveate.cli.chat_talking import Wanted, talk
+    from foveate.cli.chat_talking import ChatOptions, run_chat
 
-    wanted = Wanted(question=question, agent=agent, max_tokens=max_tokens, as_json=as_json)
+    options = ChatOptions(question=question, agent=agent, max_tokens=max_tokens, as_json=as_json)
     return asyncio.run(
-        talk(
-            wanted,
-            place.setting,
-            speaking,
-            environment=place.environment,
-            home=place.home,
-            start_local=place.start_local,
+        run_chat(
+            options,
+            chat_environment.setting,
+            connection,
+            environment=chat_environment.environment,
+            home=chat_environment.home,
+            start_local=chat_environment.start_local,
         )
     )

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from time import time
 from typing import TYPE_CHECKING
 
-from foveate.chat.looking import Look
-from foveate.chat.setting import Setting, nearest
-from foveate.chat.talk import Talk
+from foveate.chat.looking import RequestPreview
+from foveate.chat.setting import ChatConfig, find_closest_name
+from foveate.chat.talk import ChatConversation
 from foveate.cli import chat_lines as lines
-from foveate.cli.screen import Look as Screen
-from foveate.config.overriding import LOCAL
+from foveate.cli.screen import Display as Screen
+from foveate.config.overriding import LOCAL_UPSTREAM
 from foveate.errors import BadOption, FoveateError
 
 if TYPE_CHECKING:
@@ -32,21 +32,21 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 }
 """Every command, what follows it, and what it does."""
 
-ENDS = frozenset((":quit", ":q", ":exit"))
+QUIT_COMMANDS = frozenset((":quit", ":q", ":exit"))
 """What ends a conversation; whoever reads its lines does it."""
 
 _DETAIL = "detail"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CommandLine:
     """A command with what follows it."""
 
     name: str
-    rest: str = ""
+    argument: str = ""
 
 
-def read(line: str) -> Asked | str:
+def parse_line(line: str) -> CommandLine | str:
     """What a line means: a command, or a message; `::` begins a message with a colon."""
     text = line.strip()
     if text.startswith("::"):
@@ -54,7 +54,7 @@ def read(line: str) -> Asked | str:
     if not text.startswith(":"):
         return text
     name, _, rest = text.partition(" ")
-    return Asked(name, rest.strip())
+    return CommandLine(name, rest.strip())
 
 
 def completions(text: str, models: Sequence[str]) -> list[tuple[str, int, str]]:
@@ -63,143 +63,153 @@ def completions(text: str, models: Sequence[str]) -> list[tuple[str, int, str]]:
         return []
     name, space, rest = text.partition(" ")
     if not space:
-        return [(word, len(text), told) for word, (_, told) in COMMANDS.items() if word.startswith(name)]
+        return [
+            (word, len(text), description)
+            for word, (_, description) in COMMANDS.items()
+            if word.startswith(name)
+        ]
     words = {":model": models, ":cost": (_DETAIL,)}.get(name, ())
     return [(word, len(rest), "") for word in words if word.startswith(rest)]
 
 
-class Commands:
+class CommandRunner:
     """Does what is asked of a conversation. `start_local` starts the model on this machine."""
 
     def __init__(
-        self, talk: Talk, setting: Setting, screen: Callable[[], Screen], start_local: Callable[[], None]
+        self,
+        talk: ChatConversation,
+        setting: ChatConfig,
+        display: Callable[[], Screen],
+        start_local: Callable[[], None],
     ) -> None:
         self._talk = talk
         self._setting = setting
-        self._screen = screen
+        self._display = display
         self._start_local = start_local
 
-    async def run(self, asked: Asked) -> list[str]:
+    async def run(self, line: CommandLine) -> list[str]:
         """What a command answers.
 
         Raises:
             FoveateError: it cannot be done; says why.
         """
         try:
-            return await self._run(asked)
+            return await self._dispatch(line)
         except FoveateError:
             raise
         except Exception as error:  # the border of a command: a conversation outlives whatever fails in one
-            raise BadOption(f"{asked.name:.40} failed: {type(error).__name__}: {error}") from error
+            raise BadOption(f"{line.name:.40} failed: {type(error).__name__}: {error}") from error
 
-    async def _run(self, asked: Asked) -> list[str]:
-        match asked.name:
+    async def _dispatch(self, line: CommandLine) -> list[str]:
+        match line.name:
             case ":model":
-                return await self._model(asked.rest)
+                return await self._switch_model(line.argument)
             case ":cost":
-                return await self._cost(asked.rest)
+                return await self._show_cost(line.argument)
             case ":budget":
-                return await self._budget()
+                return await self._show_budget()
             case ":context":
-                told = lines.context_lines(await self._talk.look(), self._screen())
-                return told if self._talk.turns else [*told, "nothing was said yet: this is with a first word"]
+                output = lines.context_lines(await self._talk.preview(), self._display())
+                return (
+                    output if self._talk.turns else [*output, "nothing was said yet: this is with a first word"]
+                )
             case ":memory":
                 return lines.memory_lines(
-                    await self._talk.look(focus=asked.rest), self._talk.agent, self._screen()
+                    await self._talk.preview(focus=line.argument), self._talk.agent, self._display()
                 )
             case ":compact":
                 return await self._compact()
             case ":tokenize":
-                return await self._tokenize(asked.rest)
+                return await self._tokenize(line.argument)
             case ":save":
-                return [self._save(asked.rest)]
+                return [self._save(line.argument)]
             case ":reset":
                 self._talk.reset()
                 return ["begun anew: nothing was said yet in this session"]
             case ":help":
-                return lines.help_lines(COMMANDS, self._screen())
+                return lines.help_lines(COMMANDS, self._display())
             case name:
-                near = nearest(name, tuple(COMMANDS))
-                meant = f"did you mean {near}?" if near else ":help lists them"
+                nearest_name = find_closest_name(name, tuple(COMMANDS))
+                hint = f"did you mean {nearest_name}?" if nearest_name else ":help lists them"
                 raise BadOption(
-                    f"there is no command {name:.40}: {meant} (a message that begins so: :{name:.40})"
+                    f"there is no command {name:.40}: {hint} (a message that begins so: :{name:.40})"
                 )
 
-    async def _model(self, name: str) -> list[str]:
+    async def _switch_model(self, name: str) -> list[str]:
         if not name:
-            return lines.model_lines(self._talk.speaking, self._setting.models(), self._screen())
-        if name == LOCAL and not self._setting.has_local:
+            return lines.model_lines(self._talk.target, self._setting.list_models(), self._display())
+        if name == LOCAL_UPSTREAM and not self._setting.has_local:
             import asyncio
 
             await asyncio.to_thread(self._start_local)
-        before = await self._seen()
-        self._talk.switch(name)
-        after = await self._seen()
-        told = [lines.model_line(self._talk.speaking, after)]
-        if before is not None and after is not None and before.is_folded and not after.is_folded:
-            told.append("what was folded is sent whole in the format of this model: :compact folds it anew")
-        return told
+        before = await self._preview()
+        self._talk.switch_model(name)
+        after = await self._preview()
+        output = [lines.model_changed_line(self._talk.target, after)]
+        if before is not None and after is not None and before.is_compacted and not after.is_compacted:
+            output.append("what was folded is sent whole in the format of this model: :compact folds it anew")
+        return output
 
-    async def _seen(self) -> Look | None:
+    async def _preview(self) -> RequestPreview | None:
         """What would be sent next; None where it would be refused, which the next question says."""
         try:
-            return await self._talk.look()
+            return await self._talk.preview()
         except FoveateError:
             return None
 
-    async def _cost(self, rest: str) -> list[str]:
-        if rest not in ("", _DETAIL):
-            raise BadOption(f":cost is asked alone, or with detail, and not with {rest:.40}")
-        if rest == _DETAIL:
-            return lines.detail_lines(self._talk.entries, await self._talk.look(), self._screen())
-        return lines.cost_lines(self._talk.spent, self._talk.answers_spent)
+    async def _show_cost(self, argument: str) -> list[str]:
+        if argument not in ("", _DETAIL):
+            raise BadOption(f":cost is asked alone, or with detail, and not with {argument:.40}")
+        if argument == _DETAIL:
+            return lines.cost_detail_lines(self._talk.charges, await self._talk.preview(), self._display())
+        return lines.cost_lines(self._talk.total_charges, self._talk.main_charges)
 
-    async def _budget(self) -> list[str]:
-        from foveate.cli.chat_caps import held_for
+    async def _show_budget(self) -> list[str]:
+        from foveate.cli.chat_caps import cap_statuses
 
-        look, caps = await self._talk.look(), self._setting.now().cost.caps
-        told = lines.budget_lines(look, self._screen())
+        look, caps = await self._talk.preview(), self._setting.current_config().cost.caps
+        output = lines.budget_lines(look, self._display())
         if not caps:
-            return [*told, "no caps are configured: nothing keeps a call from being made"]
+            return [*output, "no caps are configured: nothing keeps a call from being made"]
         try:
-            async with self._store() as store:
-                held = await held_for(store.ledger, caps, self._talk, now=time())
+            async with self._open_store() as store:
+                statuses = await cap_statuses(store.ledger, caps, self._talk, now=time())
         except FoveateError as error:
-            return [*told, f"how caps stand cannot be read: {error}"]
-        return [*told, *lines.cap_lines(held, self._screen())]
+            return [*output, f"how caps stand cannot be read: {error}"]
+        return [*output, *lines.cap_lines(statuses, self._display())]
 
     @asynccontextmanager
-    async def _store(self) -> "AsyncIterator[Store]":
+    async def _open_store(self) -> "AsyncIterator[Store]":
         from foveate.store import open_store
 
-        async with await open_store(self._setting.now().settings.store.url) as store:
+        async with await open_store(self._setting.current_config().settings.store.url) as store:
             yield store
 
     async def _compact(self) -> list[str]:
-        before = await self._talk.look()
-        folded = await self._talk.compact()
-        return lines.folded_lines(folded, before, await self._talk.look(), self._screen())
+        before = await self._talk.preview()
+        compacted = await self._talk.compact()
+        return lines.compaction_lines(compacted, before, await self._talk.preview(), self._display())
 
     async def _tokenize(self, text: str) -> list[str]:
         if not text:
             raise BadOption(":tokenize needs a text: :tokenize How long is this?")
-        from foveate.chat.tokenizing import tokens_of
+        from foveate.chat.tokenizing import tokenize
 
-        options = self._setting.now().agents(self._talk.agent).counter
-        look = await self._talk.look()
-        found = await tokens_of(text, look.model or self._talk.speaking.model, self._talk.speaking, options)
-        return lines.token_lines(found, look.model, self._screen())
+        options = self._setting.current_config().agents(self._talk.agent).counter
+        look = await self._talk.preview()
+        tokens = await tokenize(text, look.model or self._talk.target.model, self._talk.target, options)
+        return lines.token_lines(tokens, look.model, self._display())
 
     def _save(self, name: str) -> str:
         if not name:
             raise BadOption(":save needs the name of a file: :save talk.md")
         from pathlib import Path
 
-        from foveate.config.files import replacing
+        from foveate.config.files import open_replacement
 
         path = Path(name).expanduser()
         if path.exists():
             raise BadOption(f"{path} is there already: choose another name")
-        with replacing(path, mode=0o600) as file:
-            file.write(lines.markdown(self._talk.turns).encode("utf-8", "replace"))
+        with open_replacement(path, mode=0o600) as file:
+            file.write(lines.to_markdown(self._talk.turns).encode("utf-8", "replace"))
         return f"{len(self._talk.turns)} messages are in {path}"

@@ -9,57 +9,66 @@ from contextlib import suppress
 from threading import Thread
 from typing import TextIO
 
-from foveate.chat.failures import Trouble
-from foveate.chat.reading import Kind, Said
-from foveate.chat.talk import Answer, Talk
+from foveate.chat.failures import FailureKind
+from foveate.chat.reading import FragmentKind, ResponseFragment
+from foveate.chat.talk import ChatAnswer, ChatConversation
 from foveate.cli import screen
-from foveate.cli.chat_commands import ENDS, Asked, Commands, read
-from foveate.cli.chat_lines import answer_dollars
-from foveate.cli.chat_words import shown
+from foveate.cli.chat_commands import QUIT_COMMANDS, CommandLine, CommandRunner, parse_line
+from foveate.cli.chat_lines import dollars_json
+from foveate.cli.chat_words import escape_for_terminal
 from foveate.cli.exits import BUDGET_EXCEEDED, OK, SOME_FAILED, UPSTREAM_FAILED, exit_code
 from foveate.errors import FoveateError, UnreadableInput, UnwritableOutput
 
-_AT_ONCE_BYTES = 64 * 1024
-_CODES = {Trouble.CAP: BUDGET_EXCEEDED, Trouble.WINDOW: BUDGET_EXCEEDED, Trouble.INTERNAL: SOME_FAILED}
+_READ_BYTES = 64 * 1024
+_EXIT_CODES = {
+    FailureKind.CAP: BUDGET_EXCEEDED,
+    FailureKind.WINDOW: BUDGET_EXCEEDED,
+    FailureKind.INTERNAL: SOME_FAILED,
+}
 
 
-async def lines_of(stream: TextIO) -> AsyncIterator[str]:
+async def read_lines(stream: TextIO) -> AsyncIterator[str]:
     """The lines of a stream as they come; whoever waits for one can be interrupted.
 
     Raises:
         UnreadableInput: it cannot be read any further.
     """
     loop = asyncio.get_running_loop()
-    came: asyncio.Queue[bytes | UnreadableInput | None] = asyncio.Queue()
+    queue: asyncio.Queue[bytes | UnreadableInput | None] = asyncio.Queue()
 
     def read_on() -> None:
         """Not by the stream itself, whose lock nobody could have at the end of the process."""
-        held, end = b"", None
+        partial_line, end = b"", None
         with suppress(RuntimeError):  # nobody waits any more
             try:
-                while data := os.read(stream.fileno(), _AT_ONCE_BYTES):
-                    *lines, held = (held + data).split(b"\n")
+                while data := os.read(stream.fileno(), _READ_BYTES):
+                    *lines, partial_line = (partial_line + data).split(b"\n")
                     for line in lines:
-                        loop.call_soon_threadsafe(came.put_nowait, line)
+                        loop.call_soon_threadsafe(queue.put_nowait, line)
             except OSError as error:
                 end = UnreadableInput("standard input", error.strerror or "cannot be read")
-            loop.call_soon_threadsafe(came.put_nowait, held)
-            loop.call_soon_threadsafe(came.put_nowait, end)
+            loop.call_soon_threadsafe(queue.put_nowait, partial_line)
+            loop.call_soon_threadsafe(queue.put_nowait, end)
 
     Thread(target=read_on, daemon=True).start()
-    while isinstance(line := await came.get(), bytes):
+    while isinstance(line := await queue.get(), bytes):
         yield line.decode("utf-8", "replace")
     if line is not None:
         raise line
 
 
-async def one(text: str) -> AsyncIterator[str]:
+async def single_message(text: str) -> AsyncIterator[str]:
     """One message."""
     yield text
 
 
-async def answers(
-    talk: Talk, commands: Commands, messages: AsyncIterator[str], *, as_json: bool, reads_commands: bool
+async def run_piped(
+    talk: ChatConversation,
+    commands: CommandRunner,
+    messages: AsyncIterator[str],
+    *,
+    as_json: bool,
+    reads_commands: bool,
 ) -> int:
     """The exit code of a conversation in which all messages were asked, one after the other.
 
@@ -70,15 +79,15 @@ async def answers(
         UnreadableInput: messages end before their end.
         UnwritableOutput: standard output is closed or full.
     """
-    out, codes = _Out(), list[int]()
+    out, codes = _Stdout(), list[int]()
     async for line in messages:
-        meant = read(line) if reads_commands else line.strip()
-        if isinstance(meant, Asked) and meant.name in ENDS:
+        parsed = parse_line(line) if reads_commands else line.strip()
+        if isinstance(parsed, CommandLine) and parsed.name in QUIT_COMMANDS:
             break
-        if isinstance(meant, Asked):
-            codes.append(await _ordered(out, commands, meant, as_json=as_json))
-        elif meant:
-            codes.append(await _asked(out, talk, meant, as_json=as_json))
+        if isinstance(parsed, CommandLine):
+            codes.append(await _run_command(out, commands, parsed, as_json=as_json))
+        elif parsed:
+            codes.append(await _ask(out, talk, parsed, as_json=as_json))
         if not out.is_read:
             break
     failed = [code for code in codes if code != OK]
@@ -87,7 +96,7 @@ async def answers(
     return failed[-1] if len(failed) == len(codes) else SOME_FAILED
 
 
-class _Out:
+class _Stdout:
     """Standard output, where a terminal obeys nothing; it `is_read` until whoever read it has gone."""
 
     def __init__(self) -> None:
@@ -97,7 +106,7 @@ class _Out:
         self._is_terminal = sys.stdout.isatty()
         self.is_read = True
 
-    def line(self, text: str) -> None:
+    def write_line(self, text: str) -> None:
         """Write a line.
 
         Raises:
@@ -105,25 +114,25 @@ class _Out:
         """
         self._write(f"{text}\n")
 
-    def object(self, told: dict[str, object]) -> None:
+    def write_object(self, value: dict[str, object]) -> None:
         """Write a JSON object, in a line.
 
         Raises:
             UnwritableOutput: it is closed or full.
         """
-        self.line(json.dumps(told))
+        self.write_line(json.dumps(value))
 
-    def words(self, text: str) -> None:
+    def write_answer(self, text: str) -> None:
         """Write what somebody else says.
 
         Raises:
             UnwritableOutput: it is closed or full.
         """
-        self._write(shown(text) if self._is_terminal else text)
+        self._write(escape_for_terminal(text) if self._is_terminal else text)
 
     def _write(self, text: str) -> None:
         encoding = self._stream.encoding or "utf-8"
-        with screen.writable():
+        with screen.handle_write_errors():
             try:
                 self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
                 self._stream.flush()
@@ -132,57 +141,57 @@ class _Out:
                 raise
 
 
-async def _ordered(out: _Out, commands: Commands, asked: Asked, *, as_json: bool) -> int:
+async def _run_command(out: _Stdout, commands: CommandRunner, line: CommandLine, *, as_json: bool) -> int:
     try:
-        told = await commands.run(asked)
+        output = await commands.run(line)
     except FoveateError as error:
         screen.print_note(str(error))
         if as_json:
-            out.object(screen.error_object(error))
+            out.write_object(screen.error_object(error))
         return exit_code(error)
     if as_json:
-        out.object({"command": f"{asked.name} {asked.rest}".strip(), "lines": told})
+        out.write_object({"command": f"{line.name} {line.argument}".strip(), "lines": output})
     else:
-        for line in told:
-            out.line(line)
+        for output_line in output:
+            out.write_line(output_line)
     return OK
 
 
-async def _asked(out: _Out, talk: Talk, text: str, *, as_json: bool) -> int:
-    words = _Plain(out, talk.stop)
-    answer = await talk.ask(text, (lambda _: None) if as_json else words)
-    words.end()
-    for note in talk.notes():
+async def _ask(out: _Stdout, talk: ChatConversation, text: str, *, as_json: bool) -> int:
+    writer = _PlainAnswerWriter(out, talk.stop)
+    answer = await talk.ask(text, (lambda _: None) if as_json else writer)
+    writer.end()
+    for note in talk.take_notes():
         screen.print_note(note)
-    if answer.is_cut_short:
+    if answer.is_truncated:
         screen.print_note(f"the answer is cut: it has {talk.max_tokens():,} tokens at most (--max-tokens)")
     failure = answer.failure
     if failure is not None:
         screen.print_note(failure.text)
     if as_json:
-        out.object(answer_object(answer, talk))
-    return OK if failure is None else _CODES.get(failure.trouble, UPSTREAM_FAILED)
+        out.write_object(answer_object(answer, talk))
+    return OK if failure is None else _EXIT_CODES.get(failure.kind, UPSTREAM_FAILED)
 
 
-class _Plain:
+class _PlainAnswerWriter:
     """Writes the words of an answer, and nothing but them; `stop` is called once nobody can read them."""
 
-    def __init__(self, out: _Out, stop: Callable[[], None]) -> None:
+    def __init__(self, out: _Stdout, stop: Callable[[], None]) -> None:
         self._out = out
         self._stop = stop
         self._last = "\n"
-        self._failed: UnwritableOutput | None = None
+        self._error: UnwritableOutput | None = None
 
-    def __call__(self, said: Said) -> None:
-        if said.kind is not Kind.TEXT or self._failed or not self._out.is_read:
+    def __call__(self, piece: ResponseFragment) -> None:
+        if piece.kind is not FragmentKind.TEXT or self._error or not self._out.is_read:
             return
         try:
-            self._out.words(said.text)
+            self._out.write_answer(piece.text)
         except UnwritableOutput as error:
-            self._failed = error
-        if self._failed or not self._out.is_read:
+            self._error = error
+        if self._error or not self._out.is_read:
             self._stop()
-        self._last = said.text[-1:]
+        self._last = piece.text[-1:]
 
     def end(self) -> None:
         """The end of the last line.
@@ -190,23 +199,23 @@ class _Plain:
         Raises:
             UnwritableOutput: it could not be written.
         """
-        if self._failed is not None:
-            raise self._failed
+        if self._error is not None:
+            raise self._error
         if self._last != "\n" and self._out.is_read:
-            self._out.line("")
+            self._out.write_line("")
 
 
-def answer_object(answer: Answer, talk: Talk) -> dict[str, object]:
+def answer_object(answer: ChatAnswer, talk: ChatConversation) -> dict[str, object]:
     """An answer as JSON can say it: its words, its bill, and what went wrong, if anything."""
     usage = answer.usage
     cache = None if usage is None else usage.cache
-    told: dict[str, object] = {
+    fields: dict[str, object] = {
         "text": answer.text,
-        "model": talk.speaking.model,
+        "model": talk.target.model,
         "session": talk.session_id,
         "request": answer.request_id,
-        "calls": list(answer.calls),
-        "cut_short": answer.is_cut_short,
+        "calls": list(answer.tool_calls),
+        "cut_short": answer.is_truncated,
         "usage": None
         if usage is None or cache is None
         else {
@@ -215,8 +224,8 @@ def answer_object(answer: Answer, talk: Talk) -> dict[str, object]:
             "written_tokens": cache.written_5m + cache.written_1h,
             "completion_tokens": usage.output_tokens,
         },
-        "dollars": answer_dollars(answer.dollars),
+        "dollars": dollars_json(answer.dollars),
     }
     if answer.failure is not None:
-        told["error"] = {"code": answer.failure.trouble.value, "message": answer.failure.text}
-    return told
+        fields["error"] = {"code": answer.failure.kind.value, "message": answer.failure.text}
+    return fields

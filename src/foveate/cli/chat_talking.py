@@ -7,25 +7,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from foveate.chat.bills import Bills
-from foveate.chat.bodies import Speaking
-from foveate.chat.setting import Setting
-from foveate.chat.talk import Talk
+from foveate.chat.bills import ChatObserver
+from foveate.chat.bodies import ModelTarget
+from foveate.chat.setting import ChatConfig
+from foveate.chat.talk import ChatConversation
 from foveate.cli import screen
-from foveate.cli.chat_commands import Commands
-from foveate.cli.chat_history import NAME
-from foveate.cli.chat_plain import answers, lines_of, one
+from foveate.cli.chat_commands import CommandRunner
+from foveate.cli.chat_history import HISTORY_FILE_NAME
+from foveate.cli.chat_plain import read_lines, run_piped, single_message
 from foveate.cli.exits import OK
 from foveate.errors import UnreadableInput
-from foveate.gateway.asks import USUAL_AGENT
-from foveate.gateway.assembly import assembled
+from foveate.gateway.asks import DEFAULT_AGENT
+from foveate.gateway.assembly import open_gateway
 
 # What these warn of is told with the answer that it is about.
-_TOLD_ELSEWHERE = frozenset(("foveate.engine.engine", "foveate.engine.billing"))
+_SHOWN_WITH_ANSWERS = frozenset(("foveate.engine.engine", "foveate.engine.billing"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ChatOptions:
     """What the command line asks for; without a question, it is talked until somebody ends it."""
 
     question: str | None
@@ -34,10 +34,10 @@ class Wanted:
     as_json: bool
 
 
-async def talk(
-    wanted: Wanted,
-    setting: Setting,
-    speaking: Speaking,
+async def run_chat(
+    options: ChatOptions,
+    setting: ChatConfig,
+    connection: ModelTarget,
     *,
     environment: Mapping[str, str],
     home: Path,
@@ -49,52 +49,60 @@ async def talk(
         StoreUnavailable: what it costs cannot be kept.
         UnreadableInput: standard input is closed.
     """
-    bills = Bills()
-    named = [agent.id for agent in setting.now().settings.agents]
-    if named and wanted.agent not in (*named, USUAL_AGENT):
+    bills = ChatObserver()
+    agent_ids = [agent.id for agent in setting.current_config().settings.agents]
+    if agent_ids and options.agent not in (*agent_ids, DEFAULT_AGENT):
         screen.print_note(
-            f"no agent {wanted.agent} is configured, so it has what all have; there are {', '.join(named)}"
+            f"no agent {options.agent} is configured, so it has what all have; there are {', '.join(agent_ids)}"
         )
-    with _noting(bills):
-        async with assembled(
-            setting.now, environment=environment, watch=bills, spool_folder=home / "spool"
-        ) as way:
-            own = Talk(way, setting, bills, speaking, agent=wanted.agent, max_tokens=wanted.max_tokens)
-            commands = Commands(own, setting, lambda: _look(as_json=wanted.as_json), start_local)
-            if wanted.question is not None:
-                asked = one(wanted.question)
-                return await answers(own, commands, asked, as_json=wanted.as_json, reads_commands=False)
+    with _collect_warnings(bills):
+        async with open_gateway(
+            setting.current_config, environment=environment, observer=bills, outbox_folder=home / "spool"
+        ) as gateway:
+            conversation = ChatConversation(
+                gateway, setting, bills, connection, agent=options.agent, max_tokens=options.max_tokens
+            )
+            commands = CommandRunner(
+                conversation, setting, lambda: _display_for_chat(as_json=options.as_json), start_local
+            )
+            if options.question is not None:
+                messages = single_message(options.question)
+                return await run_piped(
+                    conversation, commands, messages, as_json=options.as_json, reads_commands=False
+                )
             if sys.stdin is None:
                 raise UnreadableInput("standard input", "is closed")
-            if wanted.as_json or not (sys.stdin.isatty() and sys.stdout is not None and sys.stdout.isatty()):
-                came = lines_of(sys.stdin)
-                return await answers(own, commands, came, as_json=wanted.as_json, reads_commands=True)
-            from foveate.cli.chat_terminal import converse
+            if options.as_json or not (sys.stdin.isatty() and sys.stdout is not None and sys.stdout.isatty()):
+                messages = read_lines(sys.stdin)
+                return await run_piped(
+                    conversation, commands, messages, as_json=options.as_json, reads_commands=True
+                )
+            from foveate.cli.chat_terminal import run_terminal_chat
 
-            await converse(own, setting, commands, home / NAME)
+            await run_terminal_chat(conversation, setting, commands, home / HISTORY_FILE_NAME)
             return OK
 
 
-def _look(*, as_json: bool) -> screen.Look:
+def _display_for_chat(*, as_json: bool) -> screen.Display:
     """What can be shown; nobody wants colours in an object."""
-    look = screen.look(sys.stdout)
-    return replace(look, colours=False) if as_json else look
+    display = screen.display_for(sys.stdout)
+    return replace(display, colours=False) if as_json else display
 
 
 @contextmanager
-def _noting(bills: Bills) -> Iterator[None]:
+def _collect_warnings(bills: ChatObserver) -> Iterator[None]:
     """What is logged as a warning meanwhile is told with the next answer, or at the end, and not within one."""
 
     class Noted(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if record.levelno > logging.WARNING or record.name not in _TOLD_ELSEWHERE:
-                bills.note(record.getMessage())
+            if record.levelno > logging.WARNING or record.name not in _SHOWN_WITH_ANSWERS:
+                bills.add_note(record.getMessage())
 
-    noted, root = Noted(logging.WARNING), logging.getLogger()
-    root.addHandler(noted)
+    handler, root = Noted(logging.WARNING), logging.getLogger()
+    root.addHandler(handler)
     try:
         yield
     finally:
-        root.removeHandler(noted)
-        for note in bills.notes():
+        root.removeHandler(handler)
+        for note in bills.take_notes():
             screen.print_note(note)

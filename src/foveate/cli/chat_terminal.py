@@ -17,150 +17,158 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.styles import Style
 
-from foveate.chat.looking import Look
-from foveate.chat.setting import Setting
-from foveate.chat.talk import Answer, Talk
+from foveate.chat.looking import RequestPreview
+from foveate.chat.setting import ChatConfig
+from foveate.chat.talk import ChatAnswer, ChatConversation
 from foveate.cli import screen
-from foveate.cli.chat_commands import ENDS, Asked, Commands, completions, read
+from foveate.cli.chat_commands import QUIT_COMMANDS, CommandLine, CommandRunner, completions, parse_line
 from foveate.cli.chat_history import add_to_history, read_history
-from foveate.cli.chat_lines import painted, status
-from foveate.cli.chat_words import Words, shown
+from foveate.cli.chat_lines import paint, status_line
+from foveate.cli.chat_words import AnswerWriter, escape_for_terminal
 from foveate.errors import FoveateError
 
-_PROMPT, _CONTINUED = "> ", "… "
+_PROMPT, _CONTINUATION_PROMPT = "> ", "… "
 _DIM, _RED, _YELLOW = "2", "31", "33"
 # What stands around a word on what takes so long, and the last column, where a terminal may begin a line.
-_AROUND_PATIENCE = len("foveate:  …") + 1
+_PROGRESS_OVERHEAD_CELLS = len("foveate:  …") + 1
 _HINT = "Ctrl-D ends; :help lists the commands"
 
 
-async def converse(talk: Talk, setting: Setting, commands: Commands, history: Path) -> None:
+async def run_terminal_chat(
+    talk: ChatConversation, setting: ChatConfig, commands: CommandRunner, history: Path
+) -> None:
     """Talk until the user ends it."""
-    terminal = _Terminal(talk, setting, history)
-    terminal.tell(f"{talk.speaking.model}, as agent {talk.agent}. {_HINT}.")
-    with terminal.unending():
-        await terminal.look()
-        while (text := await terminal.line()) is not None:
-            meant = read(text)
-            if isinstance(meant, Asked) and meant.name in ENDS:
+    terminal = _ChatTerminal(talk, setting, history)
+    terminal.print_notice(f"{talk.target.model}, as agent {talk.agent}. {_HINT}.")
+    with terminal.catch_interrupts():
+        await terminal.refresh_status()
+        while (text := await terminal.read_line()) is not None:
+            parsed = parse_line(text)
+            if isinstance(parsed, CommandLine) and parsed.name in QUIT_COMMANDS:
                 return
-            if isinstance(meant, Asked):
-                await _ordered(terminal, talk, commands, meant)
-            elif meant:
-                await _asked(terminal, talk, meant)
+            if isinstance(parsed, CommandLine):
+                await _run_command(terminal, talk, commands, parsed)
+            elif parsed:
+                await _ask(terminal, talk, parsed)
 
 
-async def _ordered(terminal: "_Terminal", talk: Talk, commands: Commands, asked: Asked) -> None:
+async def _run_command(
+    terminal: "_ChatTerminal", talk: ChatConversation, commands: CommandRunner, line: CommandLine
+) -> None:
     try:
-        with terminal.interruptible(talk.stop), terminal.patience("at it"):
-            told = await commands.run(asked)
+        with terminal.interruptible(talk.stop), terminal.show_progress("at it"):
+            output = await commands.run(line)
     except FoveateError as error:
-        terminal.tell(str(error), _YELLOW)
+        terminal.print_notice(str(error), _YELLOW)
     else:
-        terminal.print(told)
-    await terminal.look()
+        terminal.print_lines(output)
+    await terminal.refresh_status()
 
 
-async def _asked(terminal: "_Terminal", talk: Talk, text: str) -> None:
-    with ExitStack() as waiting:
-        waiting.enter_context(terminal.patience("waiting for the answer; Ctrl-C stops it"))
-        words = Words(sys.stdout, terminal.screen(), begun=waiting.close)
+async def _ask(terminal: "_ChatTerminal", talk: ChatConversation, text: str) -> None:
+    with ExitStack() as progress:
+        progress.enter_context(terminal.show_progress("waiting for the answer; Ctrl-C stops it"))
+        writer = AnswerWriter(sys.stdout, terminal.display(), on_start=progress.close)
         with terminal.interruptible(talk.stop):
-            answer = await talk.ask(text, words)
-        words.end()
-    terminal.tell_of(answer, talk)
-    await terminal.look()
+            answer = await talk.ask(text, writer)
+        writer.end()
+    terminal.print_answer_notices(answer, talk)
+    await terminal.refresh_status()
 
 
-class _Terminal:
+class _ChatTerminal:
     """Reads lines and writes them. What is known of the window is shown below the prompt."""
 
-    def __init__(self, talk: Talk, setting: Setting, history: Path) -> None:
+    def __init__(self, talk: ChatConversation, setting: ChatConfig, history: Path) -> None:
         self._talk = talk
-        self._look: Look | None = None
-        self._stop: Callable[[], None] = _nothing
-        colours = self.screen().colours
+        self._preview: RequestPreview | None = None
+        self._stop: Callable[[], None] = _do_nothing
+        colours = self.display().colours
         self._session: PromptSession[str] = PromptSession(
-            history=_TypedBefore(history),
-            completer=_Completer(setting),
+            history=_InputHistory(history),
+            completer=_CommandCompleter(setting),
             complete_while_typing=True,
-            key_bindings=_keys(),
+            key_bindings=_key_bindings(),
             multiline=True,
-            prompt_continuation=_CONTINUED if self.screen().can_show(_CONTINUED) else ". ",
+            prompt_continuation=_CONTINUATION_PROMPT if self.display().can_show(_CONTINUATION_PROMPT) else ". ",
             bottom_toolbar=self._toolbar,
             color_depth=None if colours else ColorDepth.DEPTH_1_BIT,
             style=Style.from_dict({"bottom-toolbar": "noreverse" if not colours else "reverse"}),
             enable_suspend=True,
         )
 
-    def screen(self) -> screen.Look:
+    def display(self) -> screen.Display:
         """What can be shown now; a terminal may have become another width."""
-        return screen.look(sys.stdout)
+        return screen.display_for(sys.stdout)
 
-    async def line(self) -> str | None:
+    async def read_line(self) -> str | None:
         """The next message or command; None where the user ends it."""
         while True:
             try:
                 return await self._session.prompt_async(_PROMPT)
             except KeyboardInterrupt:
-                self.tell(_HINT)
+                self.print_notice(_HINT)
             except EOFError:
                 return None
 
-    async def look(self) -> None:
+    async def refresh_status(self) -> None:
         """Have the line below the prompt be right."""
         try:
-            self._look = await self._talk.look()
+            self._preview = await self._talk.preview()
         except FoveateError:  # a question is refused for the same reason, and says so
-            self._look = None
+            self._preview = None
 
     def _toolbar(self) -> str:
         columns = get_app().output.get_size().columns
-        look = screen.Look(columns=columns, encoding=self.screen().encoding)
+        display = screen.Display(columns=columns, encoding=self.display().encoding)
         talk = self._talk
-        return status(self._look, talk.speaking.model, talk.spent, talk.answers_spent, look)
+        return status_line(self._preview, talk.target.model, talk.total_charges, talk.main_charges, display)
 
-    def print(self, lines: Iterable[str]) -> None:
+    def print_lines(self, lines: Iterable[str]) -> None:
         """Lines as they are."""
         screen.print_lines(lines)
 
-    def tell(self, text: str, colour: str = _DIM) -> None:
+    def print_notice(self, text: str, colour: str = _DIM) -> None:
         """Something beside the conversation, on a line of its own."""
-        screen.print_text(painted(shown(" ".join(text.split())), colour, self.screen()))
+        screen.print_text(paint(escape_for_terminal(" ".join(text.split())), colour, self.display()))
 
-    def tell_of(self, answer: Answer, talk: Talk) -> None:
+    def print_answer_notices(self, answer: ChatAnswer, talk: ChatConversation) -> None:
         """What there is to be said of an answer beside its words."""
         if answer.is_stopped:
-            kept = "" if answer.has_words else "; nothing had come, so the question is not kept (up arrow)"
-            self.tell(f"[stopped{kept}]", _YELLOW)
-        if answer.is_cut_short:
-            self.tell(f"[cut: an answer has {talk.max_tokens():,} tokens at most (--max-tokens); ask to go on]")
-        for note in talk.notes():
-            self.tell(f"[{note}]")
+            hint = "" if answer.has_content else "; nothing had come, so the question is not kept (up arrow)"
+            self.print_notice(f"[stopped{hint}]", _YELLOW)
+        if answer.is_truncated:
+            self.print_notice(
+                f"[cut: an answer has {talk.max_tokens():,} tokens at most (--max-tokens); ask to go on]"
+            )
+        for note in talk.take_notes():
+            self.print_notice(f"[{note}]")
         if answer.failure is not None:
-            kept = "" if answer.has_words else " (up arrow: the question)"
-            self.tell(f"{answer.failure.text}{kept}", _RED)
+            hint = "" if answer.has_content else " (up arrow: the question)"
+            self.print_notice(f"{answer.failure.text}{hint}", _RED)
 
     @contextmanager
-    def patience(self, what: str) -> Iterator[None]:
+    def show_progress(self, activity: str) -> Iterator[None]:
         """A word on what takes so long, which goes away again."""
-        if not self.screen().colours:  # a terminal that may not be able to take it back
+        if not self.display().colours:  # a terminal that may not be able to take it back
             yield
             return
         # In one line, or its beginning would stay.
-        with screen.patience(what[: max(0, self.screen().columns - _AROUND_PATIENCE)]):
+        with screen.show_progress(activity[: max(0, self.display().columns - _PROGRESS_OVERHEAD_CELLS)]):
             yield
 
     @contextmanager
-    def unending(self) -> Iterator[None]:
+    def catch_interrupts(self) -> Iterator[None]:
         """Ctrl-C stops what is under way, if anything is, and never the program; other keys wait."""
         loop = asyncio.get_running_loop()
-        before = signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(lambda: self._stop()))
+        previous_handler = signal.signal(
+            signal.SIGINT, lambda *_: loop.call_soon_threadsafe(lambda: self._stop())
+        )
         try:
-            with _typed_ahead():
+            with _keep_typed_ahead():
                 yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, previous_handler)
 
     @contextmanager
     def interruptible(self, stop: Callable[[], None]) -> Iterator[None]:
@@ -169,15 +177,15 @@ class _Terminal:
         try:
             yield
         finally:
-            self._stop = _nothing
+            self._stop = _do_nothing
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """There is nothing to be stopped."""
 
 
 @contextmanager
-def _typed_ahead() -> Iterator[None]:
+def _keep_typed_ahead() -> Iterator[None]:
     """What is typed is kept for the next prompt, and does not stand in the middle of an answer.
 
     Key by key, as the prompt reads it: by lines a terminal keeps 4,095 characters and leaves out the rest.
@@ -188,11 +196,11 @@ def _typed_ahead() -> Iterator[None]:
         yield
         return
     try:
-        before = termios.tcgetattr(sys.stdin)
+        saved = termios.tcgetattr(sys.stdin)
     except (termios.error, OSError, ValueError):
         yield
         return
-    keys: list[Any] = [*before]
+    keys: list[Any] = [*saved]
     keys[0] &= ~termios.ICRNL
     keys[3] = keys[3] & ~(termios.ECHO | termios.ICANON) | termios.NOFLSH
     try:
@@ -200,10 +208,10 @@ def _typed_ahead() -> Iterator[None]:
         yield
     finally:
         with suppress(termios.error, OSError):  # the terminal is gone
-            termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
+            termios.tcsetattr(sys.stdin, termios.TCSANOW, saved)
 
 
-class _TypedBefore(History):
+class _InputHistory(History):
     """For the up arrow."""
 
     def __init__(self, path: Path) -> None:
@@ -220,18 +228,20 @@ class _TypedBefore(History):
             add_to_history(self._path, string)
 
 
-class _Completer(Completer):
-    def __init__(self, setting: Setting) -> None:
+class _CommandCompleter(Completer):
+    def __init__(self, setting: ChatConfig) -> None:
         self._setting = setting
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
         """What the line may become."""
         del complete_event
-        for word, replaced, told in completions(document.text_before_cursor, self._setting.models()):
-            yield Completion(word, start_position=-replaced, display_meta=told)
+        for word, replaced_chars, description in completions(
+            document.text_before_cursor, self._setting.list_models()
+        ):
+            yield Completion(word, start_position=-replaced_chars, display_meta=description)
 
 
-def _keys() -> KeyBindings:
+def _key_bindings() -> KeyBindings:
     """Enter sends, Alt-Enter and a backslash before it begin a new line, Ctrl-C clears what is typed."""
     keys = KeyBindings()
 

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foveate.cli import screen
-from foveate.cli.exits import telling
-from foveate.cli.outputs import Output, opened_output, output_name
-from foveate.cli.store import AsJson, StoreUrl, in_store, note_nothing
+from foveate.cli.exits import report_errors
+from foveate.cli.outputs import Output, open_output, parse_output_option
+from foveate.cli.store import AsJson, StoreUrl, note_missing_store, run_in_store
 from foveate.errors import BadOption, NothingKept
 
 if TYPE_CHECKING:
-    from foveate.cli.compactions_found import Asked
-    from foveate.fold.journal import Fold
-    from foveate.fold.unfolding import Unfolded
+    from foveate.cli.compactions_found import CompactionFilter
+    from foveate.fold.journal import Compaction
+    from foveate.fold.unfolding import CompactionContents
     from foveate.store import Store
 
 _LIMIT = 50
-_MOST_ROWS = 1_000_000
+_MAX_ROWS = 1_000_000
 _JSONL, _JSON = "jsonl", "json"
 
 app = typer.Typer(
@@ -29,7 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-FoldId = Annotated[str, typer.Argument(metavar="ID", help="The id of a fold, or how it begins.")]
+CompactionId = Annotated[str, typer.Argument(metavar="ID", help="The id of a fold, or how it begins.")]
 Session = Annotated[
     str | None, typer.Option("--session", metavar="S", help="Of this session: its id, or how it begins.")
 ]
@@ -61,29 +61,31 @@ def list_(
 
     Example: foveate compactions list --agent ana --since 7d
     """
-    with telling(as_json=json):
-        if not 0 < limit <= _MOST_ROWS:
-            raise BadOption(f"--limit is a number of folds, from 1 to {_MOST_ROWS:,}, not {limit}")
-        asked = _asked(agent, outcome, since, until)
+    with report_errors(as_json=json):
+        if not 0 < limit <= _MAX_ROWS:
+            raise BadOption(f"--limit is a number of folds, from 1 to {_MAX_ROWS:,}, not {limit}")
+        selection = _parse_filter(agent, outcome, since, until)
         try:
-            found, is_more = in_store(store, lambda opened: _listed(opened, asked, session, limit), "reading")
+            found, is_more = run_in_store(
+                store, lambda opened: _list_selected(opened, selection, session, limit), "reading"
+            )
         except NothingKept as error:
-            note_nothing(error)
+            note_missing_store(error)
             if json:
                 screen.print_object({"folds": [], "more": False})
             return
-        from foveate.cli.compactions_lines import Writing, listed_object
+        from foveate.cli.compactions_lines import CompactionFormatter, compaction_row_object
 
         if json:
-            screen.print_object({"folds": [listed_object(fold) for fold in found], "more": is_more})
+            screen.print_object({"folds": [compaction_row_object(fold) for fold in found], "more": is_more})
         else:
-            screen.print_lines(Writing(screen.look(sys.stdout)).listed(found))
-            _note_found(found, is_more=is_more)
+            screen.print_lines(CompactionFormatter(screen.display_for(sys.stdout)).list_lines(found))
+            _print_count(found, is_more=is_more)
 
 
 @app.command("show")
 def show(
-    id: FoldId,  # noqa: A002  # the argument's name
+    id: CompactionId,  # noqa: A002  # the argument's name
     full: Annotated[bool, typer.Option("--full", help="Show the folded messages too.")] = False,
     store: StoreUrl = None,
     json: AsJson = False,
@@ -92,33 +94,35 @@ def show(
 
     Example: foveate compactions show 3f9a --full
     """
-    with telling(as_json=json):
-        shown = in_store(store, lambda opened: _shown(opened, id), "reading")
-        from foveate.cli.compactions_lines import Writing, unfolded_object
+    with report_errors(as_json=json):
+        details = run_in_store(store, lambda opened: _load_details(opened, id), "reading")
+        from foveate.cli.compactions_lines import CompactionFormatter, compaction_details_object
 
         if json:
-            screen.print_object(unfolded_object(shown, full=full))
+            screen.print_object(compaction_details_object(details, full=full))
         else:
-            screen.print_lines(Writing(screen.look(sys.stdout)).unfolded(shown, full=full))
+            screen.print_lines(
+                CompactionFormatter(screen.display_for(sys.stdout)).detail_lines(details, full=full)
+            )
 
 
 @app.command("undo")
-def undo(id: FoldId, store: StoreUrl = None, json: AsJson = False) -> None:  # noqa: A002  # the argument's name
+def undo(id: CompactionId, store: StoreUrl = None, json: AsJson = False) -> None:  # noqa: A002  # the argument's name
     """Have a fold in force no longer: the next request of its session sends the folded messages again.
 
     Example: foveate compactions undo 3f9a
     """
-    with telling(as_json=json):
+    with report_errors(as_json=json):
         from time import time
 
-        from foveate.cli.compactions_lines import Writing, undone_object
-        from foveate.cli.compactions_undone import undo as undone_in
+        from foveate.cli.compactions_lines import CompactionFormatter, undo_object
+        from foveate.cli.compactions_undone import undo_compaction as undone_in
 
-        undone = in_store(store, lambda opened: undone_in(opened, id, now=time()), "undoing")
+        result = run_in_store(store, lambda opened: undone_in(opened, id, now=time()), "undoing")
         if json:
-            screen.print_object(undone_object(undone))
+            screen.print_object(undo_object(result))
         else:
-            screen.print_lines(Writing(screen.look(sys.stdout)).undone(undone))
+            screen.print_lines(CompactionFormatter(screen.display_for(sys.stdout)).undo_lines(result))
 
 
 @app.command("export")
@@ -138,81 +142,87 @@ def export(
 
     Example: foveate compactions export --output folds.jsonl
     """
-    with telling(as_json=json):
+    with report_errors(as_json=json):
         if format not in (_JSONL, _JSON):
             raise BadOption(f"--format is {_JSONL} or {_JSON}, not {format!r:.40}")
         if ids and session is not None:
             raise BadOption("name folds by their ids, or a session, and not both")
-        name = output_name(output)
-        number = 0
+        name = parse_output_option(output)
+        count = 0
         try:
             # Whoever reads standard output may go before the last fold; then no more are read either.
-            with screen.writable() if name is None else nullcontext():
-                number = in_store(
-                    store, lambda opened: _exported(opened, ids or [], session, name, format), "exporting"
+            with screen.handle_write_errors() if name is None else nullcontext():
+                count = run_in_store(
+                    store, lambda opened: _export(opened, ids or [], session, name, format), "exporting"
                 )
         except NothingKept as error:
             if ids or session is not None:
                 raise
-            note_nothing(error)  # and leave a file as it is: it may be of another store
+            note_missing_store(error)  # and leave a file as it is: it may be of another store
             if json:
                 screen.print_object({"folds": 0, "output": None})
             return
         if name is not None:
-            screen.print_note(f"{number:,} fold{'s' * (number != 1)} in {name}")
+            screen.print_note(f"{count:,} fold{'s' * (count != 1)} in {name}")
             if json:
-                screen.print_object({"folds": number, "output": name})
+                screen.print_object({"folds": count, "output": name})
 
 
-def _asked(agent: str | None, outcome: str | None, since: str | None, until: str | None) -> "Asked":
+def _parse_filter(
+    agent: str | None, outcome: str | None, since: str | None, until: str | None
+) -> "CompactionFilter":
     from datetime import datetime
 
-    from foveate.cli.compactions_found import Asked
-    from foveate.fold.journal import Outcome
+    from foveate.cli.compactions_found import CompactionFilter
+    from foveate.fold.journal import CompactionOutcome
     from foveate.memory.queries import Query
 
-    if outcome is not None and outcome not in list(Outcome):
-        raise BadOption(f"--outcome is one of {', '.join(Outcome)}, not {outcome!r:.40}")
+    if outcome is not None and outcome not in list(CompactionOutcome):
+        raise BadOption(f"--outcome is one of {', '.join(CompactionOutcome)}, not {outcome!r:.40}")
     # The same words for moments as everywhere.
-    moments = Query.of(since=since, until=until, now=datetime.now())
-    return Asked(
+    moments = Query.parse(since=since, until=until, now=datetime.now())
+    return CompactionFilter(
         agent=agent,
-        outcome=None if outcome is None else Outcome(outcome),
+        outcome=None if outcome is None else CompactionOutcome(outcome),
         since=None if moments.since is None else moments.since.timestamp(),
         until=None if moments.until is None else moments.until.timestamp(),
     )
 
 
-async def _listed(store: "Store", asked: "Asked", session: str | None, limit: int) -> "tuple[list[Fold], bool]":
+async def _list_selected(
+    store: "Store", selection: "CompactionFilter", session: str | None, limit: int
+) -> "tuple[list[Compaction], bool]":
     from dataclasses import replace
 
-    from foveate.cli.compactions_found import listed, session_named
+    from foveate.cli.compactions_found import find_session_id, list_compactions
 
     if session is not None:
-        session_id = await session_named(store, session)
+        session_id = await find_session_id(store, session)
         if session_id is None:
             return [], False
-        asked = replace(asked, session_id=session_id)
-    return await listed(store, asked, limit=limit)
+        selection = replace(selection, session_id=session_id)
+    return await list_compactions(store, selection, limit=limit)
 
 
-def _note_found(found: "list[Fold]", *, is_more: bool) -> None:
+def _print_count(found: "list[Compaction]", *, is_more: bool) -> None:
     number = f"{len(found):,} fold{'s' * (len(found) != 1)}" if found else "no fold is of this kind"
     screen.print_note(f"{number}; there are more: --limit" if is_more else number)
 
 
-async def _shown(store: "Store", beginning: str) -> "Unfolded":
-    from foveate.cli.compactions_found import fold_named
-    from foveate.fold.unfolding import unfolded
+async def _load_details(store: "Store", prefix: str) -> "CompactionContents":
+    from foveate.cli.compactions_found import find_compaction
+    from foveate.fold.unfolding import load_contents
 
-    return await unfolded(store.journal, await fold_named(store, beginning))
+    return await load_contents(store.compactions, await find_compaction(store, prefix))
 
 
-async def _exported(store: "Store", ids: list[str], session: str | None, name: str | None, form: str) -> int:
+async def _export(
+    store: "Store", ids: list[str], session: str | None, name: str | None, export_format: str
+) -> int:
     """How many folds were written."""
-    from foveate.cli.compactions_export import chosen, written
+    from foveate.cli.compactions_export import select_for_export, write_compactions
 
     # All that is named is there before the first byte is written.
-    folds = await chosen(store, ids, session)
-    with opened_output(name, store=store.where) as file:
-        return await written(store, folds, file, as_list=form == _JSON)
+    compactions = await select_for_export(store, ids, session)
+    with open_output(name, store=store.location) as file:
+        return await write_compactions(store, compactions, file, as_list=export_format == _JSON)

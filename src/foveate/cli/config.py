@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foveate.cli import screen
-from foveate.cli.exits import BAD_INPUT, telling
-from foveate.cli.usual import usual_config
+from foveate.cli.exits import BAD_INPUT, report_errors
+from foveate.cli.usual import find_config_file
 from foveate.errors import BadOption, BadSetting, FoveateError, UnwritableFile
 
 if TYPE_CHECKING:
-    from foveate.config.showing import Held
+    from foveate.config.showing import EffectiveSetting
 
 app = typer.Typer(
     name="config",
@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 
 _FILE_NAME = "foveate.yaml"
-_USUAL_AGENT = "default"
+_DEFAULT_AGENT = "default"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 File = Annotated[
@@ -43,19 +43,23 @@ def init(
 
     Example: foveate config init foveate.yaml
     """
-    with telling(as_json=json):
-        from foveate.config.files import replace_file, shown
+    with report_errors(as_json=json):
+        from foveate.config.files import display_path, replace_file
 
         if file.exists() and not force:
-            raise UnwritableFile(shown(file), "is there already; nothing was changed: --force replaces it")
-        replace_file(file, example())
+            raise UnwritableFile(
+                display_path(file), "is there already; nothing was changed: --force replaces it"
+            )
+        replace_file(file, read_example())
         if json:
             screen.print_object({"file": str(file)})
         else:
-            screen.print_text(f"wrote {screen.plain(shown(file))}: all by default, every setting explained")
+            screen.print_text(
+                f"wrote {screen.escape_control_chars(display_path(file))}: all by default, every setting explained"
+            )
 
 
-def example() -> bytes:
+def read_example() -> bytes:
     """The documented example."""
     from importlib.resources import files
 
@@ -68,55 +72,55 @@ def check(file: File = None, json: AsJson = False) -> None:
 
     Example: foveate config check foveate.yaml
     """
-    with telling(as_json=json):
-        path = usual_config(file)
+    with report_errors(as_json=json):
+        path = find_config_file(file)
         if path is None:
             raise BadOption(
                 f"there is no {_FILE_NAME} here or in the data folder: name a file, or write one with "
                 "`foveate config init`"
             )
-        problems = _problems(path)
+        problems = _find_problems(path)
         if json:
-            told = [_told(problem) for problem in problems]
-            screen.print_object({"file": str(path), "ok": not problems, "errors": told})
+            errors = [_problem_object(problem) for problem in problems]
+            screen.print_object({"file": str(path), "ok": not problems, "errors": errors})
         else:
             for problem in problems:
-                screen.print_text(_line(problem))
+                screen.print_text(_problem_line(problem))
             if not problems:
-                screen.print_text(f"{screen.plain(str(path))}: all of it can be used")
+                screen.print_text(f"{screen.escape_control_chars(str(path))}: all of it can be used")
         if problems:
             raise typer.Exit(BAD_INPUT)
 
 
-def _problems(path: Path) -> list[FoveateError]:
+def _find_problems(path: Path) -> list[FoveateError]:
     """All that is wrong with the file, else what is wrong with it here: a key that is not set."""
-    from foveate.config.checking import problems_in
-    from foveate.config.documents import SETTINGS_LIMIT_BYTES
-    from foveate.config.files import read_bytes, shown
-    from foveate.gateway.serving import live_choices
+    from foveate.config.checking import find_problems
+    from foveate.config.documents import MAX_SETTINGS_BYTES
+    from foveate.config.files import display_path, read_bytes
+    from foveate.gateway.serving import load_live_config
 
-    problems = problems_in(read_bytes(path, limit_bytes=SETTINGS_LIMIT_BYTES), shown(path))
+    problems = find_problems(read_bytes(path, limit_bytes=MAX_SETTINGS_BYTES), display_path(path))
     if problems:
         return [*problems]
     try:
-        live_choices(path, dict(os.environ))
+        load_live_config(path, dict(os.environ))
     except FoveateError as error:
         return [error]
     return []
 
 
-def _told(problem: FoveateError) -> dict[str, object]:
+def _problem_object(problem: FoveateError) -> dict[str, object]:
     if not isinstance(problem, BadSetting):
         return {"message": str(problem), "line": None, "key": ""}
     return {"message": problem.reason, "line": problem.line, "key": problem.key}
 
 
-def _line(problem: FoveateError) -> str:
+def _problem_line(problem: FoveateError) -> str:
     """`file:line: key: what to do`."""
     if not isinstance(problem, BadSetting) or not problem.key:
-        return screen.plain(str(problem))
+        return screen.escape_control_chars(str(problem))
     where = problem.source if problem.line is None else f"{problem.source}:{problem.line}"
-    return screen.plain(f"{where}: {problem.key}: {problem.reason}")
+    return screen.escape_control_chars(f"{where}: {problem.key}: {problem.reason}")
 
 
 @app.command("show")
@@ -125,37 +129,38 @@ def show(file: File = None, json: AsJson = False) -> None:
 
     Example: foveate config show --json
     """
-    with telling(as_json=json):
-        path = usual_config(file)
-        with screen.patience("reading"):
-            rows = _held(path)
+    with report_errors(as_json=json):
+        path = find_config_file(file)
+        with screen.show_progress("reading"):
+            rows = _effective_settings(path)
         if json:
             settings = {
-                row.key: {name: said for name, said in asdict(row).items() if name != "key"} for row in rows
+                row.key: {name: field_value for name, field_value in asdict(row).items() if name != "key"}
+                for row in rows
             }
             screen.print_object({"file": None if path is None else str(path), "settings": settings})
             return
-        look = screen.look(sys.stdout)
-        screen.print_text(f"file: {look.plain(str(path)) if path else 'none: all by default'}")
+        display = screen.display_for(sys.stdout)
+        screen.print_text(f"file: {display.escape(str(path)) if path else 'none: all by default'}")
         keys = max(len(row.key) for row in rows)
-        values = [row.in_words for row in rows]
+        values = [row.value_text for row in rows]
         width = min(max(map(len, values)), 40)
         screen.print_lines(
-            f"{look.plain(row.key):<{keys}}  {look.plain(value):<{width}}  {look.plain(row.origin(path))}"
+            f"{display.escape(row.key):<{keys}}  {display.escape(value):<{width}}  {display.escape(row.origin(path))}"
             for row, value in zip(rows, values, strict=True)
         )
 
 
-def _held(path: Path | None) -> "list[Held]":
-    from foveate.gateway.held import held_now
-    from foveate.gateway.serving import live_choices
+def _effective_settings(path: Path | None) -> "list[EffectiveSetting]":
+    from foveate.gateway.held import describe_current_settings
+    from foveate.gateway.serving import load_live_config
 
     environment = dict(os.environ)
-    return held_now(live_choices(path, environment), environment)
+    return describe_current_settings(load_live_config(path, environment), environment)
 
 
 @dataclass(frozen=True, slots=True)
-class _Key:
+class _GatewayKey:
     agent: str | None
     key: str
     hash: str
@@ -164,7 +169,7 @@ class _Key:
 
 @app.command("key")
 def key(
-    agent: Annotated[str, typer.Option(metavar="NAME", help="Whose key it is.")] = _USUAL_AGENT,
+    agent: Annotated[str, typer.Option(metavar="NAME", help="Whose key it is.")] = _DEFAULT_AGENT,
     admin: Annotated[
         bool,
         typer.Option("--admin", help="Make a key that sees the pages of all agents and sends no requests."),
@@ -175,28 +180,28 @@ def key(
 
     Example: foveate config key --agent ana
     """
-    with telling(as_json=json):
-        if admin and agent != _USUAL_AGENT:
+    with report_errors(as_json=json):
+        if admin and agent != _DEFAULT_AGENT:
             raise BadOption("--admin makes a key of no agent: leave out --agent")
         if not agent.strip():
             raise BadOption("--agent needs the name of an agent")
-        from foveate.gateway.keys import hash_of, new_key
+        from foveate.gateway.keys import generate_key, hash_key
 
-        made = new_key()
+        secret = generate_key()
         owner = None if admin else agent
-        found = _Key(agent=owner, key=made, hash=hash_of(made), admin=admin)
+        gateway_key = _GatewayKey(agent=owner, key=secret, hash=hash_key(secret), admin=admin)
         if json:
-            screen.print_object(asdict(found))
+            screen.print_object(asdict(gateway_key))
             return
         import json as encoding
 
         if admin:
-            used = "It opens the gateway's pages and /metrics, and sends no requests."
-            lines = f'server:\n  admin_keys: ["{found.hash}"]'
+            usage_note = "It opens the gateway's pages and /metrics, and sends no requests."
+            lines = f'server:\n  admin_keys: ["{gateway_key.hash}"]'
         else:
-            used = "A client sends it in the place of its provider's."
+            usage_note = "A client sends it in the place of its provider's."
             name = encoding.dumps(owner, ensure_ascii=False)  # as YAML takes any name
-            lines = f'agents:\n  - id: {screen.plain(name)}\n    keys: ["{found.hash}"]'
+            lines = f'agents:\n  - id: {screen.escape_control_chars(name)}\n    keys: ["{gateway_key.hash}"]'
         screen.print_text(
-            f"{found.key}\n\nThis is the key, and it is not shown again. {used}\nIn foveate.yaml:\n\n{lines}"
+            f"{gateway_key.key}\n\nThis is the key, and it is not shown again. {usage_note}\nIn foveate.yaml:\n\n{lines}"
         )

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foveate.cli import screen
-from foveate.cli.exits import telling
-from foveate.cli.outputs import Output, opened_output, output_name
-from foveate.cli.store import AsJson, StoreUrl, in_store, note_nothing
-from foveate.cli.usual import usual_config
+from foveate.cli.exits import report_errors
+from foveate.cli.outputs import Output, open_output, parse_output_option
+from foveate.cli.store import AsJson, StoreUrl, note_missing_store, run_in_store
+from foveate.cli.usual import find_config_file
 from foveate.errors import BadOption, NothingKept
 
 if TYPE_CHECKING:
-    from foveate.cli.cost_asked import Asked, SessionFamily
+    from foveate.cli.cost_asked import CallSelection, SessionFamily
     from foveate.cost.corrections import Correction
-    from foveate.cost.ledger import By
-    from foveate.cost.report import Report
-    from foveate.session.rate_limits import SeenLimit
+    from foveate.cost.ledger import GroupBy
+    from foveate.cost.report import CostReport
+    from foveate.session.rate_limits import ObservedLimit
     from foveate.store import Store
 
-_BY = "model,category"
+_DEFAULT_BY = "model,category"
 
 app = typer.Typer(
     name="cost",
@@ -50,7 +50,7 @@ def report(
     by: Annotated[
         str,
         typer.Option("--by", metavar="B,…", help="A row for each: agent, session, model, category, day."),
-    ] = _BY,
+    ] = _DEFAULT_BY,
     since: Since = None,
     until: Until = None,
     agent: Agent = None,
@@ -64,43 +64,45 @@ def report(
     Example: foveate cost --by agent,day --since 7d
     """
     if context.invoked_subcommand is not None:
-        with telling(as_json=False):
-            _check_nothing_before(context)
+        with report_errors(as_json=False):
+            _reject_options_before_command(context)
         return
-    with telling(as_json=json):
+    with report_errors(as_json=json):
         if json and csv:
             raise BadOption("--json and --csv cannot both be")
         from time import time
 
-        from foveate.cli.cost_asked import by_of
-        from foveate.cost.report import report_of
+        from foveate.cli.cost_asked import parse_group_by
+        from foveate.cost.report import build_report
 
-        told_by, now = by_of(by), time()
-        asked = _asked(agent, session, since, until)
+        group_by, now = parse_group_by(by), time()
+        selection = _parse_selection(agent, session, since, until)
         try:
-            found, families, limits, corrected = in_store(
-                store, lambda opened: _reported(opened, told_by, asked, now), "adding up"
+            cost_report, families, limits, correction_count = run_in_store(
+                store, lambda opened: _load_report(opened, group_by, selection, now), "adding up"
             )
         except NothingKept as error:
-            note_nothing(error)
-            found, families, limits, corrected = report_of([], told_by), {}, [], 0
+            note_missing_store(error)
+            cost_report, families, limits, correction_count = build_report([], group_by), {}, [], 0
         if json:
-            from foveate.cli.cost_lines import limit_object, report_object
+            from foveate.cli.cost_lines import rate_limit_object, report_object
 
             screen.print_object(
-                report_object(found, families)
-                | {"rate_limits": [limit_object(one, now) for one in limits]}
-                | {"corrections": corrected, "since": asked.since, "until": asked.until}
+                report_object(cost_report, families)
+                | {"rate_limits": [rate_limit_object(limit, now) for limit in limits]}
+                | {"corrections": correction_count, "since": selection.since, "until": selection.until}
             )
         elif csv:
             from foveate.cli.cost_csv import report_csv
 
-            screen.print_raw(report_csv(found))
+            screen.print_raw(report_csv(cost_report))
         else:
-            _print_report(found, families, limits, now)
-            if corrected:
-                said = f"{corrected:,} correction{'s' * (corrected != 1)} made by hand in this time"
-                screen.print_note(f"{said}: foveate cost corrections")
+            _print_report(cost_report, families, limits, now)
+            if correction_count:
+                summary = (
+                    f"{correction_count:,} correction{'s' * (correction_count != 1)} made by hand in this time"
+                )
+                screen.print_note(f"{summary}: foveate cost corrections")
 
 
 @app.command("caps")
@@ -121,9 +123,9 @@ def caps(
 
     Example: foveate cost caps --config foveate.yaml
     """
-    with telling(as_json=json):
-        if config is None and (usual := usual_config()) is not None:
-            config = str(usual)
+    with report_errors(as_json=json):
+        if config is None and (default_config := find_config_file()) is not None:
+            config = str(default_config)
         if config is None:
             screen.print_note("no configuration (foveate.yaml), so no caps; --config FILE names one")
             if json:
@@ -133,21 +135,23 @@ def caps(
             raise BadOption("--config needs the name of a file")
         from time import time
 
-        from foveate.cli.cost_lines import CapWriting, cap_object
+        from foveate.cli.cost_lines import CapFormatter, cap_object
         from foveate.config.cost import load_cost
-        from foveate.cost.held import held, held_in
+        from foveate.cost.held import compute_cap_status, read_cap_status
 
-        known = load_cost(config).caps
+        configured_caps = load_cost(config).caps
         try:
-            found = in_store(store, lambda opened: held(opened.ledger, known, now=time()), "adding up")
+            statuses = run_in_store(
+                store, lambda opened: read_cap_status(opened.ledger, configured_caps, now=time()), "adding up"
+            )
         except NothingKept as error:
-            note_nothing(error)
-            found = held_in(known, now=time())
+            note_missing_store(error)
+            statuses = compute_cap_status(configured_caps, now=time())
         if json:
-            screen.print_object({"caps": [cap_object(one) for one in found]})
+            screen.print_object({"caps": [cap_object(status) for status in statuses]})
         else:
-            screen.print_lines(CapWriting(screen.look(sys.stdout)).lines(found))
-            if not found:
+            screen.print_lines(CapFormatter(screen.display_for(sys.stdout)).lines(statuses))
+            if not statuses:
                 screen.print_note(f"{config} has no caps")
 
 
@@ -165,22 +169,22 @@ def export(
 
     Example: foveate cost export --since 2026-11-01 --output calls.csv
     """
-    with telling(as_json=json):
-        name, asked = output_name(output), _asked(agent, session, since, until)
-        number = 0
+    with report_errors(as_json=json):
+        name, selection = parse_output_option(output), _parse_selection(agent, session, since, until)
+        count = 0
         try:
             # Whoever reads standard output may go before the last call; then no more are read either.
-            with screen.writable() if name is None else nullcontext():
-                number = in_store(store, lambda opened: _exported(opened, asked, name), "exporting")
+            with screen.handle_write_errors() if name is None else nullcontext():
+                count = run_in_store(store, lambda opened: _export(opened, selection, name), "exporting")
         except NothingKept as error:
-            note_nothing(error)  # and leave a file as it is: it may be of another store
+            note_missing_store(error)  # and leave a file as it is: it may be of another store
             if json:
                 screen.print_object({"calls": 0, "output": None})
             return
         if name is not None:
-            screen.print_note(f"{number:,} call{'s' * (number != 1)} in {name}")
+            screen.print_note(f"{count:,} call{'s' * (count != 1)} in {name}")
             if json:
-                screen.print_object({"calls": number, "output": name})
+                screen.print_object({"calls": count, "output": name})
 
 
 @app.command("correct")
@@ -218,19 +222,19 @@ def correct(
 
     Example: foveate cost correct --call req_0123 --dollars 0.25 --reason "provider's invoice"
     """
-    with telling(as_json=json):
+    with report_errors(as_json=json):
         from time import time
 
         from foveate.cli import cost_correct
 
         cost_correct.check_target(call=call, session=session, agent=agent, day=day, is_total=total)
-        amount = cost_correct.dollars_in(dollars)
-        said_day = None if day is None else cost_correct.day_in(day)
+        amount = cost_correct.parse_dollars(dollars)
+        utc_day = None if day is None else cost_correct.parse_day(day)
         if not reason.strip():
             raise BadOption("--reason needs a text: it is recorded with the correction")
-        made = in_store(
+        correction = run_in_store(
             store,
-            lambda opened: cost_correct.correct(
+            lambda opened: cost_correct.apply_correction(
                 opened,
                 amount,
                 reason=reason.strip(),
@@ -238,14 +242,16 @@ def correct(
                 call=call,
                 session=session,
                 agent=agent,
-                day=said_day,
+                day=utc_day,
             ),
             "correcting",
         )
         if json:
-            screen.print_object({"correction": cost_correct.correction_object(made)})
+            screen.print_object({"correction": cost_correct.correction_object(correction)})
         else:
-            screen.print_lines(map(screen.look(sys.stdout).plain, cost_correct.correction_lines(made)))
+            screen.print_lines(
+                map(screen.display_for(sys.stdout).escape, cost_correct.correction_lines(correction))
+            )
 
 
 @app.command("corrections")
@@ -261,25 +267,27 @@ def corrections(
 
     Example: foveate cost corrections --since 7d
     """
-    with telling(as_json=json):
+    with report_errors(as_json=json):
         from foveate.cli.cost_correct import correction_lines, correction_object
 
-        asked = _asked(agent, session, since, until)
+        selection = _parse_selection(agent, session, since, until)
         try:
-            found = in_store(store, lambda opened: _corrections(opened, asked), "looking for corrections")
+            found = run_in_store(
+                store, lambda opened: _load_corrections(opened, selection), "looking for corrections"
+            )
         except NothingKept as error:
-            note_nothing(error)
+            note_missing_store(error)
             found = []
         if json:
-            screen.print_object({"corrections": [correction_object(one) for one in found]})
+            screen.print_object({"corrections": [correction_object(correction) for correction in found]})
             return
-        plain = screen.look(sys.stdout).plain
-        screen.print_lines(plain(line) for one in found for line in correction_lines(one))
+        plain = screen.display_for(sys.stdout).escape
+        screen.print_lines(plain(line) for correction in found for line in correction_lines(correction))
         if not found:
             screen.print_note("no corrections")
 
 
-def _check_nothing_before(context: typer.Context) -> None:
+def _reject_options_before_command(context: typer.Context) -> None:
     """Refuse options in front of a command, to which they would say nothing."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name) if parameter.name else None
@@ -288,68 +296,76 @@ def _check_nothing_before(context: typer.Context) -> None:
             raise BadOption(f"{option} belongs behind the command: foveate cost {command} {option} …")
 
 
-def _asked(agent: str | None, session: str | None, since: str | None, until: str | None) -> "Asked":
+def _parse_selection(
+    agent: str | None, session: str | None, since: str | None, until: str | None
+) -> "CallSelection":
     from time import time
 
-    from foveate.cli.cost_asked import Asked
+    from foveate.cli.cost_asked import CallSelection
 
-    return Asked.of(agent=agent, session=session, since=since, until=until, now=time())
+    return CallSelection.from_options(agent=agent, session=session, since=since, until=until, now=time())
 
 
-async def _reported(
-    store: "Store", by: "tuple[By, ...]", asked: "Asked", now: float
-) -> "tuple[Report, Mapping[str, SessionFamily], Sequence[SeenLimit], int]":
-    from foveate.cli.cost_asked import session_families, session_named
-    from foveate.cost.report import asked_of, report_of
+async def _load_report(
+    store: "Store", by: "tuple[GroupBy, ...]", selection: "CallSelection", now: float
+) -> "tuple[CostReport, Mapping[str, SessionFamily], Sequence[ObservedLimit], int]":
+    from foveate.cli.cost_asked import resolve_session_id, session_families
+    from foveate.cost.report import build_report, required_groups
     from foveate.session.rate_limits import RECENT_SECONDS
 
-    session_id = await session_named(store.ledger, asked)
-    sums = await store.ledger.sums(
-        asked_of(by), since=asked.since, until=asked.until, agent=asked.agent, session_id=session_id
+    session_id = await resolve_session_id(store.ledger, selection)
+    sums = await store.ledger.sum_charges(
+        required_groups(by),
+        since=selection.since,
+        until=selection.until,
+        agent=selection.agent,
+        session_id=session_id,
     )
-    report = report_of(sums, by)
-    limits = await store.rate_limits.recent(since=now - RECENT_SECONDS)
-    mine = [one for one in limits if asked.agent in (None, one.agent)]
-    made = await store.corrections.listed(
-        since=asked.since, until=asked.until, agent=asked.agent, session_id=session_id
+    report = build_report(sums, by)
+    limits = await store.rate_limits.find_recent(since=now - RECENT_SECONDS)
+    agent_limits = [limit for limit in limits if selection.agent in (None, limit.agent)]
+    corrections_made = await store.corrections.find(
+        since=selection.since, until=selection.until, agent=selection.agent, session_id=session_id
     )
-    return report, await session_families(store, report, session_id), mine, len(made)
+    return report, await session_families(store, report, session_id), agent_limits, len(corrections_made)
 
 
 def _print_report(
-    found: "Report",
+    report: "CostReport",
     families: "Mapping[str, SessionFamily]",
-    limits: "Sequence[SeenLimit]",
+    limits: "Sequence[ObservedLimit]",
     now: float,
 ) -> None:
-    from foveate.cli.cost_lines import ReportWriting, family_lines, limit_lines, marked_lines
+    from foveate.cli.cost_lines import ReportFormatter, family_lines, qualification_lines, rate_limit_lines
 
-    screen.print_lines(ReportWriting(screen.look(sys.stdout), families).lines(found))
-    for line in (*family_lines(families), *marked_lines(found.total), *limit_lines(limits, now)):
+    screen.print_lines(ReportFormatter(screen.display_for(sys.stdout), families).lines(report))
+    for line in (*family_lines(families), *qualification_lines(report.total), *rate_limit_lines(limits, now)):
         screen.print_note(line)
-    if not found.rows:
+    if not report.rows:
         screen.print_note("no call is of this kind")
-    if partial := found.total.partial_calls - found.total.possibly_charged_calls:
-        screen.print_note(f"{partial:,} call{'s' * (partial != 1)} broke off before the bill was whole")
+    if partial_calls := report.total.partial_calls - report.total.possibly_charged_calls:
+        screen.print_note(
+            f"{partial_calls:,} call{'s' * (partial_calls != 1)} broke off before the bill was whole"
+        )
 
 
-async def _corrections(store: "Store", asked: "Asked") -> "Sequence[Correction]":
-    from foveate.cli.cost_asked import session_named
+async def _load_corrections(store: "Store", selection: "CallSelection") -> "Sequence[Correction]":
+    from foveate.cli.cost_asked import resolve_session_id
 
-    session_id = await session_named(store.ledger, asked)
-    return await store.corrections.listed(
-        since=asked.since, until=asked.until, agent=asked.agent, session_id=session_id
+    session_id = await resolve_session_id(store.ledger, selection)
+    return await store.corrections.find(
+        since=selection.since, until=selection.until, agent=selection.agent, session_id=session_id
     )
 
 
-async def _exported(store: "Store", asked: "Asked", name: str | None) -> int:
+async def _export(store: "Store", selection: "CallSelection", name: str | None) -> int:
     """How many calls were written."""
-    from foveate.cli.cost_asked import session_named
+    from foveate.cli.cost_asked import resolve_session_id
     from foveate.cli.cost_csv import write_calls
 
-    session_id = await session_named(store.ledger, asked)
-    entries = store.ledger.entries(
-        since=asked.since, until=asked.until, agent=asked.agent, session_id=session_id
+    session_id = await resolve_session_id(store.ledger, selection)
+    entries = store.ledger.list_charges(
+        since=selection.since, until=selection.until, agent=selection.agent, session_id=session_id
     )
-    with opened_output(name, store=store.where) as file:
+    with open_output(name, store=store.location) as file:
         return await write_calls(entries, file)

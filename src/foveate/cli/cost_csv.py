@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import BinaryIO
 
-from foveate.cost.caps import day_of
-from foveate.cost.ledger import Entry
-from foveate.cost.report import Report, Row
+from foveate.cost.caps import utc_day
+from foveate.cost.ledger import Charge
+from foveate.cost.report import CostReport, CostReportRow
 from foveate.values import Savings
 
 _SAVINGS_COLUMNS = (
@@ -75,35 +75,35 @@ SUM_COLUMNS = (
 # With what a formula begins, also where blanks that some programs take away stand before it.
 _FORMULA = r"[=+\-@＝＋－＠']"
 _APOSTROPHE = "'"
-_BEFORE_FORMULA = re.compile(rf"^(?= *(?:{_FORMULA}|[\t\r\n]))|(?<=[;\t\r\n])(?= *{_FORMULA})")
+_FORMULA_START = re.compile(rf"^(?= *(?:{_FORMULA}|[\t\r\n]))|(?<=[;\t\r\n])(?= *{_FORMULA})")
 
 Cell = str | int | Decimal | bool | None
 
 
-async def write_calls(entries: AsyncIterator[Entry], file: BinaryIO) -> int:
+async def write_calls(entries: AsyncIterator[Charge], file: BinaryIO) -> int:
     """How many calls were written, one at a time, below a line that names the columns."""
-    file.write(line(CALL_COLUMNS))
-    number = 0
+    file.write(csv_line(CALL_COLUMNS))
+    count = 0
     async for entry in entries:
-        file.write(line(_call(entry)))
-        number += 1
-    return number
+        file.write(csv_line(_call_cells(entry)))
+        count += 1
+    return count
 
 
-def report_csv(report: Report) -> bytes:
+def report_csv(report: CostReport) -> bytes:
     """The rows of a report, without the total."""
-    lines = [line((*report.by, *SUM_COLUMNS)), *(line(_sum(row)) for row in report.rows)]
+    lines = [csv_line((*report.by, *SUM_COLUMNS)), *(csv_line(_sum_cells(row)) for row in report.rows)]
     return b"".join(lines)
 
 
-def line(cells: Iterable[Cell]) -> bytes:
+def csv_line(cells: Iterable[Cell]) -> bytes:
     """A line of CSV."""
-    written = io.StringIO()
-    csv.writer(written).writerow([_cell(cell) for cell in cells])
-    return written.getvalue().encode("utf-8", "replace")
+    buffer = io.StringIO()
+    csv.writer(buffer).writerow([_format_cell(cell) for cell in cells])
+    return buffer.getvalue().encode("utf-8", "replace")
 
 
-def _cell(cell: Cell) -> str:
+def _format_cell(cell: Cell) -> str:
     match cell:
         case None:
             return ""
@@ -113,13 +113,13 @@ def _cell(cell: Cell) -> str:
             return f"{cell:f}"
         case int():
             return str(cell)
-    return _BEFORE_FORMULA.sub(_APOSTROPHE, cell)
+    return _FORMULA_START.sub(_APOSTROPHE, cell)
 
 
-def _call(entry: Entry) -> tuple[Cell, ...]:
+def _call_cells(entry: Charge) -> tuple[Cell, ...]:
     call, usage = entry.call, entry.usage
     return (
-        _moment(call.at),
+        _format_time(call.at),
         call.id,
         call.agent,
         call.session_id,
@@ -138,13 +138,13 @@ def _call(entry: Entry) -> tuple[Cell, ...]:
         entry.estimated_input_tokens,
         entry.estimated_dollars,
         entry.savings.comparison.value,
-        *_saved(entry.savings),
+        *_savings_cells(entry.savings),
         *(entry.is_partial, entry.is_inherited, call.is_subscription, entry.is_possibly_charged),
         entry.charge if entry.dollars is None else entry.dollars,
     )
 
 
-def _sum(row: Row) -> tuple[Cell, ...]:
+def _sum_cells(row: CostReportRow) -> tuple[Cell, ...]:
     return (
         *row.group,
         row.calls,
@@ -160,7 +160,7 @@ def _sum(row: Row) -> tuple[Cell, ...]:
         row.estimated_dollars,
         row.compared_calls,
         row.compared_dollars,
-        *_saved(row.saved),
+        *_savings_cells(row.saved),
         row.would_not_fit_calls,
         row.would_not_fit_dollars,
         row.compaction_dollars,
@@ -170,16 +170,16 @@ def _sum(row: Row) -> tuple[Cell, ...]:
     )
 
 
-def _saved(savings: Savings) -> tuple[Cell, ...]:
+def _savings_cells(savings: Savings) -> tuple[Cell, ...]:
     edits = savings.without, savings.compaction, savings.context
     return *edits, savings.breakpoints, savings.keep_alive, savings.simulation_error
 
 
-def _moment(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     """A time as 2026-11-15T12:00:00.000000Z, or in seconds where no calendar has it."""
     try:
         moment = datetime.fromtimestamp(seconds, UTC)
-        if moment.date().isoformat() != day_of(seconds):  # rounded into the next day, and booked on this one
+        if moment.date().isoformat() != utc_day(seconds):  # rounded into the next day, and booked on this one
             moment -= timedelta(microseconds=1)
         return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):

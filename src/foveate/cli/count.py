@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foveate.cli import screen
-from foveate.cli.exits import SOME_FAILED, telling
+from foveate.cli.exits import SOME_FAILED, report_errors
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
     from foveate.tokens import CounterOptions, RequestCount, RequestCounter
-    from foveate.tokens.cascade import Cascade
+    from foveate.tokens.cascade import FallbackCounter
 
 STANDARD_INPUT = "-"
 DEFAULT_MODEL = "gpt-4o"
-LONGEST_TIMEOUT_SECONDS = 86_400
+MAX_TIMEOUT_SECONDS = 86_400
 
 # Where a provider's key is looked for; a server of one's own needs none.
-_KEYS = {
+_KEY_VARIABLES = {
     "anthropic_api": "ANTHROPIC_API_KEY",
     "openai_api": "OPENAI_API_KEY",
     "gemini_api": "GEMINI_API_KEY",
@@ -63,8 +63,8 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Count the tokens of texts, or of a whole request with its system prompt, tools, messages and images."""
-    with telling(as_json=json):
-        options = _options(backend, endpoint, tokenizer, timeout)
+    with report_errors(as_json=json):
+        options = _parse_options(backend, endpoint, tokenizer, timeout)
         if request is None:
             _count_files(options, files or [STANDARD_INPUT], model or DEFAULT_MODEL, as_json=json)
         elif files:
@@ -73,25 +73,25 @@ def command(
             _count_request(options, _read(request), model, as_json=json)
 
 
-def _options(
+def _parse_options(
     backend: str, endpoint: str | None, tokenizer: str | None, timeout_seconds: float
 ) -> "CounterOptions":
     from foveate.tokens import Backend, CounterOptions
 
-    if not timeout_seconds <= LONGEST_TIMEOUT_SECONDS:
-        raise BadOption(f"--timeout takes a number of seconds, at most {LONGEST_TIMEOUT_SECONDS}")
-    chosen = Backend.named(backend)
+    if not timeout_seconds <= MAX_TIMEOUT_SECONDS:
+        raise BadOption(f"--timeout takes a number of seconds, at most {MAX_TIMEOUT_SECONDS}")
+    counter_backend = Backend.from_name(backend)
     if endpoint is not None and not endpoint.strip():
         raise BadOption("--endpoint needs the address of a server")
-    if endpoint is not None and chosen in (Backend.OFFLINE, Backend.ESTIMATE):
-        raise BadOption(f"--backend {chosen} asks no server: leave out --endpoint")
-    if tokenizer is not None and chosen is Backend.ESTIMATE:
+    if endpoint is not None and counter_backend in (Backend.OFFLINE, Backend.ESTIMATE):
+        raise BadOption(f"--backend {counter_backend} asks no server: leave out --endpoint")
+    if tokenizer is not None and counter_backend is Backend.ESTIMATE:
         raise BadOption("--backend estimate counts with no vocabulary: leave out --tokenizer")
-    variable = _KEYS.get(chosen, "")
+    variable = _KEY_VARIABLES.get(counter_backend, "")
     if variable and not os.environ.get(variable):
-        raise BadOption(f"--backend {chosen} needs an API key in {variable}")
+        raise BadOption(f"--backend {counter_backend} needs an API key in {variable}")
     return CounterOptions(
-        backend=chosen,
+        backend=counter_backend,
         use_endpoint=endpoint is not None,
         endpoint_url=endpoint or "",
         api_key=os.environ.get(variable, ""),
@@ -102,7 +102,7 @@ def _options(
 
 def _count_files(options: "CounterOptions", names: list[str], model: str, *, as_json: bool) -> None:
     failures: list[UnreadableInput] = []
-    texts = list(_readable(names, failures))
+    texts = list(_read_texts(names, failures))
     if not texts:
         *others, last = failures
         for failure in others:
@@ -119,95 +119,95 @@ def _count_request(options: "CounterOptions", body: bytes, model: str | None, *,
     from foveate import wire
     from foveate.tokens import with_model
 
-    request = with_model(wire.read(body), model)
-    if options.ask_a_server:
-        counted = _asked(options, lambda cascade: cascade.request(request))
+    request = with_model(wire.parse_request(body), model)
+    if options.uses_network:
+        counted = _count_with_server(options, lambda cascade: cascade.count_request(request))
     else:
-        with screen.patience("counting"):
-            counted = _offline(options, request.model).request(request)
+        with screen.show_progress("counting"):
+            counted = _offline_counter(options, request.model).count_request(request)
     if as_json:
-        screen.print_json(counted)
+        screen.print_count_json(counted)
     else:
-        roles = [wire.message(request.format, raw).role for raw in request.messages]
+        roles = [wire.parse_message(request.format, raw).role for raw in request.messages]
         screen.print_count(counted, heading="part", roles=roles)
 
 
 def _count_texts(options: "CounterOptions", texts: list[tuple[str, str]], model: str, *, as_json: bool) -> None:
-    from foveate.tokens import RequestCount, summed
+    from foveate.tokens import RequestCount, sum_counts
 
-    async def ask(cascade: "Cascade") -> "RequestCount":
-        return summed(model, [(name, await cascade.text(text, model)) for name, text in texts])
+    async def ask(cascade: "FallbackCounter") -> "RequestCount":
+        return sum_counts(model, [(name, await cascade.count_text(text, model)) for name, text in texts])
 
-    if options.ask_a_server:
-        counted = _asked(options, ask)
+    if options.uses_network:
+        counted = _count_with_server(options, ask)
     else:
-        with screen.patience("counting"):
-            counter = _offline(options, model)
+        with screen.show_progress("counting"):
+            counter = _offline_counter(options, model)
             totals = [(name, counter.text(text)) for name, text in texts]
         counts = [(name, RequestCount(model=model, backend=counter.backend, total=n)) for name, n in totals]
-        counted = summed(model, counts)
+        counted = sum_counts(model, counts)
     if as_json:
-        screen.print_json(counted)
+        screen.print_count_json(counted)
     else:
         screen.print_count(counted, heading="file")
 
 
-def _offline(options: "CounterOptions", model: str) -> "RequestCounter":
-    from foveate.tokens.options import offline_counters
+def _offline_counter(options: "CounterOptions", model: str) -> "RequestCounter":
+    from foveate.tokens.options import offline_counter_factory
 
-    return offline_counters(options)(model)
+    return offline_counter_factory(options)(model)
 
 
-def _asked(
-    options: "CounterOptions", ask: Callable[["Cascade"], Coroutine[None, None, "RequestCount"]]
+def _count_with_server(
+    options: "CounterOptions", count: Callable[["FallbackCounter"], Coroutine[None, None, "RequestCount"]]
 ) -> "RequestCount":
     """What a server counts; where it did not, what was counted here, and why."""
     import asyncio
 
-    from foveate.tokens.backends import Counting
-    from foveate.tokens.endpoints import Endpoints
+    from foveate.tokens.backends import ConnectedCounter
+    from foveate.tokens.endpoints import EndpointRegistry
 
-    endpoints = Endpoints()
+    endpoints = EndpointRegistry()
 
     async def counting() -> "RequestCount":
-        async with Counting(options, endpoints) as cascade:
-            return await ask(cascade)
+        async with ConnectedCounter(options, endpoints) as cascade:
+            return await count(cascade)
 
-    with screen.patience("counting"):
+    with screen.show_progress("counting"):
         counted = asyncio.run(counting())
-    for trouble in endpoints.troubles.values():
-        screen.print_note(f"{trouble}; counted here instead")
+    for failure in endpoints.last_errors.values():
+        screen.print_note(f"{failure}; counted here instead")
     return counted
 
 
-def _readable(names: list[str], failures: list[UnreadableInput]) -> Iterator[tuple[str, str]]:
+def _read_texts(names: list[str], failures: list[UnreadableInput]) -> Iterator[tuple[str, str]]:
     for name in names:
         try:
-            yield printable(name), _text(name, _read(name))
+            yield printable_name(name), _decode_text(name, _read(name))
         except UnreadableInput as failure:
             failures.append(failure)
 
 
 def _read(name: str) -> bytes:
     if name == STANDARD_INPUT:
-        return screen.standard_input()
+        return screen.read_standard_input()
     try:
         return Path(name).read_bytes()
     except OSError as error:
-        raise UnreadableInput(printable(name), error.strerror or "cannot be read") from None
+        raise UnreadableInput(printable_name(name), error.strerror or "cannot be read") from None
     except ValueError as error:  # a name with a zero byte in it
-        raise UnreadableInput(printable(name), str(error)) from None
+        raise UnreadableInput(printable_name(name), str(error)) from None
 
 
-def _text(name: str, data: bytes) -> str:
+def _decode_text(name: str, data: bytes) -> str:
     if b"\0" in data[:8192]:
-        raise UnreadableInput(printable(name), "is binary, not text")
+        raise UnreadableInput(printable_name(name), "is binary, not text")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UnreadableInput(printable(name), f"is not UTF-8 (byte {error.start})") from None
+        raise UnreadableInput(printable_name(name), f"is not UTF-8 (byte {error.start})") from None
 
 
-def printable(name: str) -> str:
+def printable_name(name: str) -> str:
     """A file's name as it can be shown: bytes that are no UTF-8 become the replacement character."""
     return os.fsencode(name).decode("utf-8", "replace")

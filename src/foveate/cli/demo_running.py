@@ -18,40 +18,40 @@ from tempfile import TemporaryDirectory
 
 import uvicorn
 
-from foveate.cli.demo_session import DOORS, Played
-from foveate.config.settings import Settings, StoreAt
+from foveate.cli.demo_session import ENDPOINT_PATHS, DemoSession
+from foveate.config.settings import Settings, StoreSettings
 from foveate.cost.ledger import Category
 from foveate.cost.price_book import PriceBook
 from foveate.engine.exchange import Exchange
-from foveate.engine.folds import Folds
-from foveate.engine.options import AgentOptions, MoneyOptions
-from foveate.engine.watch import Unwatched
+from foveate.engine.folds import SessionCompactor
+from foveate.engine.options import AgentOptions, SpendingOptions
+from foveate.engine.watch import NullObserver
 from foveate.errors import FoveateError, UnwritableFile, UpstreamError
-from foveate.fold.cuts import FoldOptions
-from foveate.fold.journal import Outcome
+from foveate.fold.cuts import CompactionOptions
+from foveate.fold.journal import CompactionOutcome
 from foveate.gateway.app import Gateway, GatewayOptions
-from foveate.gateway.assembly import assembled
-from foveate.gateway.configured import Choices
-from foveate.gateway.doors import Family
+from foveate.gateway.assembly import open_gateway
+from foveate.gateway.configured import ResolvedConfig
+from foveate.gateway.doors import ApiFamily
 from foveate.gateway.routing import Routing, Upstream
-from foveate.sandbox.asks import Ask
-from foveate.sandbox.server import App, address, listening
-from foveate.sandbox.server import server as sandbox_server
-from foveate.sandbox.stand_in import Sandbox, Taken
+from foveate.sandbox.asks import SandboxRequest
+from foveate.sandbox.server import SandboxApp, open_listening_socket, socket_url
+from foveate.sandbox.server import build_server as sandbox_server
+from foveate.sandbox.stand_in import AcceptedRequest, Sandbox
 from foveate.session.traces import Trace
 from foveate.store import Store, open_store
-from foveate.upstream.pool import Pool, target, whole
-from foveate.wire.refusals import Refusal
+from foveate.upstream.pool import ConnectionPool, parse_url, read_body
+from foveate.wire.refusals import ErrorResponse
 
 _KEY = b"sk-of-the-demo"
-_BEGAN_AT = 1_794_744_000.0  # a Sunday at noon, UTC
-_MOST_ANSWER_BYTES = 16 * 1024 * 1024
+_STARTED_AT = 1_794_744_000.0  # a Sunday at noon, UTC
+_MAX_RESPONSE_BYTES = 16 * 1024 * 1024
 _PAGE = 500
-_LONGEST_REASON = 200
+_MAX_REASON_CHARS = 200
 # Anthropic's words, OpenAI's, and ours.
-_TOO_LONG = ("too long", "context length", "context window", "does not fit")
+_TOO_LONG_MESSAGES = ("too long", "context length", "context window", "does not fit")
 TAIL_PART = 4
-_LOOK_SECONDS, _MOST_LOOKS = 0.001, 2_000
+_POLL_SECONDS, _MAX_POLLS = 0.001, 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,96 +107,100 @@ class Tallies:
         return self.off, self.usual, self.on
 
 
-class Clock:
+class MovableClock:
     """A clock that runs as all do, and can be moved ahead."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._ahead = _BEGAN_AT
+        self._started = time.monotonic()
+        self._offset = _STARTED_AT
 
     def __call__(self) -> float:
         """What it says."""
-        return self._ahead + time.monotonic() - self._began
+        return self._offset + time.monotonic() - self._started
 
-    def move(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         """Let so much time pass at once."""
-        self._ahead += seconds
+        self._offset += seconds
 
 
-class _NarrowSandbox(Sandbox):
+class _LimitedWindowSandbox(Sandbox):
     """The sandbox with a smaller window than its models have."""
 
     window_tokens: int | None = None
 
-    def taken(self, ask: Ask) -> Taken | Refusal | bytes:
+    def accept(self, http_request: SandboxRequest) -> AcceptedRequest | ErrorResponse | bytes:
         """What becomes of a request before it is billed."""
-        found = super().taken(ask)
-        if self.window_tokens is None or not isinstance(found, Taken) or found.is_counted:
+        found = super().accept(http_request)
+        if self.window_tokens is None or not isinstance(found, AcceptedRequest) or found.is_count:
             return found
         tokens = found.prompt.tokens
         if tokens <= self.window_tokens:
             return found
-        return Refusal(message=f"prompt is too long: {tokens} tokens > {self.window_tokens} maximum")
+        return ErrorResponse(message=f"prompt is too long: {tokens} tokens > {self.window_tokens} maximum")
 
 
 @dataclass
-class _Seen(Unwatched):
+class _FinishedCounter(NullObserver):
     """How many requests are over: answered, or refused by the gateway itself."""
 
-    over: int = 0
+    finished: int = 0
 
-    def ended(self, exchange: Exchange) -> None:
+    def on_finished(self, exchange: Exchange) -> None:
         del exchange
-        self.over += 1
+        self.finished += 1
 
-    def refused(self, agent: str, error: FoveateError) -> None:
+    def on_rejected(self, agent: str, error: FoveateError) -> None:
         del agent, error
-        self.over += 1
+        self.finished += 1
 
 
-def options_of(*, is_on: bool, window_tokens: int | None) -> AgentOptions:
+def make_agent_options(*, is_on: bool, window_tokens: int | None) -> AgentOptions:
     """What the gateway does with the session: nothing, or all that it can."""
     if not is_on:
         return AgentOptions(prompt_cache=False, token_counter=False)
-    tail = FoldOptions().tail_keep_tokens if window_tokens is None else window_tokens // TAIL_PART
+    tail = CompactionOptions().tail_keep_tokens if window_tokens is None else window_tokens // TAIL_PART
     return AgentOptions(
         compaction=True,
-        fold=FoldOptions(extractive=True, tail_keep_tokens=min(tail, FoldOptions().tail_keep_tokens)),
+        compaction_options=CompactionOptions(
+            extractive=True, tail_keep_tokens=min(tail, CompactionOptions().tail_keep_tokens)
+        ),
         window_tokens=window_tokens,
     )
 
 
-async def tallied(
-    session: Played,
+async def run_session(
+    session: DemoSession,
     *,
     is_on: bool,
     window_tokens: int | None,
-    told: Callable[[int], None] = lambda _done: None,
+    report_progress: Callable[[int], None] = lambda _done: None,
 ) -> Tally:
     """What a session comes to through a gateway that is off or on; `told` hears how many requests are done."""
-    clock, began = Clock(), time.monotonic()
-    sandbox = _NarrowSandbox(clock=clock, seed=b"foveate demo")
+    clock, started = MovableClock(), time.monotonic()
+    sandbox = _LimitedWindowSandbox(clock=clock, seed=b"foveate demo")
     sandbox.window_tokens = window_tokens
-    answers: list[_Answer] = []
+    responses: list[_DemoResponse] = []
     with temporary_folder() as folder:
         url = f"sqlite:///{folder}/foveate.sqlite"
-        seen = _Seen()
-        options = options_of(is_on=is_on, window_tokens=window_tokens)
-        async with _serving(sandbox_server(App(sandbox)).config) as upstream:
-            choices = _choices(url, upstream, options)
+        counter = _FinishedCounter()
+        options = make_agent_options(is_on=is_on, window_tokens=window_tokens)
+        async with _serve(sandbox_server(SandboxApp(sandbox)).config) as upstream:
+            config = _make_config(url, upstream, options)
             async with (
-                assembled(lambda: choices, environment={}, clock=clock, watch=seen) as gateway,
-                _serving(_config(gateway)) as where,
-                Pool() as pool,
+                open_gateway(lambda: config, environment={}, clock=clock, observer=counter) as gateway,
+                _serve(_server_config(gateway)) as gateway_url,
+                ConnectionPool() as pool,
             ):
-                for at, step in enumerate(session.steps, 1):
-                    clock.move(step.after_seconds)
-                    before = seen.over
-                    answers.append(await _sent(pool, f"{where}{DOORS[session.format]}", step.body))
-                    await _settled(gateway, seen, before + 1)
-                    told(at)
+                for number, step in enumerate(session.requests, 1):
+                    clock.advance(step.after_seconds)
+                    before = counter.finished
+                    responses.append(
+                        await _send(pool, f"{gateway_url}{ENDPOINT_PATHS[session.format]}", step.body)
+                    )
+                    await _wait_until_settled(gateway, counter, before + 1)
+                    report_progress(number)
         async with await open_store(url) as store:
-            return await _tally(store, answers, seconds=time.monotonic() - began)
+            return await _add_up(store, responses, seconds=time.monotonic() - started)
 
 
 def temporary_folder(within: Path | None = None) -> "TemporaryDirectory[str]":
@@ -212,33 +216,35 @@ def temporary_folder(within: Path | None = None) -> "TemporaryDirectory[str]":
         raise UnwritableFile(where, f"{error.strerror}: say another folder in TMPDIR") from None
 
 
-async def _settled(gateway: Gateway, seen: _Seen, ended: int) -> None:
+async def _wait_until_settled(gateway: Gateway, counter: _FinishedCounter, expected: int) -> None:
     """Wait until all is done behind an answer, folds too: the next request would come much later."""
-    for _ in range(_MOST_LOOKS):
-        if seen.over >= ended:
+    for _ in range(_MAX_POLLS):
+        if counter.finished >= expected:
             break
-        await asyncio.sleep(_LOOK_SECONDS)
-    for settle in gateway.engine.settle:
-        if isinstance(settle, Folds):
-            await settle.finished()
+        await asyncio.sleep(_POLL_SECONDS)
+    for settle in gateway.engine.background_hooks:
+        if isinstance(settle, SessionCompactor):
+            await settle.wait()
 
 
-def _choices(url: str, upstream: str, options: AgentOptions) -> Choices:
+def _make_config(url: str, upstream: str, options: AgentOptions) -> ResolvedConfig:
     upstreams = {
         "anthropic": Upstream(
-            name="anthropic", base_url=upstream, family=Family.ANTHROPIC, provider="anthropic"
+            name="anthropic", base_url=upstream, family=ApiFamily.ANTHROPIC, provider="anthropic"
         ),
-        "openai": Upstream(name="openai", base_url=f"{upstream}/v1", family=Family.OPENAI, provider="openai"),
+        "openai": Upstream(
+            name="openai", base_url=f"{upstream}/v1", family=ApiFamily.OPENAI, provider="openai"
+        ),
     }
-    return Choices(
-        settings=Settings(store=StoreAt(url=url)),
+    return ResolvedConfig(
+        settings=Settings(store=StoreSettings(url=url)),
         gateway=GatewayOptions(routing=Routing(upstreams=upstreams)),
         agents=lambda _agent: options,
-        cost=MoneyOptions(caps=(), prices=PriceBook()),
+        cost=SpendingOptions(caps=(), prices=PriceBook()),
     )
 
 
-def _config(gateway: Gateway) -> uvicorn.Config:
+def _server_config(gateway: Gateway) -> uvicorn.Config:
     return uvicorn.Config(
         gateway,
         http="foveate.gateway.http:PlainHttp",
@@ -249,7 +255,7 @@ def _config(gateway: Gateway) -> uvicorn.Config:
     )
 
 
-class _Quiet(uvicorn.Server):
+class _SignalFreeServer(uvicorn.Server):
     """A server that leaves signals to the program."""
 
     def capture_signals(self) -> "nullcontext[None]":  # type: ignore[override]
@@ -257,39 +263,39 @@ class _Quiet(uvicorn.Server):
 
 
 @asynccontextmanager
-async def _serving(config: uvicorn.Config) -> AsyncIterator[str]:
+async def _serve(config: uvicorn.Config) -> AsyncIterator[str]:
     """Where something is served until the end of the block."""
-    with listening("127.0.0.1", 0) as where:
-        server = _Quiet(config)
-        task = asyncio.ensure_future(server.serve(sockets=[where]))
+    with open_listening_socket("127.0.0.1", 0) as listener:
+        server = _SignalFreeServer(config)
+        task = asyncio.ensure_future(server.serve(sockets=[listener]))
         try:
             while not server.started:
                 if task.done():
                     task.result()
                 await asyncio.sleep(0.002)
-            yield address(where)
+            yield socket_url(listener)
         finally:
             server.should_exit = True
             await task
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _DemoResponse:
     """With which status a request was answered, and what was said where it was refused."""
 
     status: int
-    said: str = ""
+    message: str = ""
 
     @property
-    def is_answered(self) -> bool:
+    def is_success(self) -> bool:
         return 200 <= self.status < 300
 
     @property
     def is_too_long(self) -> bool:
-        return any(words in self.said for words in _TOO_LONG)
+        return any(words in self.message for words in _TOO_LONG_MESSAGES)
 
 
-async def _sent(pool: Pool, url: str, body: bytes) -> _Answer:
+async def _send(pool: ConnectionPool, url: str, body: bytes) -> _DemoResponse:
     headers = [
         (b"content-type", b"application/json"),
         (b"x-api-key", _KEY),
@@ -298,58 +304,62 @@ async def _sent(pool: Pool, url: str, body: bytes) -> _Answer:
     if not url.endswith("/messages"):
         headers = [headers[0], (b"authorization", b"Bearer " + _KEY)]
     try:
-        async with pool.asked("POST", target(url), headers, body) as answer:
-            told = await whole(answer, most_bytes=_MOST_ANSWER_BYTES, url=url)
+        async with pool.stream("POST", parse_url(url), headers, body) as response:
+            data = await read_body(response, max_bytes=_MAX_RESPONSE_BYTES, url=url)
     except UpstreamError as error:
-        return _Answer(0, str(error))
-    if 200 <= answer.status < 300:
-        return _Answer(answer.status)
-    return _Answer(answer.status, _reason(told))
+        return _DemoResponse(0, str(error))
+    if 200 <= response.status < 300:
+        return _DemoResponse(response.status)
+    return _DemoResponse(response.status, _error_message(data))
 
 
-def _reason(told: bytes) -> str:
+def _error_message(data: bytes) -> str:
     try:
-        return str(json.loads(told)["error"]["message"])[:_LONGEST_REASON]
+        return str(json.loads(data)["error"]["message"])[:_MAX_REASON_CHARS]
     except (ValueError, KeyError, TypeError):
-        return told[:_LONGEST_REASON].decode("utf-8", "replace")
+        return data[:_MAX_REASON_CHARS].decode("utf-8", "replace")
 
 
-async def _tally(store: Store, answers: Sequence[_Answer], *, seconds: float) -> Tally:
-    failed = [answer for answer in answers if not answer.is_answered and not answer.is_too_long]
-    entries = [entry async for entry in store.ledger.entries()]
+async def _add_up(store: Store, responses: Sequence[_DemoResponse], *, seconds: float) -> Tally:
+    failed = [response for response in responses if not response.is_success and not response.is_too_long]
+    entries = [entry async for entry in store.ledger.list_charges()]
     main = [entry for entry in entries if entry.call.category is Category.MAIN]
     summaries = [entry.dollars for entry in entries if entry.call.category is Category.COMPACTION]
-    traces = await _traces(store)
-    folds = [fold for fold in await store.journal.listed() if fold.outcome is Outcome.OK]
-    bills = [entry.usage.cache for entry in entries]
+    traces = await _load_traces(store)
+    compactions = [
+        compaction
+        for compaction in await store.compactions.list_compactions()
+        if compaction.outcome is CompactionOutcome.OK
+    ]
+    cache_usages = [entry.usage.cache for entry in entries]
     known = [entry.dollars for entry in entries if entry.dollars is not None]
     return Tally(
-        requests=len(answers),
-        answered=sum(answer.is_answered for answer in answers),
-        refused=sum(answer.is_too_long for answer in answers),
-        refused_at=next((at for at, answer in enumerate(answers, 1) if answer.is_too_long), 0),
+        requests=len(responses),
+        answered=sum(response.is_success for response in responses),
+        refused=sum(response.is_too_long for response in responses),
+        refused_at=next((number for number, response in enumerate(responses, 1) if response.is_too_long), 0),
         failed=len(failed),
-        failure=failed[0].said if failed else "",
-        uncached=sum(bill.uncached for bill in bills),
-        read=sum(bill.read for bill in bills),
-        written=sum(bill.written_5m + bill.written_1h for bill in bills),
+        failure=failed[0].message if failed else "",
+        uncached=sum(usage.uncached for usage in cache_usages),
+        read=sum(usage.read for usage in cache_usages),
+        written=sum(usage.written_5m + usage.written_1h for usage in cache_usages),
         output=sum(entry.usage.output_tokens for entry in entries),
         dollars=sum(known, Decimal(0)) if len(known) == len(entries) else None,
         summary_dollars=sum((dollars for dollars in summaries if dollars is not None), Decimal(0)),
         largest_context=max((entry.usage.cache.input_tokens for entry in main), default=0),
-        folds=len(folds),
-        edits=sum(len(one.edits) + one.edits_left_out for one in traces),
-        added_ms=1000 * median([one.added_seconds for one in traces]) if traces else 0.0,
+        folds=len(compactions),
+        edits=sum(len(trace.edits) + trace.edits_left_out for trace in traces),
+        added_ms=1000 * median([trace.added_seconds for trace in traces]) if traces else 0.0,
         seconds=seconds,
     )
 
 
-async def _traces(store: Store) -> list[Trace]:
+async def _load_traces(store: Store) -> list[Trace]:
     found: list[Trace] = []
     before: tuple[float, str] | None = None
     while True:
-        page = await store.traces.listed(limit=_PAGE, before=before)
-        found += [one.trace for one in page]
+        page = await store.traces.list_traces(limit=_PAGE, before=before)
+        found += [stored.trace for stored in page]
         if len(page) < _PAGE:
             return found
         before = page[-1].trace.at, page[-1].trace.id

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from foveate.cli import screen
-from foveate.cli.exits import SOME_FAILED, telling
+from foveate.cli.exits import SOME_FAILED, report_errors
 from foveate.cli.usual import ConfigFile
 
 
@@ -23,18 +23,18 @@ def command(
 
     Example: foveate doctor --offline
     """
-    with telling(as_json=json):
-        from foveate.cli.doctor_findings import Level, as_object, lines
+    with report_errors(as_json=json):
+        from foveate.cli.doctor_findings import Level, findings_lines, findings_object
 
-        with screen.patience("looking"):
+        with screen.show_progress("looking"):
             import asyncio
 
-            from foveate.cli.doctor_looking import looked
+            from foveate.cli.doctor_looking import run_doctor
 
-            findings = asyncio.run(looked(config, asks=not offline))
+            findings = asyncio.run(run_doctor(config, asks_upstreams=not offline))
         if json:
-            screen.print_object(as_object(findings))
+            screen.print_object(findings_object(findings))
         else:
-            screen.print_lines(lines(findings, screen.look(sys.stdout)))
-        if any(one.level is Level.FAILED for one in findings):
+            screen.print_lines(findings_lines(findings, screen.display_for(sys.stdout)))
+        if any(finding.level is Level.FAILED for finding in findings):
             raise typer.Exit(SOME_FAILED)

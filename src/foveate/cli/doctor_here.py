@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from foveate.cli.doctor_findings import Finding, failed, ok, warning
+from foveate.cli.doctor_findings import Finding, failed_finding, ok_finding, warning_finding
 from foveate.errors import CannotListen, FoveateError
 
 if TYPE_CHECKING:
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from foveate.cost.price_book import PriceBook
     from foveate.gateway.routing import Upstream
 
-_MARKED_MODEL = "claude-sonnet-4-5"
-_BUNDLED = {"o200k": "gpt-5", "cl100k": "gpt-4"}
+_BREAKPOINT_MODEL = "claude-sonnet-4-5"
+_BUNDLED_VOCABULARIES = {"o200k": "gpt-5", "cl100k": "gpt-4"}
 _TEXT = "def parse(text): return text.split()"
 _GLOB = frozenset("*?[")
-_SEEN_SECONDS = 3.0
+_WATCH_TIMEOUT_SECONDS = 3.0
 # Below these, many editors and build tools use up what there is.
-_FEW_WATCHES, _FEW_INSTANCES = 8_192, 128
-_LIMITS = Path("/proc/sys/fs/inotify")
+_MIN_WATCHES, _MIN_INSTANCES = 8_192, 128
+_INOTIFY_LIMITS = Path("/proc/sys/fs/inotify")
 _MOUNTS = Path("/proc/self/mounts")
-_WITHOUT_EVENTS = ("nfs", "cifs", "smb", "fuse", "9p", "vboxsf", "prl_fs")
+_FILE_SYSTEMS_WITHOUT_EVENTS = ("nfs", "cifs", "smb", "fuse", "9p", "vboxsf", "prl_fs")
 _YEAR_SECONDS = 365.25 * 86_400
-_LEAST_NOW = 56.5 * _YEAR_SECONDS  # the middle of 2026
-_SKEW_SECONDS = 60.0
-_OLD_TABLE_DAYS = 60
+_MIN_PLAUSIBLE_TIME = 56.5 * _YEAR_SECONDS  # the middle of 2026
+_MAX_SKEW_SECONDS = 60.0
+_MAX_TABLE_AGE_DAYS = 60
 
 
-def models_of(
-    settings: "Settings", used: Sequence[tuple[str, str]], upstreams: "Mapping[str, Upstream]"
+def collect_models(
+    settings: "Settings", recent_models: Sequence[tuple[str, str]], upstreams: "Mapping[str, Upstream]"
 ) -> dict[str, str]:
     """The models that are named in the configuration, or were called of late, and who runs each."""
     found = {
@@ -47,155 +47,165 @@ def models_of(
     summarizer = settings.context_optimization.compaction.summarizer_model
     if summarizer:
         found.setdefault(summarizer, "")
-    return found | {model: provider for provider, model in used if model}
+    return found | {model: provider for provider, model in recent_models if model}
 
 
-def vocabularies(models: Sequence[str], *, is_counted: bool = True) -> list[Finding]:
+def check_vocabularies(models: Sequence[str], *, is_counted: bool = True) -> list[Finding]:
     """Whether the bundled vocabularies load, which models are counted exactly, and whether any is."""
     from foveate.tokens import counter_for
 
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if not is_counted:
         advice = "turn token_counter on: nothing is kept within a window without it, and caps refuse"
-        found.append(warning("vocabularies", "requests are not counted", advice))
-    for name, model in _BUNDLED.items():
+        findings.append(warning_finding("vocabularies", "requests are not counted", advice))
+    for name, model in _BUNDLED_VOCABULARIES.items():
         counted = counter_for(model).text(_TEXT)
         if counted.exact:
-            found.append(ok("vocabularies", "loads, and counts exactly", name=name))
+            findings.append(ok_finding("vocabularies", "loads, and counts exactly", name=name))
         else:
-            found.append(failed("vocabularies", "does not load", "install Foveate anew", name=name))
+            findings.append(failed_finding("vocabularies", "does not load", "install Foveate anew", name=name))
     for model in models:
         counter = counter_for(model)
         if counter.text(_TEXT).exact:
-            found.append(ok("vocabularies", f"counted exactly ({counter.backend})", name=model))
+            findings.append(ok_finding("vocabularies", f"counted exactly ({counter.backend})", name=model))
         else:
-            found.append(
-                ok("vocabularies", "counted by an estimate, which is corrected by each bill", name=model)
+            findings.append(
+                ok_finding(
+                    "vocabularies", "counted by an estimate, which is corrected by each bill", name=model
+                )
             )
-    return found
+    return findings
 
 
-def cache_ttl(settings: "Settings", providers: Sequence[str]) -> list[Finding]:
+def check_cache_ttl(settings: "Settings", providers: Sequence[str]) -> list[Finding]:
     """Say why breakpoints live five minutes although the configuration asks for an hour."""
-    from foveate.cache.rules import Caching, rules_for
+    from foveate.cache.rules import CachingMode, rules_for
 
     cache = settings.context_optimization.prompt_cache
     if not cache.enabled or cache.ttl != "1h":
         return []
-    said = "prompt_cache.ttl is 1h, but breakpoints live 5 minutes: it is not one of long_ttl_providers"
+    message = "prompt_cache.ttl is 1h, but breakpoints live 5 minutes: it is not one of long_ttl_providers"
     advice = "add it to prompt_cache.long_ttl_providers, or set prompt_cache.ttl to 5m"
     return [
-        warning("prompt cache", said, advice, provider)
+        warning_finding("prompt cache", message, advice, provider)
         for provider in dict.fromkeys(providers)
         if provider not in cache.long_ttl_providers
-        and (rules := rules_for(_MARKED_MODEL, provider)).caching is Caching.MARKS
+        and (rules := rules_for(_BREAKPOINT_MODEL, provider)).caching is CachingMode.BREAKPOINTS
         and len(rules.ttls) > 1
     ]
 
 
-def embedder() -> list[Finding]:
+def check_embedder() -> list[Finding]:
     """Whether texts can be compared by what they are about."""
     from foveate.memory.embedding import default_embedder
 
     try:
-        made = default_embedder()
-        (vector,) = made.embed([_TEXT])
+        default = default_embedder()
+        (vector,) = default.embed([_TEXT])
     except FoveateError as error:
         return [
-            failed("embedder", str(error), "install Foveate anew: memory is ranked by words alone without it")
+            failed_finding(
+                "embedder", str(error), "install Foveate anew: memory is ranked by words alone without it"
+            )
         ]
-    return [ok("embedder", f"{made.name}, {len(vector)} numbers a text")]
+    return [ok_finding("embedder", f"{default.name}, {len(vector)} numbers a text")]
 
 
-def watchers(settings: "Settings") -> list[Finding]:
+def check_watchers(settings: "Settings") -> list[Finding]:
     """Whether a change of a file is seen, and whether it would be in the folders that are to be watched."""
-    found = [*_inotify(), _change_seen()]
+    findings = [*_check_inotify_limits(), _check_change_event()]
     for agent in settings.agents:
         sections = agent.sections
         if sections is None:
             continue
         if sections.workspace is not None:
             age = settings.context_optimization.workspace_cache.max_age_seconds
-            found.append(_workspace(agent.id, _meant(sections.workspace.root), age))
+            findings.append(_check_workspace(agent.id, _expand_path(sections.workspace.root), age))
         if sections.memory is not None:
-            found.append(_notes(agent.id, "memory", [_meant(path) for path in sections.memory.paths]))
+            findings.append(
+                _check_notes(agent.id, "memory", [_expand_path(path) for path in sections.memory.paths])
+            )
         if sections.skills is not None:
-            found.append(_notes(agent.id, "skills", [_meant(sections.skills)]))
-    return found
+            findings.append(_check_notes(agent.id, "skills", [_expand_path(sections.skills)]))
+    return findings
 
 
-def _meant(path: str) -> Path:
-    from foveate.memory.paths import expanded
+def _expand_path(path: str) -> Path:
+    from foveate.memory.paths import expand_path
 
-    return Path(expanded(path, os.environ))
+    return Path(expand_path(path, os.environ))
 
 
-def _change_seen() -> Finding:
+def _check_change_event() -> Finding:
     from watchfiles._rust_notify import RustNotify
 
     try:
         with TemporaryDirectory(prefix="foveate-doctor-") as folder:
             notify = RustNotify([folder], False, False, 0, False, False)
             try:
-                began = time.monotonic()
+                started = time.monotonic()
                 Path(folder, "change.md").write_text("changed", encoding="utf-8")
-                happened = notify.watch(10, 10, round(1000 * _SEEN_SECONDS), None)
-                took = time.monotonic() - began
+                events = notify.watch(10, 10, round(1000 * _WATCH_TIMEOUT_SECONDS), None)
+                elapsed = time.monotonic() - started
             finally:
                 notify.close()
     except OSError as error:
-        return failed("watchers", f"no folder can be watched: {error}", _raise_limits())
-    if isinstance(happened, str):
+        return failed_finding("watchers", f"no folder can be watched: {error}", _raise_limits_advice())
+    if isinstance(events, str):
         advice = "set workspace_cache.max_age_seconds, so that files are read again without an event"
-        return failed("watchers", f"a change of a file was not seen within {_SEEN_SECONDS:g} s", advice)
-    return ok("watchers", f"a change of a file is seen, after {1000 * took:.0f} ms")
+        return failed_finding(
+            "watchers", f"a change of a file was not seen within {_WATCH_TIMEOUT_SECONDS:g} s", advice
+        )
+    return ok_finding("watchers", f"a change of a file is seen, after {1000 * elapsed:.0f} ms")
 
 
-def _inotify() -> list[Finding]:
-    found: list[Finding] = []
-    for name, least in (("max_user_watches", _FEW_WATCHES), ("max_user_instances", _FEW_INSTANCES)):
+def _check_inotify_limits() -> list[Finding]:
+    findings: list[Finding] = []
+    for name, minimum in (("max_user_watches", _MIN_WATCHES), ("max_user_instances", _MIN_INSTANCES)):
         try:
-            limit = int((_LIMITS / name).read_text())
+            limit = int((_INOTIFY_LIMITS / name).read_text())
         except (OSError, ValueError):  # not Linux
             continue
-        if limit < least:
-            found.append(warning("watchers", f"{name} is {limit:,}", _raise_limits(name, least)))
-    return found
+        if limit < minimum:
+            findings.append(
+                warning_finding("watchers", f"{name} is {limit:,}", _raise_limits_advice(name, minimum))
+            )
+    return findings
 
 
-def _raise_limits(name: str = "max_user_instances", least: int = _FEW_INSTANCES) -> str:
+def _raise_limits_advice(name: str = "max_user_instances", minimum: int = _MIN_INSTANCES) -> str:
     return (
-        f"sudo sysctl fs.inotify.{name}={least * 8}"
+        f"sudo sysctl fs.inotify.{name}={minimum * 8}"
         if sys.platform == "linux"
         else "close programs that watch files"
     )
 
 
-def _workspace(agent: str, root: Path, max_age_seconds: float) -> Finding:
+def _check_workspace(agent: str, root: Path, max_age_seconds: float) -> Finding:
     if not root.is_dir() or not os.access(root, os.R_OK | os.X_OK):
-        return failed(
+        return failed_finding(
             "watchers",
             f"its workspace {root} is no folder that can be read",
             "mend sections.workspace.root",
             agent,
         )
-    kind = _mount_of(root)
-    if kind.startswith(_WITHOUT_EVENTS) and not max_age_seconds:
+    kind = _file_system_type(root)
+    if kind.startswith(_FILE_SYSTEMS_WITHOUT_EVENTS) and not max_age_seconds:
         advice = "set workspace_cache.max_age_seconds: there may be no events there"
-        return warning("watchers", f"its workspace {root} is on {kind}", advice, agent)
-    return ok("watchers", f"its workspace {root} can be watched", agent)
+        return warning_finding("watchers", f"its workspace {root} is on {kind}", advice, agent)
+    return ok_finding("watchers", f"its workspace {root} can be watched", agent)
 
 
-def _notes(agent: str, what: str, paths: Sequence[Path]) -> Finding:
+def _check_notes(agent: str, kind: str, paths: Sequence[Path]) -> Finding:
     """Whether an agent's memory, or its skills, are there."""
-    gone = [str(path) for path in paths if not os.access(path, os.R_OK)]
-    if gone:
-        said = f"its {what} {', '.join(gone)} cannot be read"
-        return warning("watchers", said, f"mend sections.{what}: prompts go out without it", agent)
-    return ok("watchers", f"its {what} can be read: {', '.join(map(str, paths))}", agent)
+    unreadable = [str(path) for path in paths if not os.access(path, os.R_OK)]
+    if unreadable:
+        message = f"its {kind} {', '.join(unreadable)} cannot be read"
+        return warning_finding("watchers", message, f"mend sections.{kind}: prompts go out without it", agent)
+    return ok_finding("watchers", f"its {kind} can be read: {', '.join(map(str, paths))}", agent)
 
 
-def _mount_of(folder: Path) -> str:
+def _file_system_type(folder: Path) -> str:
     """The kind of file system that a folder is on; nothing where nobody says."""
     try:
         mounts = [
@@ -203,96 +213,102 @@ def _mount_of(folder: Path) -> str:
         ]
     except OSError:
         return ""
-    whole = f"{folder.resolve()}/"
-    inside = [(len(place), kind) for place, kind in mounts if whole.startswith(f"{place.rstrip('/')}/")]
-    return max(inside, default=(0, ""))[1]
+    full_path = f"{folder.resolve()}/"
+    matching = [(len(place), kind) for place, kind in mounts if full_path.startswith(f"{place.rstrip('/')}/")]
+    return max(matching, default=(0, ""))[1]
 
 
-def price_tables(file: "PriceFile | None", *, now: float) -> list[Finding]:
+def check_price_tables(file: "PriceFile | None", *, now: float) -> list[Finding]:
     """Whether the newest price table is recent, and the price file in the data folder can be used."""
-    from foveate.cost.price_facts import facts
+    from foveate.cost.price_facts import load_price_facts
 
-    update = None if file is None else file.now()
-    newest = max(facts().as_of, facts().as_of if update is None else update.day)
+    update = None if file is None else file.current_prices()
+    newest = max(load_price_facts().as_of, load_price_facts().as_of if update is None else update.day)
     age_days = (datetime.fromtimestamp(now, UTC).date() - newest).days
     advice = "bring a newer one: foveate prices update FILE (docs/cost.md), or upgrade Foveate"
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if file is not None and file.problem is not None:
-        again = "read it again: foveate prices update FILE"
-        found.append(warning("prices", f"the price file is not used: {file.problem}", again))
-    if age_days > _OLD_TABLE_DAYS:
-        found.append(warning("prices", f"the newest price table is of {newest}, {age_days} days old", advice))
-    return found
+        reread_advice = "read it again: foveate prices update FILE"
+        findings.append(warning_finding("prices", f"the price file is not used: {file.problem}", reread_advice))
+    if age_days > _MAX_TABLE_AGE_DAYS:
+        findings.append(
+            warning_finding("prices", f"the newest price table is of {newest}, {age_days} days old", advice)
+        )
+    return findings
 
 
-def prices(book: "PriceBook", models: Mapping[str, str], *, now: float) -> list[Finding]:
+def check_prices(book: "PriceBook", models: Mapping[str, str], *, now: float) -> list[Finding]:
     """Whether calls of these models can be priced."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for model, provider in models.items():
         rates = book.rates(model, provider=provider, at=now)
         if rates is None:
             advice = "write it under cost.prices; under a cap such calls are refused"
-            found.append(
-                warning("prices", f"nobody knows its price at {provider or 'its provider'}", advice, model)
+            findings.append(
+                warning_finding(
+                    "prices", f"nobody knows its price at {provider or 'its provider'}", advice, model
+                )
             )
         elif rates.inherited_from:
-            said = f"it has no price of its own: charged as {rates.origin}, marked inherited"
+            message = f"it has no price of its own: charged as {rates.origin}, marked inherited"
             advice = "bring a newer price file (foveate prices update FILE), or write it under cost.prices"
-            found.append(warning("prices", said, advice, model))
+            findings.append(warning_finding("prices", message, advice, model))
         else:
-            found.append(ok("prices", f"known at {provider or 'its provider'}", model))
+            findings.append(ok_finding("prices", f"known at {provider or 'its provider'}", model))
     if not models:
         known = book.rates("claude-sonnet-4-5", provider="anthropic", at=now)
-        said = "the tables load; the configuration names no models"
-        found.append(
-            ok("prices", said)
+        message = "the tables load; the configuration names no models"
+        findings.append(
+            ok_finding("prices", message)
             if known
-            else failed("prices", "the tables cannot be read", "install Foveate anew")
+            else failed_finding("prices", "the tables cannot be read", "install Foveate anew")
         )
-    return found
+    return findings
 
 
-def local_model() -> list[Finding]:
+def check_local_model() -> list[Finding]:
     """Whether there is a small model on this machine."""
-    from foveate.gateway.local import weights
+    from foveate.gateway.local import find_weights
 
     try:
-        file = weights()
+        file = find_weights()
     except FoveateError as error:
         return [
-            ok(
+            ok_finding(
                 "local model",
                 f"none, which is only needed for --local ({str(error).removeprefix('--local: ')})",
             )
         ]
-    return [ok("local model", f"{file.stem}, {file.stat().st_size / 1024**2:,.0f} MB")]
+    return [ok_finding("local model", f"{file.stem}, {file.stat().st_size / 1024**2:,.0f} MB")]
 
 
-def file_modes(config: Path | None) -> list[Finding]:
+def check_file_modes(config: Path | None) -> list[Finding]:
     """Whether files that decide, or hold keys, are for their owner alone."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if os.name != "posix":
-        return found
+        return findings
     if config is not None and config.exists() and stat.S_IMODE(config.stat().st_mode) & 0o022:
         mode = stat.S_IMODE(config.stat().st_mode)
-        found.append(warning("config", f"others may write {config} (mode {mode:o})", f"chmod go-w {config}"))
+        findings.append(
+            warning_finding("config", f"others may write {config} (mode {mode:o})", f"chmod go-w {config}")
+        )
     env = Path(".env")
     if env.is_file() and stat.S_IMODE(env.stat().st_mode) & 0o077:
         mode = stat.S_IMODE(env.stat().st_mode)
-        found.append(warning("config", f"others may read .env (mode {mode:o})", "chmod 600 .env"))
-    return found
+        findings.append(warning_finding("config", f"others may read .env (mode {mode:o})", "chmod 600 .env"))
+    return findings
 
 
-def port_is_free(host: str, port: int) -> bool:
+def is_port_free(host: str, port: int) -> bool:
     """Whether the gateway could listen there.
 
     Raises:
         CannotListen: not for being in use.
     """
-    from foveate.upstream.sockets import listening
+    from foveate.upstream.sockets import open_listening_socket
 
     try:
-        listening(host, port).close()
+        open_listening_socket(host, port).close()
     except CannotListen as error:
         if "in use" in error.reason:
             return False
@@ -300,31 +316,35 @@ def port_is_free(host: str, port: int) -> bool:
     return True
 
 
-def gateway_seen(said: object, where: str, url: str) -> Finding | None:
+def check_gateway_health(health: object, where: str, url: str) -> Finding | None:
     """How a gateway is by what its `/health` says, with what is wrong; None where none said it."""
-    if not isinstance(said, dict) or said.get("status") not in ("ok", "degraded"):
+    if not isinstance(health, dict) or health.get("status") not in ("ok", "degraded"):
         return None
-    told = f"a gateway listens on {where}"
-    if "version" in said:  # it tells only those who may see its pages
-        told += f", version {said['version']}"
-    if said["status"] == "ok":
-        return ok("port", f"{told}, and is well")
-    parts = {name: part for name, part in said.items() if isinstance(part, dict) and part.get("problem")}
-    why = "".join(f"; {name}: {part['problem']}" for name, part in parts.items())
-    return warning("port", f"{told}, and is {said['status']}{why}", f"see {url}, and its log")
+    message = f"a gateway listens on {where}"
+    if "version" in health:  # it tells only those who may see its pages
+        message += f", version {health['version']}"
+    if health["status"] == "ok":
+        return ok_finding("port", f"{message}, and is well")
+    parts = {name: part for name, part in health.items() if isinstance(part, dict) and part.get("problem")}
+    problems = "".join(f"; {name}: {part['problem']}" for name, part in parts.items())
+    return warning_finding("port", f"{message}, and is {health['status']}{problems}", f"see {url}, and its log")
 
 
-def clock(*, now: float, newest_at: float | None, others_at: Sequence[float]) -> list[Finding]:
+def check_clock(*, now: float, newest_at: float | None, upstream_times: Sequence[float]) -> list[Finding]:
     """Whether this machine's clock is right, by what others say and by what was booked last."""
     advice = "set the clock (timedatectl): caps by day and times to live go by it"
-    if others_at:
-        skew = min((now - at for at in others_at), key=abs)
-        if abs(skew) > _SKEW_SECONDS:
-            word = "ahead of" if skew > 0 else "behind"
-            return [warning("clock", f"{abs(skew):,.0f} s {word} what upstreams say", advice)]
-        return [ok("clock", "agrees with what upstreams say")]
-    if now < _LEAST_NOW or (newest_at is not None and newest_at - now > _SKEW_SECONDS):
-        return [warning("clock", f"says {time.strftime('%Y-%m-%d %H:%M', time.gmtime(now))} UTC", advice)]
+    if upstream_times:
+        skew = min((now - at for at in upstream_times), key=abs)
+        if abs(skew) > _MAX_SKEW_SECONDS:
+            direction = "ahead of" if skew > 0 else "behind"
+            return [warning_finding("clock", f"{abs(skew):,.0f} s {direction} what upstreams say", advice)]
+        return [ok_finding("clock", "agrees with what upstreams say")]
+    if now < _MIN_PLAUSIBLE_TIME or (newest_at is not None and newest_at - now > _MAX_SKEW_SECONDS):
+        return [
+            warning_finding("clock", f"says {time.strftime('%Y-%m-%d %H:%M', time.gmtime(now))} UTC", advice)
+        ]
     return [
-        ok("clock", f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime(now))} UTC, which nobody was asked about")
+        ok_finding(
+            "clock", f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime(now))} UTC, which nobody was asked about"
+        )
     ]

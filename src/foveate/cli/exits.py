@@ -21,7 +21,7 @@ BUDGET_EXCEEDED = 3
 UPSTREAM_FAILED = 4
 
 # So many sections are named in a line; JSON has them all.
-_MOST_SECTIONS = 12
+_MAX_LISTED_SECTIONS = 12
 
 
 def exit_code(error: FoveateError) -> int:
@@ -38,7 +38,7 @@ def exit_code(error: FoveateError) -> int:
 
 
 @contextmanager
-def telling(*, as_json: bool) -> Iterator[None]:
+def report_errors(*, as_json: bool) -> Iterator[None]:
     """Tell an error of ours in one line on standard error, and end with its code.
 
     Whoever reads JSON gets the error on standard output as well.
@@ -46,17 +46,17 @@ def telling(*, as_json: bool) -> Iterator[None]:
     try:
         yield
     except FoveateError as error:
-        screen.print_note(_line(error))
+        screen.print_note(_error_line(error))
         if as_json and not isinstance(error, UnwritableOutput):
             screen.print_error(error)
         raise typer.Exit(exit_code(error)) from None
 
 
-def _line(error: FoveateError) -> str:
+def _error_line(error: FoveateError) -> str:
     """What an error says; where it is about hundreds of sections, its numbers and only the largest of them."""
-    if not isinstance(error, BudgetExceeded) or len(error.sections) <= _MOST_SECTIONS:
+    if not isinstance(error, BudgetExceeded) or len(error.sections) <= _MAX_LISTED_SECTIONS:
         return str(error)
-    largest = sorted(error.sections, key=lambda size: size.after, reverse=True)[:_MOST_SECTIONS]
+    largest = sorted(error.sections, key=lambda size: size.after, reverse=True)[:_MAX_LISTED_SECTIONS]
     listed = ", ".join(f"{size.name} ({size.priority}) {size.after:,}" for size in largest)
-    more = len(error.sections) - _MOST_SECTIONS
+    more = len(error.sections) - _MAX_LISTED_SECTIONS
     return f"{error.problem}: {listed} and {more:,} more; {error.remedy}"

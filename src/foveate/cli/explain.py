@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foveate.cli import screen
-from foveate.cli.count import STANDARD_INPUT, printable
-from foveate.cli.exits import telling
-from foveate.cli.store import StoreUrl, in_store
+from foveate.cli.count import STANDARD_INPUT, printable_name
+from foveate.cli.exits import report_errors
+from foveate.cli.store import StoreUrl, run_in_store
 from foveate.errors import BadOption, MalformedRequest, NothingKept, UnreadableInput
 
 if TYPE_CHECKING:
-    from foveate.cli.explain_lines import Explained
+    from foveate.cli.explain_lines import CacheExplanation
     from foveate.values import Request
 
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(s|m|h|d)?")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _PER_MILLION = 1_000_000
-_LAST = 40
-_MOST_LISTED = 1_000_000
-_MOST_DOLLARS = 1_000_000
+_DEFAULT_LAST = 40
+_MAX_LISTED = 1_000_000
+_MAX_DOLLARS = 1_000_000
 
 # Fields that answers have, and requests do not.
-_ANSWER_FIELDS = frozenset(("choices", "candidates", "usage", "usageMetadata", "stop_reason", "output"))
+_RESPONSE_FIELDS = frozenset(("choices", "candidates", "usage", "usageMetadata", "stop_reason", "output"))
 
 
 def command(
@@ -54,10 +54,10 @@ def command(
         typer.Option(
             "--last",
             metavar="N",
-            help=f"List so many of a session's requests, or sessions; default: {_LAST}, and with --json every"
+            help=f"List so many of a session's requests, or sessions; default: {_DEFAULT_LAST}, and with --json every"
             " request.",
             min=1,
-            max=_MOST_LISTED,
+            max=_MAX_LISTED,
         ),
     ] = None,
     cache: Annotated[
@@ -84,38 +84,38 @@ def command(
 
     Example: foveate explain 3f2a --request 12
     """
-    with telling(as_json=json):
+    with report_errors(as_json=json):
         if not cache:
-            _check_is_id(previous, current, gap, price, model)
-            _tell_traced(previous, request, last, store, as_json=json)
+            _check_cache_options(previous, current, gap, price, model)
+            _print_traces(previous, request, last, store, as_json=json)
             return
         if request is not None:
             raise BadOption("--request is not for --cache: give the request's own id")
         if previous is None:
             raise BadOption("--cache needs the id of a session or of a request, or two request bodies")
-        gap_seconds = None if gap is None else _seconds(gap)
-        price_per_token = None if price is None else _price_per_token(price)
+        gap_seconds = None if gap is None else _parse_duration(gap)
+        price_per_token = None if price is None else _parse_price(price)
         if current is None:
-            explained = _of_kept(previous, store, model, gap, price_per_token)
+            explanation = _explain_stored(previous, store, model, gap, price_per_token)
         else:
-            requests = _requests(previous, current, model)
-            with screen.patience("counting"):
-                explained = _explained(*requests, gap_seconds, price_per_token)
+            requests = _read_requests(previous, current, model)
+            with screen.show_progress("counting"):
+                explanation = _explain_bodies(*requests, gap_seconds, price_per_token)
         if json:
-            from foveate.cli.explain_lines import as_object
+            from foveate.cli.explain_lines import explanation_object
 
-            screen.print_object(as_object(explained))
+            screen.print_object(explanation_object(explanation))
         else:
-            from foveate.cli.explain_lines import lines
+            from foveate.cli.explain_lines import explanation_lines
 
-            screen.print_lines(lines(explained, screen.look(sys.stdout)))
+            screen.print_lines(explanation_lines(explanation, screen.display_for(sys.stdout)))
 
 
-def _check_is_id(
-    beginning: str | None, current: str | None, gap: str | None, price: str | None, model: str | None
+def _check_cache_options(
+    prefix: str | None, current: str | None, gap: str | None, price: str | None, model: str | None
 ) -> None:
     """See that nothing is asked for that only --cache explains."""
-    is_file = beginning is not None and (beginning == STANDARD_INPUT or _is_file(beginning))
+    is_file = prefix is not None and (prefix == STANDARD_INPUT or _is_file(prefix))
     if current is not None or is_file:
         raise BadOption("of request bodies only the cache can be explained: add --cache")
     if gap is not None or price is not None or model is not None:
@@ -129,144 +129,147 @@ def _is_file(name: str) -> bool:
         return False
 
 
-def _tell_traced(
-    beginning: str | None, request: int | None, last: int | None, store: str | None, *, as_json: bool
+def _print_traces(
+    prefix: str | None, request: int | None, last: int | None, store: str | None, *, as_json: bool
 ) -> None:
     """Show what was done to a session's requests, to one of them, or which sessions there are."""
     from foveate.cli import explain_traced, explain_traced_lines
-    from foveate.cli.explain_traced import SessionStory
+    from foveate.cli.explain_traced import SessionHistory
 
-    writing = explain_traced_lines.TraceWriting(screen.look(sys.stdout))
-    if beginning is None:
+    formatter = explain_traced_lines.TraceFormatter(screen.display_for(sys.stdout))
+    if prefix is None:
         if request is not None:
             raise BadOption("--request needs the id of a session")
         try:
-            sessions = in_store(
-                store, lambda opened: explain_traced.sessions_of(opened, limit=last or _LAST), "reading"
+            sessions = run_in_store(
+                store,
+                lambda opened: explain_traced.list_sessions(opened, limit=last or _DEFAULT_LAST),
+                "reading",
             )
         except NothingKept:
             sessions = ()
         if as_json:
             screen.print_object(explain_traced_lines.sessions_object(sessions))
         elif sessions:
-            screen.print_lines(writing.sessions(sessions))
+            screen.print_lines(formatter.session_list_lines(sessions))
         else:
             screen.print_note(
                 "no request has gone through a gateway with this store yet: `foveate serve` starts one"
             )
         return
-    told = in_store(store, lambda opened: explain_traced.told_of(opened, beginning, request), "reading")
-    if isinstance(told, SessionStory):
+    found = run_in_store(store, lambda opened: explain_traced.find_traces(opened, prefix, request), "reading")
+    if isinstance(found, SessionHistory):
         if as_json:
-            screen.print_object(explain_traced_lines.session_object(told, last=last))
+            screen.print_object(explain_traced_lines.session_object(found, last=last))
         else:
-            screen.print_lines(writing.session(told, last=last or _LAST))
+            screen.print_lines(formatter.session_lines(found, last=last or _DEFAULT_LAST))
     elif as_json:
         screen.print_object(
-            explain_traced_lines.request_object(told.number, told.traced, told.edits, told.corrections)
+            explain_traced_lines.request_object(found.number, found.traced, found.edits, found.corrections)
         )
     else:
-        screen.print_lines(writing.request(told))
+        screen.print_lines(formatter.request_lines(found))
 
 
-def _of_kept(
-    beginning: str, store: str | None, model: str | None, gap: str | None, price_per_token: Decimal | None
-) -> "Explained":
+def _explain_stored(
+    prefix: str, store: str | None, model: str | None, gap: str | None, price_per_token: Decimal | None
+) -> "CacheExplanation":
     """The last break of a kept session, or what became of one kept request."""
-    if beginning == STANDARD_INPUT or Path(beginning).is_file():
-        raise BadOption(f"{_shown(beginning)}: two requests are compared: give the one after it too")
+    if prefix == STANDARD_INPUT or Path(prefix).is_file():
+        raise BadOption(f"{_input_name(prefix)}: two requests are compared: give the one after it too")
     if gap is not None or model is not None:
         raise BadOption("--gap and --model are for files: of what is kept both are known")
-    from foveate.cli.explain_kept import explained_of
+    from foveate.cli.explain_kept import explain_stored
 
-    return in_store(store, lambda opened: explained_of(opened, beginning, price_per_token), "reading")
+    return run_in_store(store, lambda opened: explain_stored(opened, prefix, price_per_token), "reading")
 
 
-def _explained(
+def _explain_bodies(
     previous: "Request", current: "Request", gap_seconds: float | None, price_per_token: Decimal | None
-) -> "Explained":
-    from foveate.cache.explain import explain
-    from foveate.cache.remembered import remember
+) -> "CacheExplanation":
+    from foveate.cache.explain import explain_miss
+    from foveate.cache.remembered import take_snapshot
     from foveate.cache.requests import block_tokens_for
     from foveate.cache.rules import rules_for
-    from foveate.cli.explain_lines import Explained
+    from foveate.cli.explain_lines import CacheExplanation
     from foveate.tokens import counter_for
 
     rules = rules_for(current.model)
     tokens = block_tokens_for(current.model)
-    verdict = explain(
-        remember(previous, rules, tokens),
-        remember(current, rules, tokens),
+    verdict = explain_miss(
+        take_snapshot(previous, rules, tokens),
+        take_snapshot(current, rules, tokens),
         rules,
         gap_seconds=gap_seconds,
         price_per_token=price_per_token,
     )
-    counted = counter_for(current.model).request(current)
-    return Explained(verdict=verdict, model=current.model, rules=rules, exact=counted.total.exact)
+    counted = counter_for(current.model).count_request(current)
+    return CacheExplanation(verdict=verdict, model=current.model, rules=rules, exact=counted.total.exact)
 
 
-def _requests(previous: str, current: str, model: str | None) -> tuple["Request", "Request"]:
+def _read_requests(previous: str, current: str, model: str | None) -> tuple["Request", "Request"]:
     if previous == current == STANDARD_INPUT:
         raise BadOption("only one of the two can be standard input")
-    before, after = _request(previous, model), _request(current, model)
+    before, after = _read_request(previous, model), _read_request(current, model)
     if before.format != after.format:
-        one, other = (
-            f"{_shown(name)} ({found.format})" for name, found in ((previous, before), (current, after))
+        first, second = (
+            f"{_input_name(name)} ({request.format})"
+            for name, request in ((previous, before), (current, after))
         )
-        raise MalformedRequest(f"{one} and {other} are of two formats, which share no cache")
+        raise MalformedRequest(f"{first} and {second} are of two formats, which share no cache")
     return before, after
 
 
-def _request(name: str, model: str | None) -> "Request":
+def _read_request(name: str, model: str | None) -> "Request":
     from foveate import wire
     from foveate.tokens import with_model
 
-    body = _read(name)
+    body = _read_body(name)
     try:
-        return with_model(wire.read(body), model)
+        return with_model(wire.parse_request(body), model)
     except MalformedRequest as error:
-        reason = "this is an answer, and a request is expected" if _is_answer(body) else str(error)
-        raise MalformedRequest(f"{_shown(name)}: {reason}") from None
+        reason = "this is an answer, and a request is expected" if _is_response(body) else str(error)
+        raise MalformedRequest(f"{_input_name(name)}: {reason}") from None
 
 
-def _shown(name: str) -> str:
-    return "standard input" if name == STANDARD_INPUT else printable(name)
+def _input_name(name: str) -> str:
+    return "standard input" if name == STANDARD_INPUT else printable_name(name)
 
 
-def _is_answer(body: bytes) -> bool:
-    from foveate.wire.body import fields
+def _is_response(body: bytes) -> bool:
+    from foveate.wire.body import parse_fields
 
     try:
-        return bool(fields(body).keys() & _ANSWER_FIELDS)
+        return bool(parse_fields(body).keys() & _RESPONSE_FIELDS)
     except MalformedRequest:
         return body.lstrip().startswith((b"event:", b"data:"))  # one that was streamed
 
 
-def _read(name: str) -> bytes:
+def _read_body(name: str) -> bytes:
     if name == STANDARD_INPUT:
-        return screen.standard_input()
+        return screen.read_standard_input()
     try:
         return Path(name).read_bytes()
     except OSError as error:
-        raise UnreadableInput(printable(name), error.strerror or "cannot be read") from None
+        raise UnreadableInput(printable_name(name), error.strerror or "cannot be read") from None
     except ValueError as error:  # a name with a zero byte in it
-        raise UnreadableInput(printable(name), str(error)) from None
+        raise UnreadableInput(printable_name(name), str(error)) from None
 
 
-def _seconds(said: str) -> float:
-    found = _DURATION.fullmatch(said.strip())
-    if found is None:
-        raise BadOption(f"--gap takes seconds or a time such as 90s, 5m or 2h, and not {said!r}")
-    return float(found[1]) * _SECONDS[found[2] or "s"]
+def _parse_duration(text: str) -> float:
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise BadOption(f"--gap takes seconds or a time such as 90s, 5m or 2h, and not {text!r}")
+    return float(match[1]) * _SECONDS[match[2] or "s"]
 
 
-def _price_per_token(said: str) -> Decimal:
+def _parse_price(text: str) -> Decimal:
     try:
-        dollars = Decimal(said.strip().removeprefix("$"))
+        dollars = Decimal(text.strip().removeprefix("$"))
     except InvalidOperation:
         raise BadOption(
-            f"--price takes dollars for a million input tokens, such as 3 or 0.25, not {said!r}"
+            f"--price takes dollars for a million input tokens, such as 3 or 0.25, not {text!r}"
         ) from None
-    if not (dollars.is_finite() and 0 <= dollars <= _MOST_DOLLARS):
-        raise BadOption(f"--price takes dollars for a million input tokens, from 0 to {_MOST_DOLLARS:,}")
+    if not (dollars.is_finite() and 0 <= dollars <= _MAX_DOLLARS):
+        raise BadOption(f"--price takes dollars for a million input tokens, from 0 to {_MAX_DOLLARS:,}")
     return dollars / _PER_MILLION

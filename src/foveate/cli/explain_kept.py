@@ -7,25 +7,25 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from foveate import wire
-from foveate.cache.explain import Break, explain
-from foveate.cache.remembered import remember
+from foveate.cache.explain import ExplainedMiss, explain_miss
+from foveate.cache.remembered import take_snapshot
 from foveate.cache.requests import block_tokens_for
 from foveate.cache.rules import rules_for
-from foveate.cli.explain_lines import Explained, KeptPair
-from foveate.cli.ids import MOST_NAMED, the_one
+from foveate.cli.explain_lines import CacheExplanation, StoredPair
+from foveate.cli.ids import MAX_LISTED_IDS, resolve_prefix
 from foveate.errors import BadOption
 from foveate.values import CacheUsage, Usage
 
 if TYPE_CHECKING:
-    from foveate.session.requests import KeptRequest
+    from foveate.session.requests import ArchivedRequest
     from foveate.store import Store
 
 # So many requests of a session are looked through for a break, the newest first.
-_MOST_LOOKED_AT = 50
+_MAX_REQUESTS = 50
 _PRICED_TOKENS = 1000
 
 
-async def explained_of(store: "Store", beginning: str, price_per_token: Decimal | None) -> Explained:
+async def explain_stored(store: "Store", prefix: str, price_per_token: Decimal | None) -> CacheExplanation:
     """The last break of the session whose id begins so, or what became of the request.
 
     Where a session has no break, its last request.
@@ -33,61 +33,65 @@ async def explained_of(store: "Store", beginning: str, price_per_token: Decimal 
     Raises:
         BadOption: nothing of the kind is kept, or several begin so.
     """
-    if not beginning:
+    if not prefix:
         raise BadOption("the id of a session or of a request is expected, or how it begins")
-    requests = await _last_of(store, beginning)
+    requests = await _load_requests(store, prefix)
     if len(requests) < 2:
         raise BadOption(f"nothing is kept before {requests[0].id}: there is nothing to hold it against")
     last, *earlier = pairwise(requests)
-    newest = _explained(last[1], last[0], price_per_token)
-    if isinstance(newest.verdict, Break):
+    newest = _explain_pair(last[1], last[0], price_per_token)
+    if isinstance(newest.verdict, ExplainedMiss):
         return newest
     for current, previous in earlier:
-        explained = _explained(previous, current, price_per_token)
-        if isinstance(explained.verdict, Break):
-            return explained
+        explanation = _explain_pair(previous, current, price_per_token)
+        if isinstance(explanation.verdict, ExplainedMiss):
+            return explanation
     return newest
 
 
-async def _last_of(store: "Store", beginning: str) -> "Sequence[KeptRequest]":
+async def _load_requests(store: "Store", prefix: str) -> "Sequence[ArchivedRequest]":
     """The requests to be looked at, the newest first."""
-    sessions, ids = await store.kept_ids(beginning, limit=MOST_NAMED + 1)
-    session_id = the_one(sessions, beginning, "session") if sessions and beginning not in ids else None
+    sessions, ids = await store.find_archived_ids(prefix, limit=MAX_LISTED_IDS + 1)
+    session_id = resolve_prefix(sessions, prefix, "session") if sessions and prefix not in ids else None
     if session_id is not None:
-        found = await store.requests.of_session(session_id, limit=_MOST_LOOKED_AT)
-        return [one for one in found if 200 <= one.status < 300] or found[:1]
-    request_id = the_one(ids, beginning, "request")
-    asked = await store.requests.request(request_id) if request_id is not None else None
-    if asked is None:
+        found = await store.request_archive.find_by_session(session_id, limit=_MAX_REQUESTS)
+        return [request for request in found if 200 <= request.status < 300] or found[:1]
+    request_id = resolve_prefix(ids, prefix, "request")
+    requested = await store.request_archive.get(request_id) if request_id is not None else None
+    if requested is None:
         raise BadOption(
-            f"no file, and no kept session or request whose id begins with {beginning!r:.80}: requests are"
+            f"no file, and no kept session or request whose id begins with {prefix!r:.80}: requests are"
             " kept where `keep_requests` is on"
         )
-    earlier = await store.requests.of_session(asked.session_id, limit=_MOST_LOOKED_AT, before=asked.at)
-    return [asked, *[one for one in earlier if 200 <= one.status < 300][:1]]
+    earlier = await store.request_archive.find_by_session(
+        requested.session_id, limit=_MAX_REQUESTS, before=requested.at
+    )
+    return [requested, *[request for request in earlier if 200 <= request.status < 300][:1]]
 
 
-def _explained(previous: "KeptRequest", current: "KeptRequest", price_per_token: Decimal | None) -> Explained:
+def _explain_pair(
+    previous: "ArchivedRequest", current: "ArchivedRequest", price_per_token: Decimal | None
+) -> CacheExplanation:
     rules = rules_for(current.model, current.provider)
     tokens = block_tokens_for(current.model)
-    before, after = (wire.read(one.sent, one.format) for one in (previous, current))
+    before, after = (wire.parse_request(stored.request_body, stored.format) for stored in (previous, current))
     gap_seconds = max(0.0, current.at - previous.at)
-    verdict = explain(
-        remember(before, rules, tokens),
-        remember(after, rules, tokens),
+    verdict = explain_miss(
+        take_snapshot(before, rules, tokens),
+        take_snapshot(after, rules, tokens),
         rules,
         gap_seconds=gap_seconds,
-        billed=current.usage.cache if current.usage is not None else None,
-        price_per_token=_price(current) if price_per_token is None else price_per_token,
+        usage=current.usage.cache if current.usage is not None else None,
+        price_per_token=_find_price_per_token(current) if price_per_token is None else price_per_token,
     )
     from foveate.tokens import counter_for
 
-    return Explained(
+    return CacheExplanation(
         verdict=verdict,
         model=current.model,
         rules=rules,
-        exact=counter_for(current.model).request(after).total.exact,
-        kept=KeptPair(
+        exact=counter_for(current.model).count_request(after).total.exact,
+        stored_pair=StoredPair(
             session_id=current.session_id,
             previous_id=previous.id,
             request_id=current.id,
@@ -96,12 +100,12 @@ def _explained(previous: "KeptRequest", current: "KeptRequest", price_per_token:
     )
 
 
-def _price(request: "KeptRequest") -> Decimal | None:
+def _find_price_per_token(request: "ArchivedRequest") -> Decimal | None:
     """What an uncached input token costs, where that is known."""
-    from foveate.config.price_file import price_file
+    from foveate.config.price_file import default_price_file
     from foveate.cost.price_book import PriceBook
 
-    book = PriceBook(updates=price_file(os.environ).now)
+    book = PriceBook(load_imported=default_price_file(os.environ).current_prices)
     usage = Usage(cache=CacheUsage(uncached=_PRICED_TOKENS))
     found = book.price(request.model, usage, provider=request.provider, at=request.at)
     return None if found is None or found.dollars is None else found.dollars / _PRICED_TOKENS

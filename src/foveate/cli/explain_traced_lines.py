@@ -7,16 +7,16 @@ from decimal import Decimal
 import msgspec
 from rich.cells import cell_len, set_cell_size
 
-from foveate.cache.cause_words import cause_in_words
+from foveate.cache.cause_words import describe_cause
 from foveate.cli.cost_correct import correction_lines, correction_object
-from foveate.cli.explain_traced import PricedEdit, SessionStory, TracedRequest, priced
-from foveate.cli.ids import short_ids
-from foveate.cli.screen import Look, number
-from foveate.cli.window_bars import Window, window_lines
+from foveate.cli.explain_traced import PricedEdit, SessionHistory, TracedRequest, price_edits
+from foveate.cli.ids import shorten_ids
+from foveate.cli.screen import Display, format_tokens
+from foveate.cli.window_bars import WindowUsage, draw_window
 from foveate.cost.corrections import Correction
 from foveate.cost.savings import add_savings
-from foveate.session.telling import broke_in_words
-from foveate.session.traces import Bill, Trace, Traced, TracedSession
+from foveate.session.telling import describe_cache_break
+from foveate.session.traces import ChargedTrace, Trace, TracedCharge, TracedSession
 from foveate.values import Comparison, Savings
 
 _GAP = "  "
@@ -24,176 +24,183 @@ _BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
 _HEADINGS = ("#", "time", "model", "context", "read", "written", "out", "dollars", "edits", "")
 # The columns that go first where there is no room for all of them.
 _EXPENDABLE = (6, 2, 5, 4, 1)
-_LEFT = frozenset((1, 2, 9))
-_SHORT_MODEL = 24
-_LEAST_COLUMNS = 20
+_LEFT_ALIGNED = frozenset((1, 2, 9))
+_MAX_MODEL_CHARS = 24
+_MIN_COLUMNS = 20
 
 
-def session_object(story: SessionStory, *, last: int | None = None) -> dict[str, object]:
+def session_object(history: SessionHistory, *, last: int | None = None) -> dict[str, object]:
     """A session with its `last` requests, or all, as JSON can say it; money is a string, to the digit."""
-    first = 0 if last is None else max(0, len(story.requests) - last)
+    first = 0 if last is None else max(0, len(history.requests) - last)
     requests = [
         request_object(
-            at, one, priced(one), [made for made in story.corrections if made.call_id == one.trace.id]
+            number,
+            item,
+            price_edits(item),
+            [correction for correction in history.corrections if correction.call_id == item.trace.id],
         )
-        for at, one in enumerate(story.requests[first:], first + 1)
+        for number, item in enumerate(history.requests[first:], first + 1)
     ]
-    beside = [
+    background_calls = [
         {
-            "category": one.category,
-            "calls": one.calls,
-            "dollars": f"{one.dollars:f}",
-            "unknown_calls": one.unknown_calls,
+            "category": item.category,
+            "calls": item.calls,
+            "dollars": f"{item.dollars:f}",
+            "unknown_calls": item.unknown_calls,
         }
-        for one in story.beside
+        for item in history.background_calls
     ]
     return {
-        "session_id": story.session_id,
-        "agent": story.agent,
-        "title": story.label.title if story.label is not None else "",
-        "parent_id": story.label.parent_id if story.label is not None else None,
-        "started_sessions": story.descendants.sessions if story.descendants is not None else 0,
-        "started_dollars": f"{story.descendants.dollars:f}" if story.descendants is not None else "0",
+        "session_id": history.session_id,
+        "agent": history.agent,
+        "title": history.label.title if history.label is not None else "",
+        "parent_id": history.label.parent_id if history.label is not None else None,
+        "started_sessions": history.descendants.sessions if history.descendants is not None else 0,
+        "started_dollars": f"{history.descendants.dollars:f}" if history.descendants is not None else "0",
         "requests": requests,
-        "beside": beside,
-        "possibly_charged_calls": story.possibly_charged_calls,
-        "possibly_charged_dollars": f"{story.possibly_charged_dollars:f}",
-        "corrections": [correction_object(one) for one in story.corrections],
+        "beside": background_calls,
+        "possibly_charged_calls": history.possibly_charged_calls,
+        "possibly_charged_dollars": f"{history.possibly_charged_dollars:f}",
+        "corrections": [correction_object(item) for item in history.corrections],
     }
 
 
 def request_object(
-    at: int, traced: Traced, edits: Sequence[PricedEdit], corrections: Sequence[Correction] = ()
+    number: int, traced: ChargedTrace, edits: Sequence[PricedEdit], corrections: Sequence[Correction] = ()
 ) -> dict[str, object]:
     """A request as JSON can say it."""
     trace: dict[str, object] = msgspec.to_builtins(traced.trace, builtin_types=(Decimal,))
     if edits:
-        trace["edits"] = [{**msgspec.to_builtins(one.edit), "dollars": one.dollars} for one in edits]
-    bill = None if traced.bill is None else msgspec.to_builtins(traced.bill, builtin_types=(Decimal,))
+        trace["edits"] = [{**msgspec.to_builtins(item.edit), "dollars": item.dollars} for item in edits]
+    charge = None if traced.charge is None else msgspec.to_builtins(traced.charge, builtin_types=(Decimal,))
     return {
-        "number": at,
-        **{name: _jsonable(said) for name, said in trace.items()},
-        "bill": _jsonable(bill),
-        "corrections": [correction_object(one) for one in corrections],
+        "number": number,
+        **{name: _to_json(value) for name, value in trace.items()},
+        "bill": _to_json(charge),
+        "corrections": [correction_object(item) for item in corrections],
     }
 
 
-def _jsonable(said: object) -> object:
-    if isinstance(said, dict):
-        return {name: _jsonable(inner) for name, inner in said.items()}
-    if isinstance(said, list | tuple):
-        return [_jsonable(inner) for inner in said]
-    return f"{said:f}" if isinstance(said, Decimal) else said
+def _to_json(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _to_json(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_json(inner) for inner in value]
+    return f"{value:f}" if isinstance(value, Decimal) else value
 
 
 def sessions_object(sessions: Sequence[TracedSession]) -> dict[str, object]:
     """Sessions as JSON can say them."""
-    return {"sessions": [msgspec.to_builtins(one) for one in sessions]}
+    return {"sessions": [msgspec.to_builtins(session) for session in sessions]}
 
 
-class TraceWriting:
+class TraceFormatter:
     """Writes for a terminal or a file, as far as that can show it."""
 
-    def __init__(self, look: Look) -> None:
-        self._look = look
-        self._columns = max(look.columns, _LEAST_COLUMNS)
-        self._more = "…" if look.can_show("…") else ".."
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        self._columns = max(display.columns, _MIN_COLUMNS)
+        self._ellipsis = "…" if display.can_show("…") else ".."
 
-    def sessions(self, sessions: Sequence[TracedSession]) -> Iterator[str]:
+    def session_list_lines(self, sessions: Sequence[TracedSession]) -> Iterator[str]:
         """The sessions that were asked last, a line each."""
-        short = short_ids([one.session_id for one in sessions])
+        short = shorten_ids([session.session_id for session in sessions])
         rows = [
             (
-                self._look.plain(short[one.session_id]),
-                _when(one.last_at),
-                f"{one.requests:,}",
-                self._look.plain(one.title or one.agent),
+                self._display.escape(short[session.session_id]),
+                _format_date_time(session.last_at),
+                f"{session.requests:,}",
+                self._display.escape(session.title or session.agent),
             )
-            for one in sessions
+            for session in sessions
         ]
         yield from self._table(("session", "last asked", "requests", "title"), rows, left=frozenset((0, 1, 3)))
-        yield from self._wrapped("foveate explain SESSION shows its requests and what fills its window", _DIM)
+        yield from self._wrap("foveate explain SESSION shows its requests and what fills its window", _DIM)
 
-    def session(self, story: SessionStory, *, last: int) -> Iterator[str]:
+    def session_lines(self, history: SessionHistory, *, last: int) -> Iterator[str]:
         """A line for each request, the `last` ones, and the window of the last."""
-        requests = story.requests
-        about = f": {story.label.title}" if story.label is not None else f", agent {story.agent}"
-        yield from self._wrapped(f"session {story.session_id}{about}", _BOLD)
+        requests = history.requests
+        about = f": {history.label.title}" if history.label is not None else f", agent {history.agent}"
+        yield from self._wrap(f"session {history.session_id}{about}", _BOLD)
         first = max(0, len(requests) - last)
         if first:
-            yield from self._wrapped(f"{first:,} earlier requests are not shown: --last {len(requests)}", _DIM)
-        clock = _clock if _are_of_one_day(requests[first:]) else _when
+            yield from self._wrap(f"{first:,} earlier requests are not shown: --last {len(requests)}", _DIM)
+        clock = _format_time if _are_same_day(requests[first:]) else _format_date_time
         rows = [
-            self._request_row(at + 1, requests[at], requests[at - 1] if at else None, clock)
-            for at in range(first, len(requests))
+            self._request_row(index + 1, requests[index], requests[index - 1] if index else None, clock)
+            for index in range(first, len(requests))
         ]
-        same = len({one.trace.model for one in requests}) == 1
-        yield from self._table(_HEADINGS, rows, left=_LEFT, without=(2,) if same else ())
-        yield from self._wrapped(_total(requests), _BOLD)
-        for line in _compared(story):
-            yield from self._wrapped(line)
-        for one in story.beside:
-            paid = _paid(one.dollars, unknown=one.unknown_calls, calls=one.calls)
-            yield from self._wrapped(f"beside them {_counted(one.calls, f'{one.category} call')}, {paid}")
-        if (more := story.descendants) is not None:
-            paid = _paid(more.dollars, unknown=more.unpriced, calls=more.calls)
-            yield from self._wrapped(f"{_counted(more.sessions, 'session')} that it started, {paid}")
-        if story.possibly_charged_calls:
-            calls, at_most = _counted(story.possibly_charged_calls, "call"), story.possibly_charged_dollars
-            yield from self._wrapped(
-                f"{calls} possibly charged, at most {_dollars(at_most)}: under way when the process ended"
+        is_one_model = len({background.trace.model for background in requests}) == 1
+        yield from self._table(_HEADINGS, rows, left=_LEFT_ALIGNED, hidden=(2,) if is_one_model else ())
+        yield from self._wrap(_total_line(requests), _BOLD)
+        for line in _comparison_lines(history):
+            yield from self._wrap(line)
+        for background in history.background_calls:
+            paid = _format_paid(background.dollars, unknown=background.unknown_calls, calls=background.calls)
+            yield from self._wrap(
+                f"beside them {_count_of(background.calls, f'{background.category} call')}, {paid}"
             )
-        yield from self._corrected(story.corrections)
+        if (descendants := history.descendants) is not None:
+            paid = _format_paid(descendants.dollars, unknown=descendants.unpriced, calls=descendants.calls)
+            yield from self._wrap(f"{_count_of(descendants.sessions, 'session')} that it started, {paid}")
+        if history.possibly_charged_calls:
+            calls, ceiling = _count_of(history.possibly_charged_calls, "call"), history.possibly_charged_dollars
+            yield from self._wrap(
+                f"{calls} possibly charged, at most {_format_dollars(ceiling)}: under way when the process ended"
+            )
+        yield from self._correction_lines(history.corrections)
         if requests:
             yield ""
-            yield from self._window(requests[-1].trace)
-            yield from self._wrapped(
-                f"foveate explain {story.session_id[:12]} --request N shows one of them", _DIM
+            yield from self._window_lines(requests[-1].trace)
+            yield from self._wrap(
+                f"foveate explain {history.session_id[:12]} --request N shows one of them", _DIM
             )
 
-    def _corrected(self, corrections: Sequence[Correction]) -> Iterator[str]:
-        for one in corrections:
-            for line in correction_lines(one):
-                yield from self._wrapped(f"corrected {line.strip()}")
+    def _correction_lines(self, corrections: Sequence[Correction]) -> Iterator[str]:
+        for correction in corrections:
+            for line in correction_lines(correction):
+                yield from self._wrap(f"corrected {line.strip()}")
 
-    def request(self, told: TracedRequest) -> Iterator[str]:
+    def request_lines(self, request: TracedRequest) -> Iterator[str]:
         """A request: its bill, its window, and every edit with its reason, tokens and dollars."""
-        trace, bill = told.traced.trace, told.traced.bill
-        heading = f"request {trace.id}, number {told.number} of session {trace.session_id}"
-        yield from self._wrapped(heading, _BOLD)
-        about = (
-            f"{_when(trace.at)}, agent {trace.agent}, {trace.model} at {trace.provider}, status {trace.status}"
-        )
-        yield from self._wrapped(f"{about}; {trace.added_seconds * 1000:.1f} ms were added", _DIM)
-        yield from self._wrapped(_billed(bill))
-        yield from self._corrected(told.corrections)
+        trace, charge = request.traced.trace, request.traced.charge
+        heading = f"request {trace.id}, number {request.number} of session {trace.session_id}"
+        yield from self._wrap(heading, _BOLD)
+        about = f"{_format_date_time(trace.at)}, agent {trace.agent}, {trace.model} at {trace.provider}, status {trace.status}"
+        yield from self._wrap(f"{about}; {trace.added_seconds * 1000:.1f} ms were added", _DIM)
+        yield from self._wrap(_charge_line(charge))
+        yield from self._correction_lines(request.corrections)
         if trace.broke is not None:
             lost = trace.broke.lost_dollars
-            why = cause_in_words(trace.broke.cause)
-            told_of_it = broke_in_words(trace.broke, why, "" if lost is None else _dollars(lost))
-            yield from self._wrapped(told_of_it, _DIM if trace.broke.is_planned else _RED)
+            cause = describe_cause(trace.broke.cause)
+            miss_text = describe_cache_break(trace.broke, cause, "" if lost is None else _format_dollars(lost))
+            yield from self._wrap(miss_text, _DIM if trace.broke.is_planned else _RED)
         yield ""
-        yield from self._window(trace)
+        yield from self._window_lines(trace)
         yield ""
-        yield from self._edits(told.edits, trace.edits_left_out)
+        yield from self._edit_lines(request.edits, trace.edits_left_out)
         for step, reason in trace.problems:
-            yield from self._wrapped(f"without {step}: {reason}", _YELLOW)
+            yield from self._wrap(f"without {step}: {reason}", _YELLOW)
 
     def _request_row(
-        self, at: int, one: Traced, before: Traced | None, clock: Callable[[float], str]
+        self,
+        number_in_session: int,
+        traced: ChargedTrace,
+        before: ChargedTrace | None,
+        clock: Callable[[float], str],
     ) -> tuple[str, ...]:
-        trace, bill = one.trace, one.bill
-        context = "unknown" if trace.tokens is None else number(trace.tokens, trace.exact)
+        trace, charge = traced.trace, traced.charge
+        context = "unknown" if trace.tokens is None else format_tokens(trace.tokens, trace.exact)
         if trace.tokens is not None and trace.window_tokens:
             context += f" {round(100 * trace.tokens / trace.window_tokens):>3}%"
         numbers = ("", "", "", "")
-        if bill is not None:
-            written = bill.cache.written_5m + bill.cache.written_1h
+        if charge is not None:
+            written = charge.cache.written_5m + charge.cache.written_1h
             numbers = (
-                f"{bill.cache.read:,}",
+                f"{charge.cache.read:,}",
                 f"{written:,}",
-                f"{bill.output_tokens:,}",
-                _dollars(bill.dollars),
+                f"{charge.output_tokens:,}",
+                _format_dollars(charge.dollars),
             )
         edits = len(trace.edits) + trace.edits_left_out
         notes = []
@@ -201,62 +208,68 @@ class TraceWriting:
             is_new = before is None or before.trace.fold_id != trace.fold_id
             notes.append("folded" if is_new else "fold")
         if trace.broke is not None:
-            what = "planned rewrite" if trace.broke.is_planned else "broke"
-            notes.append(f"{what}: {trace.broke.cause.replace('_', ' ')}")
+            kind = "planned rewrite" if trace.broke.is_planned else "broke"
+            notes.append(f"{kind}: {trace.broke.cause.replace('_', ' ')}")
         if not 200 <= trace.status < 300:
             notes.append(f"status {trace.status or 'none'}")
         if trace.problems:
             notes.append(f"without {', '.join(step for step, _ in trace.problems)}")
-        model = self._look.plain(trace.model)[:_SHORT_MODEL]
-        return (f"{at}", clock(trace.at), model, context, *numbers, f"{edits}", "; ".join(notes))
+        model = self._display.escape(trace.model)[:_MAX_MODEL_CHARS]
+        return (f"{number_in_session}", clock(trace.at), model, context, *numbers, f"{edits}", "; ".join(notes))
 
-    def _window(self, trace: Trace) -> Iterator[str]:
+    def _window_lines(self, trace: Trace) -> Iterator[str]:
         if trace.tokens is None:
             yield "window: unknown (not counted, or the provider stores earlier messages)"
             return
-        window = Window(
+        window = WindowUsage(
             sections=[(section.name, section.tokens) for section in trace.sections],
             tokens=trace.tokens,
             exact=trace.exact,
             window_tokens=trace.window_tokens,
             reserved_tokens=trace.reserved_tokens,
         )
-        yield from window_lines(window, self._look)
+        yield from draw_window(window, self._display)
 
-    def _edits(self, edits: Sequence[PricedEdit], left_out: int) -> Iterator[str]:
+    def _edit_lines(self, edits: Sequence[PricedEdit], left_out: int) -> Iterator[str]:
         if not edits:
             yield "it went out as it came: nothing was edited"
             return
-        yield self._painted(_counted(len(edits) + left_out, "edit"), _BOLD)
+        yield self._paint(_count_of(len(edits) + left_out, "edit"), _BOLD)
         rows = [
-            (one.edit.step, one.edit.does, one.edit.place, _tokens(one.edit.saved_tokens), _worth(one.dollars))
-            for one in edits
+            (
+                priced_edit.edit.step,
+                priced_edit.edit.does,
+                priced_edit.edit.place,
+                _signed_tokens(priced_edit.edit.saved_tokens),
+                _format_saving(priced_edit.dollars),
+            )
+            for priced_edit in edits
         ]
-        shown = [tuple(self._look.plain(cell) for cell in row) for row in rows]
-        widths = [max(cell_len(row[at]) for row in shown) for at in range(5)]
+        escaped = [tuple(self._display.escape(cell) for cell in row) for row in rows]
+        widths = [max(cell_len(row[column]) for row in escaped) for column in range(5)]
         lead = sum(widths) + len(_GAP) * len([width for width in widths if width])
-        for row, one in zip(shown, edits, strict=True):
+        for row, priced_edit in zip(escaped, edits, strict=True):
             if lead - len(_GAP) > self._columns:  # a narrow terminal: what it was worth stands below
-                yield from self._wrapped(" ".join(row[:3]))
+                yield from self._wrap(" ".join(row[:3]))
                 worth = [f"{row[3]} tokens" if row[3] else "", row[4]]
-                yield from self._wrapped(", ".join(filter(None, worth)), indent=4)
-                yield from self._wrapped(one.edit.reason, _DIM, indent=4)
+                yield from self._wrap(", ".join(filter(None, worth)), indent=4)
+                yield from self._wrap(priced_edit.edit.reason, _DIM, indent=4)
                 continue
             cells = [
-                f"{cell:>{width}}" if at > 2 else set_cell_size(cell, width)
-                for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+                f"{cell:>{width}}" if column > 2 else set_cell_size(cell, width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
                 if width
             ]
             line = _GAP.join(cells).rstrip()
-            reason = self._look.plain(one.edit.reason)
+            reason = self._display.escape(priced_edit.edit.reason)
             if lead + cell_len(reason) <= self._columns:
-                yield f"{line}{' ' * (lead - cell_len(line))}{self._painted(reason, _DIM)}"
+                yield f"{line}{' ' * (lead - cell_len(line))}{self._paint(reason, _DIM)}"
             else:
                 yield line
-                yield from self._wrapped(one.edit.reason, _DIM, indent=4)
+                yield from self._wrap(priced_edit.edit.reason, _DIM, indent=4)
         if left_out:
-            yield self._painted(f"and {left_out:,} more", _DIM)
-        yield from self._wrapped(
+            yield self._paint(f"and {left_out:,} more", _DIM)
+        yield from self._wrap(
             "tokens and dollars are what each edit saved on this request, and + what it added; the tokens of a"
             " mark are what the next request can read",
             _DIM,
@@ -268,129 +281,131 @@ class TraceWriting:
         rows: Sequence[tuple[str, ...]],
         *,
         left: frozenset[int],
-        without: tuple[int, ...] = (),
+        hidden: tuple[int, ...] = (),
     ) -> Iterator[str]:
-        shown = [at for at in range(len(headings)) if at not in without]
-        widths = [max(cell_len(row[at]) for row in (headings, *rows)) for at in range(len(headings))]
+        shown = [column for column in range(len(headings)) if column not in hidden]
+        widths = [max(cell_len(row[column]) for row in (headings, *rows)) for column in range(len(headings))]
         notes = len(headings) - 1
-        for at in _EXPENDABLE if headings is _HEADINGS else ():
-            fixed = sum(widths[one] + len(_GAP) for one in shown if one != notes)
-            if at in shown and fixed > self._columns:
-                shown.remove(at)
-        for row_at, row in enumerate((headings, *rows)):
+        for column in _EXPENDABLE if headings is _HEADINGS else ():
+            fixed = sum(widths[column] + len(_GAP) for column in shown if column != notes)
+            if column in shown and fixed > self._columns:
+                shown.remove(column)
+        for row_number, row in enumerate((headings, *rows)):
             cells = [
-                set_cell_size(row[at], widths[at]) if at in left else f"{row[at]:>{widths[at]}}"
-                for at in shown
-                if at != notes
+                set_cell_size(row[column], widths[column])
+                if column in left
+                else f"{row[column]:>{widths[column]}}"
+                for column in shown
+                if column != notes
             ]
             line, note = _GAP.join(cells), row[notes]
             if cell_len(line) + len(_GAP) + cell_len(note) > self._columns:  # it stands below
-                yield self._cut(line)
-                yield from self._wrapped(note, _DIM, indent=len(_GAP) * 2)
+                yield self._truncate(line)
+                yield from self._wrap(note, _DIM, indent=len(_GAP) * 2)
             else:
                 whole = f"{line}{_GAP}{note}".rstrip()
-                yield self._painted(whole, _DIM) if not row_at else whole
+                yield self._paint(whole, _DIM) if not row_number else whole
 
-    def _cut(self, line: str) -> str:
+    def _truncate(self, line: str) -> str:
         """A line that fits."""
         line = line.rstrip()
         if cell_len(line) <= self._columns:
             return line
-        return set_cell_size(line, self._columns - len(self._more)).rstrip() + self._more
+        return set_cell_size(line, self._columns - len(self._ellipsis)).rstrip() + self._ellipsis
 
-    def _wrapped(self, text: str, colour: str = "", *, indent: int = 0) -> Iterator[str]:
+    def _wrap(self, text: str, colour: str = "", *, indent: int = 0) -> Iterator[str]:
         if not text:
             return
         line = ""
-        for word in self._look.plain(text).split(" "):
+        for word in self._display.escape(text).split(" "):
             if line and indent + cell_len(f"{line} {word}") > self._columns:
-                yield self._painted(" " * indent + line, colour)
+                yield self._paint(" " * indent + line, colour)
                 line = word
             else:
                 line = f"{line} {word}" if line else word
-        yield self._painted(" " * indent + line, colour)
+        yield self._paint(" " * indent + line, colour)
 
-    def _painted(self, text: str, colour: str) -> str:
-        return f"\x1b[{colour}m{text}\x1b[0m" if text and colour and self._look.colours else text
+    def _paint(self, text: str, colour: str) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if text and colour and self._display.colours else text
 
 
-def _total(requests: Sequence[Traced]) -> str:
-    bills = [one.bill for one in requests if one.bill is not None]
-    read = sum(bill.cache.read for bill in bills)
-    all_input = sum(bill.cache.input_tokens for bill in bills)
-    known = [bill.dollars for bill in bills if bill.dollars is not None]
-    dollars = _paid(sum(known, Decimal(0)), unknown=len(bills) - len(known), calls=len(bills))
+def _total_line(requests: Sequence[ChargedTrace]) -> str:
+    charges = [traced.charge for traced in requests if traced.charge is not None]
+    read = sum(charge.cache.read for charge in charges)
+    all_input = sum(charge.cache.input_tokens for charge in charges)
+    known = [charge.dollars for charge in charges if charge.dollars is not None]
+    dollars = _format_paid(sum(known, Decimal(0)), unknown=len(charges) - len(known), calls=len(charges))
     ratio = f"{read / all_input:.2f}" if all_input else "unknown"
-    breaks = sum(one.trace.broke is not None and not one.trace.broke.is_planned for one in requests)
-    planned = sum(one.trace.broke is not None and one.trace.broke.is_planned for one in requests)
-    folds = len({one.trace.fold_id for one in requests} - {None})
-    told = (_counted(len(requests), "request"), dollars, f"hit ratio {ratio}")
-    rewrites = [_counted(planned, "planned rewrite")] if planned else []
-    return ", ".join((*told, _counted(folds, "fold"), _counted(breaks, "cache break"), *rewrites))
+    misses = sum(traced.trace.broke is not None and not traced.trace.broke.is_planned for traced in requests)
+    planned = sum(traced.trace.broke is not None and traced.trace.broke.is_planned for traced in requests)
+    compactions = len({traced.trace.fold_id for traced in requests} - {None})
+    parts = (_count_of(len(requests), "request"), dollars, f"hit ratio {ratio}")
+    rewrites = [_count_of(planned, "planned rewrite")] if planned else []
+    return ", ".join((*parts, _count_of(compactions, "fold"), _count_of(misses, "cache break"), *rewrites))
 
 
-def _compared(story: SessionStory) -> Iterator[str]:
+def _comparison_lines(history: SessionHistory) -> Iterator[str]:
     """The cost of a session with and without Foveate, calls that were made beside its requests included."""
-    bills = [one.bill for one in story.requests if one.bill is not None]
-    simulated = [bill.savings for bill in bills if bill.savings.without is not None]
+    charges = [item.charge for item in history.requests if item.charge is not None]
+    simulated = [charge.savings for charge in charges if charge.savings.without is not None]
     savings = add_savings(
-        [*simulated, *(one.savings for one in story.beside if one.savings.without is not None)]
+        [*simulated, *(item.savings for item in history.background_calls if item.savings.without is not None)]
     )
     if simulated and savings.without is not None and savings.total is not None:
         of = (
             ""
-            if len(simulated) == len(bills)
-            else f" ({_counted(len(simulated), 'request')} of {len(bills):,})"
+            if len(simulated) == len(charges)
+            else f" ({_count_of(len(simulated), 'request')} of {len(charges):,})"
         )
         yield (
-            f"without Foveate {_dollars(savings.without)}{of}, with it"
-            f" {_dollars(savings.without - savings.total)}: {_parts(savings) or 'no difference'}"
+            f"without Foveate {_format_dollars(savings.without)}{of}, with it"
+            f" {_format_dollars(savings.without - savings.total)}: {_savings_parts(savings) or 'no difference'}"
         )
         if savings.simulation_error:
-            yield f"simulation error {_signed(savings.simulation_error)}: charged less simulated"
-    not_fitting = [bill for bill in bills if bill.savings.comparison is Comparison.WOULD_NOT_FIT]
+            yield f"simulation error {_signed_dollars(savings.simulation_error)}: charged less simulated"
+    not_fitting = [charge for charge in charges if charge.savings.comparison is Comparison.WOULD_NOT_FIT]
     if not_fitting:
-        spent = sum((bill.dollars or Decimal(0) for bill in not_fitting), Decimal(0))
+        spent = sum((charge.dollars or Decimal(0) for charge in not_fitting), Decimal(0))
         yield (
-            f"{_counted(len(not_fitting), 'request')}, {_dollars(spent)}: without Foveate the session would not"
+            f"{_count_of(len(not_fitting), 'request')}, {_format_dollars(spent)}: without Foveate the session would not"
             " fit the model's window any more, so no saving is credited"
         )
 
 
-def _paid(dollars: Decimal, *, unknown: int, calls: int) -> str:
+def _format_paid(dollars: Decimal, *, unknown: int, calls: int) -> str:
     """Dollars of calls of which some may have no known price: what is unknown is not zero."""
     if unknown >= calls:
         return "dollars unknown"
-    return _dollars(dollars) + (f" and {_counted(unknown, 'call')} of unknown price" if unknown else "")
+    return _format_dollars(dollars) + (f" and {_count_of(unknown, 'call')} of unknown price" if unknown else "")
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
+def _count_of(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def _billed(bill: Bill | None) -> str:
-    if bill is None:
+def _charge_line(charge: TracedCharge | None) -> str:
+    if charge is None:
         return "no bill was booked for it"
-    cache = bill.cache
+    cache = charge.cache
     written = cache.written_5m + cache.written_1h
     tokens = (
-        f"{cache.uncached:,} uncached, {cache.read:,} read, {written:,} written, {bill.output_tokens:,} out"
+        f"{cache.uncached:,} uncached, {cache.read:,} read, {written:,} written, {charge.output_tokens:,} out"
     )
-    marks = " (inherited: at most, by the model's family)" * bill.is_inherited
-    marks += " (list-price equivalent: a subscription pays)" * bill.is_subscription
-    told = [f"billed {_dollars(bill.dollars)}{marks}: {tokens}"]
-    savings = bill.savings
+    qualifiers = " (inherited: at most, by the model's family)" * charge.is_inherited
+    qualifiers += " (list-price equivalent: a subscription pays)" * charge.is_subscription
+    parts = [f"billed {_format_dollars(charge.dollars)}{qualifiers}: {tokens}"]
+    savings = charge.savings
     if savings.comparison is Comparison.WOULD_NOT_FIT:
-        told.append("without Foveate the session would not fit the model's window any more")
+        parts.append("without Foveate the session would not fit the model's window any more")
     elif savings.without is not None:
-        told.append(f"without Foveate {_dollars(savings.without)}")
-        told += filter(None, [_parts(savings)])
+        parts.append(f"without Foveate {_format_dollars(savings.without)}")
+        parts += filter(None, [_savings_parts(savings)])
         if savings.simulation_error:
-            told.append(f"simulation error {_signed(savings.simulation_error)}")
-    return "; ".join(told)
+            parts.append(f"simulation error {_signed_dollars(savings.simulation_error)}")
+    return "; ".join(parts)
 
 
-def _parts(savings: Savings) -> str:
+def _savings_parts(savings: Savings) -> str:
     """What each mechanism saved or cost, if it did."""
     parts = {
         "breakpoints": savings.breakpoints,
@@ -399,38 +414,40 @@ def _parts(savings: Savings) -> str:
         "keep-alive": savings.keep_alive,
     }
     return ", ".join(
-        f"{what} saved {_dollars(amount)}" if amount > 0 else f"{what} cost {_dollars(-amount)} more"
-        for what, amount in parts.items()
+        f"{mechanism} saved {_format_dollars(amount)}"
+        if amount > 0
+        else f"{mechanism} cost {_format_dollars(-amount)} more"
+        for mechanism, amount in parts.items()
         if amount
     )
 
 
-def _signed(amount: Decimal) -> str:
-    return f"{'-' if amount < 0 else '+'}{_dollars(abs(amount))}"
+def _signed_dollars(amount: Decimal) -> str:
+    return f"{'-' if amount < 0 else '+'}{_format_dollars(abs(amount))}"
 
 
-def _tokens(saved: int) -> str:
+def _signed_tokens(saved: int) -> str:
     return f"-{saved:,}" if saved > 0 else f"+{-saved:,}" if saved else ""
 
 
-def _worth(dollars: Decimal | None) -> str:
+def _format_saving(dollars: Decimal | None) -> str:
     """Dollars that were saved, below zero; what cost more has a plus."""
     if not dollars:
         return ""
-    return f"-{_dollars(dollars)}" if dollars > 0 else f"+{_dollars(-dollars)}"
+    return f"-{_format_dollars(dollars)}" if dollars > 0 else f"+{_format_dollars(-dollars)}"
 
 
-def _dollars(dollars: Decimal | None) -> str:
+def _format_dollars(dollars: Decimal | None) -> str:
     return "$?" if dollars is None else f"${dollars:.6f}" if dollars < 1 else f"${dollars:,.2f}"
 
 
-def _when(at: float) -> str:
+def _format_date_time(at: float) -> str:
     return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _are_of_one_day(requests: Sequence[Traced]) -> bool:
-    return len({_when(one.trace.at)[:10] for one in requests}) <= 1
+def _are_same_day(requests: Sequence[ChargedTrace]) -> bool:
+    return len({_format_date_time(traced.trace.at)[:10] for traced in requests}) <= 1
 
 
-def _clock(at: float) -> str:
+def _format_time(at: float) -> str:
     return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foveate.cli import screen
-from foveate.cli.count import DEFAULT_MODEL, printable
-from foveate.cli.exits import SOME_FAILED, telling
+from foveate.cli.count import DEFAULT_MODEL, printable_name
+from foveate.cli.exits import SOME_FAILED, report_errors
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 NO_LIMIT = "none"
 # More of them in a row would push what was asked for off the screen; JSON has them all.
-_MOST_PROBLEMS = 10
-_LONGEST_NUMBER = 18
+_MAX_LISTED_PROBLEMS = 10
+_MAX_DIGITS = 18
 
 app = typer.Typer(
     name="memory",
@@ -79,25 +79,25 @@ def render(
 
     Example: foveate memory render notes/ --focus glasshouse --limit-tokens 500
     """
-    with telling(as_json=json), screen.noting_warnings():
-        limit = _limit(limit_tokens)
-        memory, failures = _loaded(paths, private, follow_symlinks=follow_symlinks, as_json=json)
-        with screen.patience("rendering"):
+    with report_errors(as_json=json), screen.collect_warnings():
+        limit = _parse_limit(limit_tokens)
+        memory, failures = _load_memory(paths, private, follow_symlinks=follow_symlinks, as_json=json)
+        with screen.show_progress("rendering"):
             view = memory.render(focus, query, limit, format, scope=scope, model=model)
         if json:
             from foveate.cli.memory_lines import view_object
 
-            looked_at = None if focus is None else memory.node(focus).id
-            shown = view_object(view, model=model, focus=looked_at)
-            screen.print_object(shown | _state(memory, failures))
+            focus_id = None if focus is None else memory.node(focus).id
+            result = view_object(view, model=model, focus=focus_id)
+            screen.print_object(result | _state_object(memory, failures))
         else:
-            from foveate.cli.memory_lines import summary
+            from foveate.cli.memory_lines import view_summary
 
             if view.text:
-                screen.print_text(_as_shown(view.text))
-            _note_private(memory)
-            screen.print_note(summary(view, model=model, nodes=len(memory.nodes)))
-        _end(failures)
+                screen.print_text(_escape_if_terminal(view.text))
+            _print_private_note(memory)
+            screen.print_note(view_summary(view, model=model, nodes=len(memory.nodes)))
+        _exit_if_failed(failures)
 
 
 @app.command("query")
@@ -130,19 +130,21 @@ def query(
 
     Example: foveate memory query notes/ --todo open --tag project
     """
-    with telling(as_json=json), screen.noting_warnings():
-        memory, failures = _loaded(paths, private, follow_symlinks=follow_symlinks, as_json=json)
-        with screen.patience("searching"):
+    with report_errors(as_json=json), screen.collect_warnings():
+        memory, failures = _load_memory(paths, private, follow_symlinks=follow_symlinks, as_json=json)
+        with screen.show_progress("searching"):
             found = memory.query(tag=tag, todo=todo, type=type, text=text, since=since, until=until)
         from foveate.cli.memory_lines import node_lines, node_object
 
         if json:
-            screen.print_object({"nodes": [node_object(node) for node in found]} | _state(memory, failures))
+            screen.print_object(
+                {"nodes": [node_object(node) for node in found]} | _state_object(memory, failures)
+            )
         else:
-            screen.print_lines(node_lines(found, screen.look(sys.stdout)))
-            _note_private(memory)
+            screen.print_lines(node_lines(found, screen.display_for(sys.stdout)))
+            _print_private_note(memory)
             screen.print_note(f"{len(found):,} of {len(memory.nodes):,} nodes")
-        _end(failures)
+        _exit_if_failed(failures)
 
 
 @app.command("outline")
@@ -159,18 +161,18 @@ def outline(
 
     Example: foveate memory outline notes/ --depth 1
     """
-    with telling(as_json=json), screen.noting_warnings():
-        memory, failures = _loaded(paths, private, follow_symlinks=follow_symlinks, as_json=json)
+    with report_errors(as_json=json), screen.collect_warnings():
+        memory, failures = _load_memory(paths, private, follow_symlinks=follow_symlinks, as_json=json)
         from foveate.cli.memory_lines import outline_lines, outline_object
 
         if json:
-            with screen.patience("counting"):
+            with screen.show_progress("counting"):
                 listed = outline_object(memory.nodes, depth)
-            screen.print_object(listed | _state(memory, failures))
+            screen.print_object(listed | _state_object(memory, failures))
         else:
-            screen.print_lines(outline_lines(memory.nodes, depth, screen.look(sys.stdout)))
-            _note_private(memory)
-        _end(failures)
+            screen.print_lines(outline_lines(memory.nodes, depth, screen.display_for(sys.stdout)))
+            _print_private_note(memory)
+        _exit_if_failed(failures)
 
 
 @app.command("logs")
@@ -192,14 +194,14 @@ def logs(
 
     Example: foveate memory logs watch.log --lines 5
     """
-    with telling(as_json=json), screen.noting_warnings():
+    with report_errors(as_json=json), screen.collect_warnings():
         from foveate.memory.gate import Gate
-        from foveate.memory.logs import log_limit, log_tail
-        from foveate.memory.paths import expanded
+        from foveate.memory.logs import log_limit_lines, read_log_tail
+        from foveate.memory.paths import expand_path
 
-        limit = log_limit(os.environ) if lines is None else lines
-        gate = Gate.adding(tag for given in private or () for tag in given.split(","))
-        tails = {path: log_tail(expanded(path, os.environ), limit, gate=gate) for path in paths}
+        limit = log_limit_lines(os.environ) if lines is None else lines
+        gate = Gate.with_tags(tag for option in private or () for tag in option.split(","))
+        tails = {path: read_log_tail(expand_path(path, os.environ), limit, gate=gate) for path in paths}
         if json:
             listed = [
                 {"path": path, "lines": list(tail.lines), "warnings": list(tail.warnings)}
@@ -208,8 +210,8 @@ def logs(
             screen.print_object({"logs": listed})
         else:
             for path, tail in tails.items():
-                heading = [f"Log {printable(path)}:"] if len(tails) > 1 else []
-                screen.print_lines([*heading, *(_as_shown(line) for line in tail.lines)])
+                heading = [f"Log {printable_name(path)}:"] if len(tails) > 1 else []
+                screen.print_lines([*heading, *(_escape_if_terminal(line) for line in tail.lines)])
                 for warning in tail.warnings:
                     screen.print_note(warning)
         if any(tail.warnings and not tail.lines for tail in tails.values()):
@@ -227,29 +229,29 @@ def skill(
 
     Example: foveate memory skill water --folder notes/skills
     """
-    with telling(as_json=json), screen.noting_warnings():
+    with report_errors(as_json=json), screen.collect_warnings():
         from foveate.memory.gate import Gate
-        from foveate.memory.paths import expanded
-        from foveate.memory.skill_folder import skill_source
+        from foveate.memory.paths import expand_path
+        from foveate.memory.skill_folder import read_skill
 
-        gate = Gate.adding(tag for given in private or () for tag in given.split(","))
-        text = skill_source(expanded(folder, os.environ), name, gate)
+        gate = Gate.with_tags(tag for option in private or () for tag in option.split(","))
+        text = read_skill(expand_path(folder, os.environ), name, gate)
         if json:
             screen.print_object({"name": name, "source": text})
         else:
-            screen.print_text(_as_shown(text))
+            screen.print_text(_escape_if_terminal(text))
 
 
-def _limit(said: str) -> int | None:
-    if said.strip().casefold() == NO_LIMIT:
+def _parse_limit(text: str) -> int | None:
+    if text.strip().casefold() == NO_LIMIT:
         return None
-    tokens = said.strip().replace("_", "").replace(",", "")
-    if tokens.isascii() and tokens.isdecimal() and len(tokens) <= _LONGEST_NUMBER and int(tokens):
+    tokens = text.strip().replace("_", "").replace(",", "")
+    if tokens.isascii() and tokens.isdecimal() and len(tokens) <= _MAX_DIGITS and int(tokens):
         return int(tokens)
-    raise BadOption(f"--limit-tokens is a number of tokens, 1 or more, or {NO_LIMIT}, not {said!r:.40}")
+    raise BadOption(f"--limit-tokens is a number of tokens, 1 or more, or {NO_LIMIT}, not {text!r:.40}")
 
 
-def _loaded(
+def _load_memory(
     paths: Sequence[str], private: Iterable[str] | None, *, follow_symlinks: bool, as_json: bool
 ) -> tuple["Memory", list[UnreadableInput]]:
     """The memory of those paths that are there, and of each other why not; what is wrong in it is noted.
@@ -258,53 +260,53 @@ def _loaded(
         UnreadableInput: none of them is there.
     """
     failures: list[UnreadableInput] = []
-    there = [path for path in paths if _is_there(path, failures)]
-    if failures and not there:
+    existing = [path for path in paths if _check_exists(path, failures)]
+    if failures and not existing:
         *others, last = failures
         for failure in others:
             screen.print_note(str(failure))
         raise last
     for failure in failures:
         screen.print_note(str(failure))
-    with screen.patience("reading the memory"):
+    with screen.show_progress("reading the memory"):
         from foveate.memory.memory import Memory
 
         # Who writes two tags with a comma between them means two, and no tag has one in it.
-        tags = [tag for given in private or () for tag in given.split(",")]
-        memory = Memory.load(*there, private=tags, follow_symlinks=follow_symlinks)
+        tags = [tag for option in private or () for tag in option.split(",")]
+        memory = Memory.load(*existing, private=tags, follow_symlinks=follow_symlinks)
     if not as_json:
-        _note_problems(memory)
+        _print_problems(memory)
     return memory, failures
 
 
-def _is_there(path: str, failures: list[UnreadableInput]) -> bool:
-    from foveate.memory.paths import expanded
+def _check_exists(path: str, failures: list[UnreadableInput]) -> bool:
+    from foveate.memory.paths import expand_path
 
     try:
-        os.stat(expanded(path, os.environ))  # noqa: PTH116  # a Path would take away what is written
+        os.stat(expand_path(path, os.environ))  # noqa: PTH116  # a Path would take away what is written
     except OSError as error:
-        failures.append(UnreadableInput(printable(path), error.strerror or "cannot be read"))
+        failures.append(UnreadableInput(printable_name(path), error.strerror or "cannot be read"))
         return False
     return True
 
 
-def _note_problems(memory: "Memory") -> None:
+def _print_problems(memory: "Memory") -> None:
     problems = memory.problems
-    for problem in problems[:_MOST_PROBLEMS]:
+    for problem in problems[:_MAX_LISTED_PROBLEMS]:
         screen.print_note(str(problem))
-    if len(problems) > _MOST_PROBLEMS:
-        screen.print_note(f"… and {len(problems) - _MOST_PROBLEMS:,} more; --json tells all")
+    if len(problems) > _MAX_LISTED_PROBLEMS:
+        screen.print_note(f"… and {len(problems) - _MAX_LISTED_PROBLEMS:,} more; --json tells all")
     if not memory.nodes:
         screen.print_note("the memory is empty: there are no Org or Markdown notes that may be shown")
 
 
-def _note_private(memory: "Memory") -> None:
+def _print_private_note(memory: "Memory") -> None:
     """That something was left out, and nothing else of it."""
     if memory.has_private:
         screen.print_note("something is tagged private, or may be meant to be, and is left out")
 
 
-def _state(memory: "Memory", failures: Iterable[UnreadableInput]) -> dict[str, object]:
+def _state_object(memory: "Memory", failures: Iterable[UnreadableInput]) -> dict[str, object]:
     """What every JSON object says of the memory it is of."""
     missing = [{"path": failure.source, "reason": failure.reason} for failure in failures]
     return {
@@ -314,13 +316,13 @@ def _state(memory: "Memory", failures: Iterable[UnreadableInput]) -> dict[str, o
     }
 
 
-def _as_shown(text: str) -> str:
+def _escape_if_terminal(text: str) -> str:
     """A view as it is; on a terminal without what that would obey."""
     if not sys.stdout or not sys.stdout.isatty():
         return text
-    return "\n".join(screen.plain(line.expandtabs()) for line in text.splitlines())
+    return "\n".join(screen.escape_control_chars(line.expandtabs()) for line in text.splitlines())
 
 
-def _end(failures: Sequence[UnreadableInput]) -> None:
+def _exit_if_failed(failures: Sequence[UnreadableInput]) -> None:
     if failures:
         raise typer.Exit(SOME_FAILED)

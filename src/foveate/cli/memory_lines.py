@@ -5,34 +5,38 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from foveate.cli.screen import Look, number
+from foveate.cli.screen import Display, format_tokens
 from foveate.memory.nodes import Document, Node
-from foveate.memory.outline import Stamp, StampKind
-from foveate.memory.view import Level, View
+from foveate.memory.outline import PlanningDate, PlanningKind
+from foveate.memory.view import DetailLevel, View
 
 if TYPE_CHECKING:
     from foveate.values import TokenCount
 
 _GAP = "  "
-_LONGEST_TITLE = 120
+_MAX_TITLE_CHARS = 120
 _DIM, _BOLD = "2", "1"
 
 
-def summary(view: View, *, model: str, nodes: int) -> str:
+def view_summary(view: View, *, model: str, nodes: int) -> str:
     """How long a view has become, and how much of the memory it shows."""
     count, limit = view.count, view.limit_tokens
-    tokens = f"{number(count.tokens, count.exact)} tokens"
+    tokens = f"{format_tokens(count.tokens, count.exact)} tokens"
     if limit is not None:
-        tokens = f"{number(count.tokens, count.exact)} of {limit:,} tokens"
-    trust = "exact" if count.exact else f"estimated, at most {count.upper:,}"
+        tokens = f"{format_tokens(count.tokens, count.exact)} of {limit:,} tokens"
+    accuracy = "exact" if count.exact else f"estimated, at most {count.upper:,}"
     levels = [node.level for node in view.nodes]
     shown = ", ".join(
         f"{levels.count(level):,} {word}"
-        for level, word in ((Level.FULL, "full"), (Level.EXCERPT, "excerpt"), (Level.TITLE, "title"))
+        for level, word in (
+            (DetailLevel.FULL, "full"),
+            (DetailLevel.EXCERPT, "excerpt"),
+            (DetailLevel.TITLE, "title"),
+        )
         if level in levels
     )
     others = f"{nodes - len(levels):,} not shown"
-    return f"{tokens}, {model}, {trust}; of {nodes:,} nodes {f'{shown}, ' if shown else ''}{others}"
+    return f"{tokens}, {model}, {accuracy}; of {nodes:,} nodes {f'{shown}, ' if shown else ''}{others}"
 
 
 def view_object(view: View, *, model: str, focus: str | None) -> dict[str, object]:
@@ -61,38 +65,41 @@ def node_object(node: Node) -> dict[str, object]:
         "path": node.document.path,
         "parent": node.parent.id if node.parent else None,
         "modified": node.modified.isoformat(),
-        "scheduled": _planned(node, StampKind.SCHEDULED),
-        "deadline": _planned(node, StampKind.DEADLINE),
+        "scheduled": _planned_time(node, PlanningKind.SCHEDULED),
+        "deadline": _planned_time(node, PlanningKind.DEADLINE),
     }
 
 
-def node_lines(nodes: Sequence[Node], look: Look) -> Iterator[str]:
+def node_lines(nodes: Sequence[Node], display: Display) -> Iterator[str]:
     """A line for each: id, state, title, tags with those from above, file."""
-    ids = max((len(look.plain(node.id)) for node in nodes), default=0)
-    states = max((len(look.plain(node.todo)) for node in nodes), default=0)
+    ids = max((len(display.escape(node.id)) for node in nodes), default=0)
+    states = max((len(display.escape(node.todo)) for node in nodes), default=0)
     for node in nodes:
-        known = [
-            _painted(look.plain(node.id).ljust(ids), _DIM, look),
-            look.plain(node.todo).ljust(states),
-            look.plain(_title(node)),
-            look.plain(_tags(sorted(node.tags))),
-            _painted(look.plain(node.document.key), _DIM, look),
+        cells = [
+            _paint(display.escape(node.id).ljust(ids), _DIM, display),
+            display.escape(node.todo).ljust(states),
+            display.escape(_short_title(node)),
+            display.escape(_format_tags(sorted(node.tags))),
+            _paint(display.escape(node.document.key), _DIM, display),
         ]
-        yield _GAP.join(part for part in known if part)
+        yield _GAP.join(part for part in cells if part)
 
 
-def outline_lines(nodes: Iterable[Node], depth: int | None, look: Look) -> Iterator[str]:
+def outline_lines(nodes: Iterable[Node], depth: int | None, display: Display) -> Iterator[str]:
     """A line for each node of whole files, below the one it stands in; of a file also how much it holds."""
-    for document, level, node in _down_to(nodes, depth):
-        line = " ".join(filter(None, (node.todo, _priority(node), _title(node))))
-        line = _GAP * level + look.plain(line)
-        tags, id_ = look.plain(_tags(node.entry.tags)), _painted(look.plain(f"<<{node.id}>>"), _DIM, look)
+    for document, level, node in _nodes_to_depth(nodes, depth):
+        line = " ".join(filter(None, (node.todo, _priority(node), _short_title(node))))
+        line = _GAP * level + display.escape(line)
+        tags, id_ = (
+            display.escape(_format_tags(node.entry.tags)),
+            _paint(display.escape(f"<<{node.id}>>"), _DIM, display),
+        )
         if not level:
-            count = _count(document)
-            line = _painted(line, _BOLD, look)
-            held = len(document.nodes)
-            holds = f"{held:,} node{'s' * (held != 1)}, {number(count.tokens, count.exact)} tokens"
-            yield _GAP.join(filter(None, (line, id_, tags, look.plain(document.key), holds)))
+            count = _count_tokens(document)
+            line = _paint(line, _BOLD, display)
+            node_count = len(document.nodes)
+            size = f"{node_count:,} node{'s' * (node_count != 1)}, {format_tokens(count.tokens, count.exact)} tokens"
+            yield _GAP.join(filter(None, (line, id_, tags, display.escape(document.key), size)))
         else:
             yield _GAP.join(filter(None, (line, id_, tags)))
 
@@ -101,9 +108,9 @@ def outline_object(nodes: Iterable[Node], depth: int | None) -> dict[str, object
     """The files with what they hold, and the nodes in their order, each with how deep it stands."""
     files: list[dict[str, object]] = []
     listed: list[dict[str, object]] = []
-    for document, level, node in _down_to(nodes, depth):
+    for document, level, node in _nodes_to_depth(nodes, depth):
         if not level:
-            tokens = _count(document).tokens
+            tokens = _count_tokens(document).tokens
             files.append({"id": node.id, "path": document.path, "nodes": len(document.nodes), "tokens": tokens})
         listed.append(
             {
@@ -118,7 +125,7 @@ def outline_object(nodes: Iterable[Node], depth: int | None) -> dict[str, object
     return {"files": files, "nodes": listed}
 
 
-def _down_to(nodes: Iterable[Node], depth: int | None) -> Iterator[tuple[Document, int, Node]]:
+def _nodes_to_depth(nodes: Iterable[Node], depth: int | None) -> Iterator[tuple[Document, int, Node]]:
     """The nodes that are not deeper than `depth`, each with its document and how deep it stands."""
     for document, below in groupby(nodes, key=lambda node: node.document):
         depths: dict[int, int] = {}  # a node asked for its depth goes all the way up
@@ -128,33 +135,33 @@ def _down_to(nodes: Iterable[Node], depth: int | None) -> Iterator[tuple[Documen
                 yield document, level, node
 
 
-def _count(document: Document) -> "TokenCount":
+def _count_tokens(document: Document) -> "TokenCount":
     import foveate
 
     return foveate.count(document.outline.text)
 
 
-def _title(node: Node) -> str:
+def _short_title(node: Node) -> str:
     title = " ".join(node.title.split())
-    return title if len(title) <= _LONGEST_TITLE else f"{title[: _LONGEST_TITLE - 1]}…"
+    return title if len(title) <= _MAX_TITLE_CHARS else f"{title[: _MAX_TITLE_CHARS - 1]}…"
 
 
 def _priority(node: Node) -> str:
     return f"[#{node.entry.priority}]" if node.entry.priority else ""
 
 
-def _tags(tags: Iterable[str]) -> str:
+def _format_tags(tags: Iterable[str]) -> str:
     joined = ":".join(tags)
     return f":{joined}:" if joined else ""
 
 
-def _planned(node: Node, kind: StampKind) -> str | None:
-    return next((_when(stamp) for stamp in node.entry.stamps if stamp.kind is kind), None)
+def _planned_time(node: Node, kind: PlanningKind) -> str | None:
+    return next((_format_stamp(stamp) for stamp in node.entry.planning_dates if stamp.kind is kind), None)
 
 
-def _when(stamp: Stamp) -> str:
+def _format_stamp(stamp: PlanningDate) -> str:
     return stamp.at.isoformat(timespec="minutes") if stamp.has_time else stamp.at.date().isoformat()
 
 
-def _painted(text: str, colour: str, look: Look) -> str:
-    return f"\x1b[{colour}m{text}\x1b[0m" if look.colours else text
+def _paint(text: str, colour: str, display: Display) -> str:
+    return f"\x1b[{colour}m{text}\x1b[0m" if display.colours else text

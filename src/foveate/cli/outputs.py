@@ -10,8 +10,8 @@ import typer
 
 from foveate.errors import BadOption, UnwritableOutput
 
-_STANDARD = "-"
-_COMPANIONS = ("", "-wal", "-shm")
+_STANDARD_OUTPUT = "-"
+_DATABASE_SUFFIXES = ("", "-wal", "-shm")
 
 Output = Annotated[
     str | None,
@@ -19,19 +19,19 @@ Output = Annotated[
 ]
 
 
-def output_name(said: str | None) -> str | None:
+def parse_output_option(name: str | None) -> str | None:
     """The name of the file that is meant; None for standard output.
 
     Raises:
         BadOption: it is empty.
     """
-    if said == "":
+    if name == "":
         raise BadOption("--output needs the name of a file")
-    return None if said == _STANDARD else said
+    return None if name == _STANDARD_OUTPUT else name
 
 
 @contextmanager
-def opened_output(name: str | None, *, store: str) -> Iterator[BinaryIO]:
+def open_output(name: str | None, *, store: str) -> Iterator[BinaryIO]:
     """Where to write: a file that takes its place when all is written, or standard output.
 
     Raises:
@@ -40,10 +40,10 @@ def opened_output(name: str | None, *, store: str) -> Iterator[BinaryIO]:
         UnwritableOutput: standard output is closed.
     """
     if name is not None:
-        from foveate.config.files import replacing
+        from foveate.config.files import open_replacement
 
-        _check_is_not(Path(name), store)
-        with replacing(Path(name), mode=0o600) as file:
+        _check_is_not_store(Path(name), store)
+        with open_replacement(Path(name), mode=0o600) as file:
             yield file
     elif sys.stdout is None:
         raise UnwritableOutput("is closed")
@@ -52,10 +52,10 @@ def opened_output(name: str | None, *, store: str) -> Iterator[BinaryIO]:
         sys.stdout.buffer.flush()
 
 
-def _check_is_not(output: Path, store: str) -> None:
-    for companion in _COMPANIONS:
+def _check_is_not_store(output: Path, store: str) -> None:
+    for suffix in _DATABASE_SUFFIXES:
         try:
-            is_same = output.samefile(store + companion)
+            is_same = output.samefile(store + suffix)
         except (OSError, ValueError):  # one of the two is not there, so it is not the other
             continue
         if is_same:

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foveate.cli import screen
-from foveate.cli.exits import telling
+from foveate.cli.exits import report_errors
 from foveate.cli.store import AsJson
-from foveate.cli.usual import ConfigFile, usual_config
+from foveate.cli.usual import ConfigFile, find_config_file
 from foveate.errors import BadOption
 
 if TYPE_CHECKING:
     from foveate.cost.price_book import PriceBook
-    from foveate.cost.price_differences import Difference
-    from foveate.cost.price_update import PriceUpdate
-    from foveate.cost.prices import Kind, Rates
+    from foveate.cost.price_differences import PriceDifference
+    from foveate.cost.price_update import ImportedPrices
+    from foveate.cost.prices import Rates, TokenKind
 
 app = typer.Typer(
     name="prices",
@@ -48,13 +48,13 @@ def show(
 
     Example: foveate prices show claude-fable-5-2
     """
-    with telling(as_json=json):
+    with report_errors(as_json=json):
         if not model.strip():
             raise BadOption("MODEL needs a name")
-        from foveate.cost.price_names import provider_id
+        from foveate.cost.price_names import normalize_provider
 
-        host = provider_id(provider or _likely_provider(model))
-        found = _model_object(model, host, _book(config), at=time())
+        host = normalize_provider(provider or _likely_provider(model))
+        found = _model_object(model, host, _load_price_book(config), at=time())
         if json:
             screen.print_object(found)
         else:
@@ -80,31 +80,34 @@ def update(
 
     Example: foveate prices update data.json --date 2026-11-16
     """
-    with telling(as_json=json):
-        from foveate.config.files import read_bytes, shown
-        from foveate.config.price_file import price_file, write_price_file
+    with report_errors(as_json=json):
+        from foveate.config.files import display_path, read_bytes
+        from foveate.config.price_file import default_price_file, write_price_file
         from foveate.cost.price_book import PriceBook
-        from foveate.cost.price_differences import differences
+        from foveate.cost.price_differences import find_differences
         from foveate.cost.price_update import MAX_FILE_BYTES, read_price_file
 
-        now, kept = time(), price_file(os.environ)
+        now, price_store = time(), default_price_file(os.environ)
         data = read_bytes(file, limit_bytes=MAX_FILE_BYTES)
-        read = read_price_file(data, day=_day(day, file, now), source=shown(file))
-        found = differences(PriceBook(updates=kept.now), read, at=now)
-        write_price_file(kept, read)
+        price_update = read_price_file(data, day=_parse_day(day, file, now), source=display_path(file))
+        changes = find_differences(PriceBook(load_imported=price_store.current_prices), price_update, at=now)
+        write_price_file(price_store, price_update)
         if json:
-            screen.print_object(_update_object(read, found, kept.path))
+            screen.print_object(_update_object(price_update, changes, price_store.path))
         else:
-            screen.print_lines(_update_lines(read, found, kept.path))
+            screen.print_lines(_update_lines(price_update, changes, price_store.path))
 
 
-def _book(config: Path | None) -> "PriceBook":
+def _load_price_book(config: Path | None) -> "PriceBook":
     from foveate.config.cost import load_cost
-    from foveate.config.price_file import price_file
+    from foveate.config.price_file import default_price_file
     from foveate.cost.price_book import PriceBook
 
-    path = usual_config(config)
-    return PriceBook(load_cost(path).prices if path is not None else (), updates=price_file(os.environ).now)
+    path = find_config_file(config)
+    return PriceBook(
+        load_cost(path).prices if path is not None else (),
+        load_imported=default_price_file(os.environ).current_prices,
+    )
 
 
 def _likely_provider(model: str) -> str:
@@ -113,25 +116,29 @@ def _likely_provider(model: str) -> str:
     return rules_for(model).provider
 
 
-def _day(said: str | None, file: Path, now: float) -> date:
+def _parse_day(text: str | None, file: Path, now: float) -> date:
     today = datetime.fromtimestamp(now, UTC).date()
-    if said is None:
+    if text is None:
         return min(today, datetime.fromtimestamp(file.stat().st_mtime, UTC).date())
     try:
-        found = date.fromisoformat(said)
+        day = date.fromisoformat(text)
     except ValueError:
-        raise BadOption(f"--date is a day such as 2026-11-01, not {said!r:.40}") from None
-    if found > today:
-        raise BadOption(f"--date {found} is in the future")
-    return found
+        raise BadOption(f"--date is a day such as 2026-11-01, not {text!r:.40}") from None
+    if day > today:
+        raise BadOption(f"--date {day} is in the future")
+    return day
 
 
 def _model_object(model: str, provider: str, book: "PriceBook", *, at: float) -> dict[str, object]:
-    from foveate.budget.answers import longest_answer_of
-    from foveate.budget.windows import window_of
+    from foveate.budget.answers import find_output_limit
+    from foveate.budget.windows import find_context_window
     from foveate.cache.rules import rules_for
 
-    window, answer, rules = window_of(model), longest_answer_of(model), rules_for(model, provider or None)
+    window, max_output, rules = (
+        find_context_window(model),
+        find_output_limit(model),
+        rules_for(model, provider or None),
+    )
     return {
         "model": model,
         "provider": provider,
@@ -143,7 +150,8 @@ def _model_object(model: str, provider: str, book: "PriceBook", *, at: float) ->
             "source": window.source,
             "as_of": window.as_of,
         },
-        "longest_answer": answer and {"tokens": answer.tokens, "source": answer.source, "as_of": answer.as_of},
+        "longest_answer": max_output
+        and {"tokens": max_output.tokens, "source": max_output.source, "as_of": max_output.as_of},
         "cache": {
             "minimum_tokens": rules.minimum_tokens,
             "read_price": rules.read_price,
@@ -173,46 +181,47 @@ def _price_object(book: "PriceBook", model: str, provider: str, at: float) -> di
 
 
 def _rates_object(rates: "Rates") -> dict[str, object]:
-    from foveate.cost.price_differences import per_million
+    from foveate.cost.price_differences import dollars_per_million
 
-    sizes = sorted({step.over_tokens for rate in rates.by_kind.values() for step in rate.steps})
+    sizes = sorted({step.over_tokens for rate in rates.by_kind.values() for step in rate.tiers})
     return {
-        "dollars_per_million": _named(per_million(rates)),
+        "dollars_per_million": _by_setting_name(dollars_per_million(rates)),
         "tiers": [
-            {"over_tokens": size, "dollars_per_million": _named(per_million(rates, size + 1))} for size in sizes
+            {"over_tokens": size, "dollars_per_million": _by_setting_name(dollars_per_million(rates, size + 1))}
+            for size in sizes
         ],
     }
 
 
-def _named(dollars: "Mapping[Kind, Decimal]") -> dict[str, str]:
+def _by_setting_name(dollars: "Mapping[TokenKind, Decimal]") -> dict[str, str]:
     """Amounts by the keys that the configuration has for them."""
-    from foveate.config.cost import KINDS
+    from foveate.config.cost import TOKEN_KIND_BY_KEY
 
-    names = {kind: name for name, kind in KINDS.items()}
+    names = {kind: name for name, kind in TOKEN_KIND_BY_KEY.items()}
     return {names[kind]: f"{amount:f}" for kind, amount in dollars.items()}
 
 
 def _model_lines(found: Mapping[str, object]) -> Iterator[str]:
-    price, window, answer = found["price"], found["window"], found["longest_answer"]
-    host = screen.plain(str(found["provider"])) or "an unknown provider"
-    yield f"{screen.plain(str(found['model']))} at {host}"
+    price, window, max_output = found["price"], found["window"], found["longest_answer"]
+    host = screen.escape_control_chars(str(found["provider"])) or "an unknown provider"
+    yield f"{screen.escape_control_chars(str(found['model']))} at {host}"
     if isinstance(price, dict):
         kind = f"inherited from {price['family']}: " if price["inherited"] else ""
         yield f"  price    {kind}{price['origin']}"
-        yield f"           {_amounts(price['dollars_per_million'])}, in dollars per million tokens"
+        yield f"           {_format_amounts(price['dollars_per_million'])}, in dollars per million tokens"
         for tier in price["tiers"]:
-            yield f"           above {tier['over_tokens']:,}: {_amounts(tier['dollars_per_million'])}"
+            yield f"           above {tier['over_tokens']:,}: {_format_amounts(tier['dollars_per_million'])}"
         for name, tier in price["service_tiers"].items():
-            yield f"           {name}: {_amounts(tier['dollars_per_million'])}"
+            yield f"           {name}: {_format_amounts(tier['dollars_per_million'])}"
     else:
         yield "  price    unknown: write it under cost.prices, or bring a price file (foveate prices update)"
     if isinstance(window, dict):
-        yield f"  window   {window['tokens']:,} tokens{_from(window)}"
+        yield f"  window   {window['tokens']:,} tokens{_source_note(window)}"
     else:
         yield "  window   unknown"
     yield (
-        f"  answer   {answer['tokens']:,} tokens{_from(answer)}"
-        if isinstance(answer, dict)
+        f"  answer   {max_output['tokens']:,} tokens{_source_note(max_output)}"
+        if isinstance(max_output, dict)
         else "  answer   unknown"
     )
     cache = found["cache"]
@@ -220,72 +229,89 @@ def _model_lines(found: Mapping[str, object]) -> Iterator[str]:
     writes = "".join(f", {ttl} writes {times:g}" for ttl, times in cache["write_prices"].items())
     yield (
         f"  cache    from {cache['minimum_tokens']:,} tokens on, reads {cache['read_price']:g}{writes} times"
-        f" the price of input{_from(cache)}"
+        f" the price of input{_source_note(cache)}"
     )
 
 
-def _from(said: Mapping[str, object]) -> str:
-    word = "inherited, " if said.get("inherited") else ""
-    return f" ({word}{said['source']}; {said['as_of']})"
+def _source_note(fact: Mapping[str, object]) -> str:
+    qualifier = "inherited, " if fact.get("inherited") else ""
+    return f" ({qualifier}{fact['source']}; {fact['as_of']})"
 
 
-def _amounts(dollars: Mapping[str, str]) -> str:
+def _format_amounts(dollars: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {amount}" for name, amount in dollars.items())
 
 
-def _with_tiers(rates: "Rates | None") -> str:
+def _format_rates(rates: "Rates | None") -> str:
     """All prices in a line, as many as tiers make of each."""
-    from foveate.cost.price_differences import per_million
+    from foveate.cost.price_differences import dollars_per_million
 
     if rates is None:
         return "unknown"
-    sizes = sorted({step.over_tokens for rate in rates.by_kind.values() for step in rate.steps})
-    parts = [_amounts(_named(per_million(rates)))]
-    parts += [f"above {size:,} {_amounts(_named(per_million(rates, size + 1)))}" for size in sizes]
+    sizes = sorted({step.over_tokens for rate in rates.by_kind.values() for step in rate.tiers})
+    parts = [_format_amounts(_by_setting_name(dollars_per_million(rates)))]
+    parts += [
+        f"above {size:,} {_format_amounts(_by_setting_name(dollars_per_million(rates, size + 1)))}"
+        for size in sizes
+    ]
     return "; ".join(parts)
 
 
-def _update_object(read: "PriceUpdate", found: "Sequence[Difference]", path: Path) -> dict[str, object]:
-    from foveate.cost.price_differences import Change
+def _update_object(
+    price_update: "ImportedPrices", differences: "Sequence[PriceDifference]", path: Path
+) -> dict[str, object]:
+    from foveate.cost.price_differences import PriceChange
 
     return {
         "file": str(path),
-        "format": read.format,
-        "as_of": read.day.isoformat(),
-        "models": len(found),
-        "skipped": dict(read.skipped),
-        "counts": {change.value: sum(one.change is change for one in found) for change in Change},
+        "format": price_update.format,
+        "as_of": price_update.day.isoformat(),
+        "models": len(differences),
+        "skipped": dict(price_update.skipped),
+        "counts": {
+            change.value: sum(difference.change is change for difference in differences)
+            for change in PriceChange
+        },
         "differences": [
             {
-                "provider": one.provider,
-                "model": one.model,
-                "change": one.change.value,
-                "before": one.before and _rates_object(one.before),
-                "after": one.after and _rates_object(one.after),
+                "provider": difference.provider,
+                "model": difference.model,
+                "change": difference.change.value,
+                "before": difference.before and _rates_object(difference.before),
+                "after": difference.after and _rates_object(difference.after),
             }
-            for one in found
-            if one.change is not Change.SAME
+            for difference in differences
+            if difference.change is not PriceChange.SAME
         ],
     }
 
 
-def _update_lines(read: "PriceUpdate", found: "Sequence[Difference]", path: Path) -> Iterator[str]:
-    from foveate.cost.price_differences import Change
-    from foveate.cost.price_facts import facts
+def _update_lines(
+    price_update: "ImportedPrices", differences: "Sequence[PriceDifference]", path: Path
+) -> Iterator[str]:
+    from foveate.cost.price_differences import PriceChange
+    from foveate.cost.price_facts import load_price_facts
 
-    left_out = "".join(f"; {number:,} left out ({reason})" for reason, number in read.skipped.items())
-    yield f"wrote {screen.plain(str(path))}: {len(found):,} models ({read.origin}){left_out}"
-    counts = {change: sum(one.change is change for one in found) for change in Change}
+    left_out = "".join(f"; {number:,} left out ({reason})" for reason, number in price_update.skipped.items())
+    yield f"wrote {screen.escape_control_chars(str(path))}: {len(differences):,} models ({price_update.origin}){left_out}"
+    counts = {change: sum(difference.change is change for difference in differences) for change in PriceChange}
     yield (
-        f"{counts[Change.NEW]:,} new, {counts[Change.CHANGED]:,} changed, {counts[Change.SAME]:,} as before, "
-        f"{counts[Change.KEPT]:,} kept, since newer tables have them"
+        f"{counts[PriceChange.NEW]:,} new, {counts[PriceChange.CHANGED]:,} changed, {counts[PriceChange.SAME]:,} as before, "
+        f"{counts[PriceChange.KEPT]:,} kept, since newer tables have them"
     )
-    if read.day < facts().as_of:
-        yield f"older than the installed tables ({facts().as_of}): its prices hold for models that these lack"
-    told = [one for change in (Change.CHANGED, Change.NEW) for one in found if one.change is change]
-    for one in told[:_MAX_LINES]:
-        name = screen.plain(f"{one.provider} {one.model}")
-        before = f" (before: {_with_tiers(one.before)})" if one.change is Change.CHANGED else ""
-        yield f"  {one.change.value:8} {name}: {_with_tiers(one.after)}{before}"
-    if len(told) > _MAX_LINES:
-        yield f"  {len(told) - _MAX_LINES:,} more; --json has them all"
+    if price_update.day < load_price_facts().as_of:
+        yield f"older than the installed tables ({load_price_facts().as_of}): its prices hold for models that these lack"
+    listed = [
+        difference
+        for change in (PriceChange.CHANGED, PriceChange.NEW)
+        for difference in differences
+        if difference.change is change
+    ]
+    for difference in listed[:_MAX_LINES]:
+        name = screen.escape_control_chars(f"{difference.provider} {difference.model}")
+        before = (
+            f" (before: {_format_rates(difference.before)})" if difference.change is PriceChange.CHANGED else ""
+        )
+        yield f"  {difference.change.value:8} {name}: {_format_rates(difference.after)}{before}"
+    if len(listed) > _MAX_LINES:
+        yield f"  {len(listed) - _MAX_LINES:,} more; --json has them all"

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foveate.cli import screen
-from foveate.cli.exits import SOME_FAILED, telling
-from foveate.cli.replay_inputs import readable_twice
-from foveate.cli.usual import ConfigFile, usual_config
+from foveate.cli.exits import SOME_FAILED, report_errors
+from foveate.cli.replay_inputs import copy_streams_to_files
+from foveate.cli.usual import ConfigFile, find_config_file
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
     from foveate.engine.options import AgentOptions
     from foveate.replay.policies import Policy
-    from foveate.replay.reading import Found, Session
-    from foveate.replay.recordings import Source
+    from foveate.replay.reading import FoundFiles, SessionFiles
+    from foveate.replay.recordings import RecordingSource
     from foveate.replay.replaying import ReplayOptions
-    from foveate.replay.reports import Report
+    from foveate.replay.reports import ReplayReport
 
 # Less than this is done before a bar could be read.
-_SHOWN_BYTES = 2_000_000
-_MOST_TOLD = 5
+_MIN_PROGRESS_BYTES = 2_000_000
+_MAX_LISTED = 5
 
 
 def command(
@@ -84,10 +84,10 @@ def command(
 
     Example: foveate replay ~/.claude/projects --policy recorded,gateway,gateway-compaction
     """
-    with telling(as_json=json):
-        from foveate.replay.policies import policies_of
+    with report_errors(as_json=json):
+        from foveate.replay.policies import parse_policies
 
-        policies = policies_of(policy)
+        policies = parse_policies(policy)
         if window is not None and window <= 0:
             raise BadOption(f"--window is a number of tokens, more than 0, not {window}")
         if model is not None and not model.strip():
@@ -99,24 +99,28 @@ def command(
         from foveate.replay.policies import Policy
         from foveate.replay.replaying import ReplayOptions
 
-        file = usual_config(config)
+        file = find_config_file(config)
         options = ReplayOptions(
             # What the client did is what the others are held against, also where it is not shown.
-            policies=tuple(one for one in Policy if one in policies or one is Policy.RECORDED),
+            policies=tuple(
+                each_policy
+                for each_policy in Policy
+                if each_policy in policies or each_policy is Policy.RECORDED
+            ),
             model=model,
             window_tokens=window,
             with_points=plot is not None,
             gateway=_gateway_options(file),
         )
-        with readable_twice(files) as there:
-            report = _replayed(there, options, _source(format), policies)
+        with copy_streams_to_files(files) as paths:
+            report = _replay_files(paths, options, _parse_source(format), policies)
         report = replace(report, gateway=options.gateway, configuration=str(file or ""))
         if plot is not None:
             from foveate.replay.plotting import write_plot
 
             write_plot(report, plot)
             screen.print_note(f"the picture is in {plot}")
-        _print(report, as_json=json, each=each)
+        _print_report(report, as_json=json, each=each)
         if not json:
             _print_notes(report)
         if report.unread:
@@ -139,125 +143,133 @@ def _gateway_options(file: Path | None) -> "AgentOptions":
     return options_by_agent(load_settings(file), os.environ)("")
 
 
-def _source(said: str | None) -> "Source | None":
-    from foveate.replay.recordings import Source
+def _parse_source(name: str | None) -> "RecordingSource | None":
+    from foveate.replay.recordings import RecordingSource
 
-    if said is None:
+    if name is None:
         return None
-    if said not in tuple(Source):
-        raise BadOption(f"no format is called {said!r}; there are {', '.join(Source)}")
-    return Source(said)
+    if name not in tuple(RecordingSource):
+        raise BadOption(f"no format is called {name!r}; there are {', '.join(RecordingSource)}")
+    return RecordingSource(name)
 
 
-def _replayed(
-    files: list[str], options: "ReplayOptions", source: "Source | None", policies: "tuple[Policy, ...]"
-) -> "Report":
+def _replay_files(
+    files: list[str], options: "ReplayOptions", source: "RecordingSource | None", policies: "tuple[Policy, ...]"
+) -> "ReplayReport":
     """All that the files hold, replayed.
 
     Raises:
         UnreadableInput: nothing in them can be.
     """
-    from foveate.replay.archives import opened_archives
-    from foveate.replay.reading import found
+    from foveate.replay.archives import unpack_archives
+    from foveate.replay.reading import find_files
 
-    with opened_archives(found(files)) as there:
-        return _replayed_found(there, files, options, source, policies)
+    with unpack_archives(find_files(files)) as found_files:
+        return _replay_found(found_files, files, options, source, policies)
 
 
-def _replayed_found(
-    there: "Found",
+def _replay_found(
+    found_files: "FoundFiles",
     files: list[str],
     options: "ReplayOptions",
-    source: "Source | None",
+    source: "RecordingSource | None",
     policies: "tuple[Policy, ...]",
-) -> "Report":
-    from foveate.replay.processes import replay_sessions, size_bytes
-    from foveate.replay.reading import sessions
-    from foveate.replay.reports import report_of
+) -> "ReplayReport":
+    from foveate.replay.processes import replay_sessions, session_size_bytes
+    from foveate.replay.reading import group_sessions
+    from foveate.replay.reports import build_report
 
-    read, broken = sessions(there.files, source=source)
+    read, broken = group_sessions(found_files.files, source=source)
     # What lies beside the recordings in a folder is no recording, and no fault.
-    strange = [session for session in read if session.source is None and there.named.isdisjoint(session.files)]
-    read = [session for session in read if session not in strange]
-    with _progress(sum(map(size_bytes, read))) as told:
-        done = list(replay_sessions(read, options, told=told))
-    unread = [*there.refused, *((line.file, line.why) for line in broken)]
-    report = report_of(done, policies, unread, options.model).named(there.named_to_people)
+    unrecognized = [
+        session for session in read if session.source is None and found_files.explicit.isdisjoint(session.files)
+    ]
+    read = [session for session in read if session not in unrecognized]
+    with _show_progress(sum(map(session_size_bytes, read))) as report_progress:
+        outcomes = list(replay_sessions(read, options, on_progress=report_progress))
+    unread = [*found_files.rejected, *((line.file, line.reason) for line in broken)]
+    report = build_report(outcomes, policies, unread, options.model).rename_files(found_files.replace_paths)
     if not report.sessions:
-        raise UnreadableInput(", ".join(files), _why_nothing(report, files, source))
-    for line in _skipped_lines(strange):
+        raise UnreadableInput(", ".join(files), _nothing_replayed_reason(report, files, source))
+    for line in _skipped_lines(unrecognized):
         screen.print_note(line)
-    if there.skipped:
-        more = f" and {len(there.skipped) - _MOST_TOLD:,} more" if len(there.skipped) > _MOST_TOLD else ""
-        screen.print_note(f"skipped in archives: {', '.join(there.skipped[:_MOST_TOLD])}{more}")
-    for path, why in there.passed_over[:_MOST_TOLD]:
+    if found_files.skipped:
+        more = (
+            f" and {len(found_files.skipped) - _MAX_LISTED:,} more"
+            if len(found_files.skipped) > _MAX_LISTED
+            else ""
+        )
+        screen.print_note(f"skipped in archives: {', '.join(found_files.skipped[:_MAX_LISTED])}{more}")
+    for path, why in found_files.ignored[:_MAX_LISTED]:
         screen.print_note(f"{path}: {why}, passed over")
     return report
 
 
-def _skipped_lines(skipped: "list[Session]") -> list[str]:
+def _skipped_lines(skipped: "list[SessionFiles]") -> list[str]:
     """Say how many files of a folder were skipped, by format if that is known."""
     counts = Counter(session.unsupported for session in skipped)
     unknown = counts.pop("", 0)
-    lines = [f"{_files(count)} skipped: {name}; not supported" for name, count in counts.items()]
+    lines = [f"{_count_files(count)} skipped: {name}; not supported" for name, count in counts.items()]
     if unknown:
-        lines.append(f"{_files(unknown)} skipped: not recordings")
+        lines.append(f"{_count_files(unknown)} skipped: not recordings")
     return lines
 
 
-def _files(count: int) -> str:
+def _count_files(count: int) -> str:
     return f"{count:,} file{'s' * (count != 1)}"
 
 
-def _why_nothing(report: "Report", files: list[str], source: "Source | None") -> str:
+def _nothing_replayed_reason(report: "ReplayReport", files: list[str], source: "RecordingSource | None") -> str:
     if report.unpriced:
-        named = [model for model in report.unpriced if model]
-        if not named:
+        models = [model for model in report.unpriced if model]
+        if not models:
             return "no call says its model: --model M says which it was"
-        return f"nobody knows the price of {', '.join(named)}: --model M asks what another would have cost"
+        return f"nobody knows the price of {', '.join(models)}: --model M asks what another would have cost"
     if report.unread:
-        alone = f"{Path(files[0]).expanduser()}: " if len(files) == 1 else ""  # it is named already
-        return "; ".join(dict.fromkeys(why.removeprefix(alone) for _, why in report.unread))
-    if report.broken:
-        first = report.broken[0]
-        return f"no call of a model could be read in it; line {first.line} {first.why}"
+        file_prefix = f"{Path(files[0]).expanduser()}: " if len(files) == 1 else ""  # it is named already
+        return "; ".join(dict.fromkeys(why.removeprefix(file_prefix) for _, why in report.unread))
+    if report.unreadable:
+        first = report.unreadable[0]
+        return f"no call of a model could be read in it; line {first.line} {first.reason}"
     if source is not None:
         return f"no call of a model is recorded in it as {source}; without --format it is recognised"
     return "no call of a model is recorded in it"
 
 
-def _print(report: "Report", *, as_json: bool, each: bool) -> None:
+def _print_report(report: "ReplayReport", *, as_json: bool, each: bool) -> None:
     from foveate.cli.replay_json import report_object
-    from foveate.cli.replay_lines import ReplayWriting
+    from foveate.cli.replay_lines import ReplayFormatter
 
     if as_json:
         screen.print_object(report_object(report))
     else:
-        screen.print_lines(ReplayWriting(screen.look(sys.stdout)).lines(report, each=each))
+        screen.print_lines(ReplayFormatter(screen.display_for(sys.stdout)).lines(report, each=each))
 
 
-def _print_notes(report: "Report") -> None:
+def _print_notes(report: "ReplayReport") -> None:
     """What could not be read or priced, the first few of each and how many there are."""
     for model, calls in report.unpriced.items():
-        what = f"nobody knows the price of {model}" if model else "they do not say their model"
+        problem = f"nobody knows the price of {model}" if model else "they do not say their model"
         screen.print_note(
-            f"{calls:,} call{'s' * (calls != 1)} left out: {what}; --model M asks what another would have cost"
+            f"{calls:,} call{'s' * (calls != 1)} left out: {problem}; --model M asks what another would have cost"
         )
-    for path, why in report.unread[:_MOST_TOLD]:
+    for path, why in report.unread[:_MAX_LISTED]:
         screen.print_note(why if path in why else f"{path}: {why}")
-    if len(report.unread) > _MOST_TOLD:
-        screen.print_note(f"… and {len(report.unread) - _MOST_TOLD:,} more files that cannot be read")
-    broken = report.broken
-    for line in broken[:_MOST_TOLD]:
-        screen.print_note(f"{line.file}:{line.line}: {line.why}" if line.line else f"{line.file}: {line.why}")
-    if len(broken) > _MOST_TOLD:
-        screen.print_note(f"… and {len(broken) - _MOST_TOLD:,} more lines that cannot be read")
+    if len(report.unread) > _MAX_LISTED:
+        screen.print_note(f"… and {len(report.unread) - _MAX_LISTED:,} more files that cannot be read")
+    broken = report.unreadable
+    for line in broken[:_MAX_LISTED]:
+        screen.print_note(
+            f"{line.file}:{line.line}: {line.reason}" if line.line else f"{line.file}: {line.reason}"
+        )
+    if len(broken) > _MAX_LISTED:
+        screen.print_note(f"… and {len(broken) - _MAX_LISTED:,} more lines that cannot be read")
 
 
 @contextmanager
-def _progress(size_bytes: int) -> Iterator[Callable[[int], None]]:
+def _show_progress(size_bytes: int) -> Iterator[Callable[[int], None]]:
     """What is told of bytes that are done, and shows them on a terminal."""
-    if size_bytes < _SHOWN_BYTES or sys.stderr is None or not sys.stderr.isatty():
+    if size_bytes < _MIN_PROGRESS_BYTES or sys.stderr is None or not sys.stderr.isatty():
         yield lambda _bytes: None
         return
     from rich.console import Console

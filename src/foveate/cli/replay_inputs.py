@@ -12,11 +12,11 @@ from typing import IO
 from foveate.errors import UnreadableInput
 
 STANDARD_INPUT = "-"
-_NAME = "standard-input"
+_STANDARD_INPUT_NAME = "standard-input"
 
 
 @contextmanager
-def readable_twice(files: list[str]) -> Iterator[list[str]]:
+def copy_streams_to_files(files: list[str]) -> Iterator[list[str]]:
     """The names of `files`, with those of files on the disk for standard input and for pipes.
 
     These are gone when it ends.
@@ -24,18 +24,18 @@ def readable_twice(files: list[str]) -> Iterator[list[str]]:
     Raises:
         UnreadableInput: what comes in cannot be read, or kept.
     """
-    once = [name for name in dict.fromkeys(files) if name == STANDARD_INPUT or _is_pipe(name)]
-    if not once:
+    streams = [name for name in dict.fromkeys(files) if name == STANDARD_INPUT or _is_pipe(name)]
+    if not streams:
         yield files
         return
     with tempfile.TemporaryDirectory(prefix="foveate-") as folder:
-        kept = {name: _kept(name, Path(folder, str(number))) for number, name in enumerate(once)}
+        copies = {name: _copy_to_file(name, Path(folder, str(number))) for number, name in enumerate(streams)}
         try:
-            yield [kept.get(name, name) for name in files]
+            yield [copies.get(name, name) for name in files]
         except UnreadableInput as error:  # by the names that were given: theirs are gone by now
             source, reason = error.source, error.reason
-            for name, path in kept.items():
-                source, reason = (text.replace(path, _told(name)) for text in (source, reason))
+            for name, path in copies.items():
+                source, reason = (text.replace(path, _display_name(name)) for text in (source, reason))
             raise UnreadableInput(source, reason) from None
 
 
@@ -47,23 +47,23 @@ def _is_pipe(name: str) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
 
 
-def _kept(name: str, folder: Path) -> str:
-    path = folder / (_NAME if name == STANDARD_INPUT else Path(name).name)
+def _copy_to_file(name: str, folder: Path) -> str:
+    path = folder / (_STANDARD_INPUT_NAME if name == STANDARD_INPUT else Path(name).name)
     try:
         folder.mkdir()
-        with _opened(name) as come, path.open("wb") as file:
-            shutil.copyfileobj(come, file)
+        with _open_stream(name) as stream, path.open("wb") as file:
+            shutil.copyfileobj(stream, file)
     except OSError as error:
-        raise UnreadableInput(_told(name), error.strerror or "cannot be read") from None
+        raise UnreadableInput(_display_name(name), error.strerror or "cannot be read") from None
     return str(path)
 
 
-def _told(name: str) -> str:
+def _display_name(name: str) -> str:
     return "standard input" if name == STANDARD_INPUT else name
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[IO[bytes]]:
+def _open_stream(name: str) -> Iterator[IO[bytes]]:
     if name != STANDARD_INPUT:
         with Path(name).open("rb") as file:
             yield file

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from decimal import Decimal
 
-from foveate.replay.conclusions import Conclusion, Saving, saving_of
-from foveate.replay.outcomes import Check, Outcome, Placeholders, Replayed
+from foveate.replay.conclusions import Conclusion, PolicySaving, compare_to_recorded
+from foveate.replay.outcomes import CostCheck, Outcome, Placeholders, ReplayedSession
 from foveate.replay.policies import Policy
-from foveate.replay.recordings import Broken
-from foveate.replay.reports import Group, Report, is_billed
+from foveate.replay.recordings import UnreadableLine
+from foveate.replay.reports import ModelGroup, ReplayReport, has_recorded_cost
 
 
-def report_object(report: Report) -> dict[str, object]:
+def report_object(report: ReplayReport) -> dict[str, object]:
     """A report as JSON can say it: money as a string, so that nothing of it is lost; null where unknown."""
     check = report.check
     return {
@@ -28,11 +28,11 @@ def report_object(report: Report) -> dict[str, object]:
         "repeated_calls": report.repeated,
         "unpriced_calls": report.unpriced,
         "unread": [{"files": files, "why": why} for files, why in report.unread],
-        "broken": [_broken_object(line) for line in report.broken],
+        "broken": [_broken_object(line) for line in report.unreadable],
     }
 
 
-def _session_object(session: Replayed, policies: Sequence[Policy]) -> dict[str, object]:
+def _session_object(session: ReplayedSession, policies: Sequence[Policy]) -> dict[str, object]:
     return {
         "name": session.name,
         "source": session.source,
@@ -40,18 +40,18 @@ def _session_object(session: Replayed, policies: Sequence[Policy]) -> dict[str, 
         "calls": session.calls,
         "models": dict(session.models),
         "outcomes": _outcomes_object(session.outcomes, policies),
-        "check": _check_object(session.check) if is_billed(session.check) else None,
+        "check": _check_object(session.check) if has_recorded_cost(session.check) else None,
         "placeholders": _placeholders_object(session.placeholders),
-        "lacks": sorted(session.lacks),
+        "lacks": sorted(session.missing),
         "hidden_tokens": session.hidden_tokens,
         "sub_agents": session.sub_agents,
         "unpriced_calls": dict(session.unpriced),
-        "broken": [_broken_object(line) for line in session.broken],
+        "broken": [_broken_object(line) for line in session.unreadable],
         "size_bytes": session.size_bytes,
     }
 
 
-def _group_object(group: Group, policies: Sequence[Policy]) -> dict[str, object]:
+def _group_object(group: ModelGroup, policies: Sequence[Policy]) -> dict[str, object]:
     return {
         "model": group.model,
         "sessions": group.sessions,
@@ -62,55 +62,59 @@ def _group_object(group: Group, policies: Sequence[Policy]) -> dict[str, object]
 
 def _outcomes_object(outcomes: Mapping[Policy, Outcome], policies: Sequence[Policy]) -> list[dict[str, object]]:
     recorded = outcomes.get(Policy.RECORDED)
-    found = []
+    objects = []
     for policy in policies:
         outcome = outcomes[policy]
-        saved = saving_of(outcome, recorded)
-        told = {name: _jsonable(value) for name, value in asdict(outcome).items()}
-        found.append(
-            told
+        saved = compare_to_recorded(outcome, recorded)
+        fields = {name: _to_json(value) for name, value in asdict(outcome).items()}
+        objects.append(
+            fields
             | {
                 "input_tokens": outcome.input_tokens,
                 "hit_ratio": outcome.hit_ratio,
-                "saved_dollars": _jsonable(saved.dollars) if saved is not None else None,
+                "saved_dollars": _to_json(saved.dollars) if saved is not None else None,
                 "saved_share": saved.share if saved is not None else None,
             }
         )
-    return found
+    return objects
 
 
-def _check_object(check: Check) -> dict[str, object]:
-    told = {name: _jsonable(value) for name, value in asdict(check).items()}
-    return told | {"off": check.off, "expected_off": check.expected_off}
+def _check_object(check: CostCheck) -> dict[str, object]:
+    fields = {name: _to_json(value) for name, value in asdict(check).items()}
+    return fields | {"off": check.off, "expected_off": check.expected_off}
 
 
 def _placeholders_object(placeholders: Placeholders) -> dict[str, object]:
-    return {name: _jsonable(value) for name, value in asdict(placeholders).items()}
+    return {name: _to_json(value) for name, value in asdict(placeholders).items()}
 
 
-def _broken_object(line: Broken) -> dict[str, object]:
-    return {"file": line.file, "line": line.line, "why": line.why}
+def _broken_object(line: UnreadableLine) -> dict[str, object]:
+    return {"file": line.file, "line": line.line, "why": line.reason}
 
 
-def _jsonable(value: object) -> object:
+def _to_json(value: object) -> object:
     return f"{value:f}" if isinstance(value, Decimal) else value
 
 
 def _conclusion_object(conclusion: Conclusion | None) -> dict[str, object] | None:
     if conclusion is None:
         return None
-    suggested = conclusion.suggestion
+    suggestion = conclusion.suggestion
     return {
         **_saving_object(conclusion.configured),
         "suggestion": None
-        if suggested is None
-        else {**_saving_object(suggested.saving), "changes": list(suggested.changes), "yaml": suggested.yaml},
+        if suggestion is None
+        else {
+            **_saving_object(suggestion.saving),
+            "changes": list(suggestion.changes),
+            "yaml": suggestion.yaml,
+        },
     }
 
 
-def _saving_object(saving: Saving) -> dict[str, object]:
+def _saving_object(saving: PolicySaving) -> dict[str, object]:
     return {
         "policy": saving.policy,
-        "saved_dollars": _jsonable(saving.dollars),
+        "saved_dollars": _to_json(saving.dollars),
         "saved_share": saving.share,
     }

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from foveate.cli import screen
-from foveate.cli.exits import telling
+from foveate.cli.exits import report_errors
 from foveate.errors import BadOption
 
 DEFAULT_PORT = 8790
@@ -33,25 +33,25 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object when it is ready.")] = False,
 ) -> None:
     """Stand in for Anthropic, OpenAI and Google: as strict, with a simulated cache, without a key or a bill."""
-    with telling(as_json=json):
+    with report_errors(as_json=json):
         from foveate.sandbox.doors import Provider
         from foveate.sandbox.scripts import read_script
-        from foveate.sandbox.server import address, listening, serve
+        from foveate.sandbox.server import open_listening_socket, serve, socket_url
 
         if provider not in (*Provider, BOTH):
             raise BadOption(f"--provider takes anthropic, openai, google or both, not {provider}")
         providers = frozenset(Provider if provider == BOTH else (Provider(provider),))
         steps = None if script is None else read_script(Path(script))
-        with listening(host, port) as where:
-            url = address(where)
+        with open_listening_socket(host, port) as listener:
+            url = socket_url(listener)
             if json:
                 screen.print_object({"url": url, "providers": sorted(providers)})
             else:
-                screen.print_text("\n".join(_lines(url, providers)))
-            serve(where, script=steps, providers=providers)
+                screen.print_text("\n".join(_started_lines(url, providers)))
+            serve(listener, script=steps, providers=providers)
 
 
-def _lines(url: str, providers: frozenset[str]) -> list[str]:
+def _started_lines(url: str, providers: frozenset[str]) -> list[str]:
     """Where it is, and how a client is pointed at it."""
     lines = [f"The sandbox is at {url}. Any key will do. Ctrl-C ends it."]
     if "anthropic" in providers:

@@ -16,49 +16,51 @@ if TYPE_CHECKING:
     from foveate.tokens.request_count import PartCount, RequestCount
 
 # After so long, a person is told that something is going on.
-LONG_SECONDS = 1.0
+PROGRESS_AFTER_SECONDS = 1.0
 
 # Parts that every request has room for, and that are only worth a row where there is something in them.
-_OFTEN_EMPTY = frozenset(("system", "tools", "images", "overhead"))
-_MESSAGE = re.compile(r"messages\[(\d+)\]")
+_OPTIONAL_PARTS = frozenset(("system", "tools", "images", "overhead"))
+_MESSAGE_PART = re.compile(r"messages\[(\d+)\]")
 
-_USUAL_COLUMNS = 80
+_DEFAULT_COLUMNS = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Display:
     """What can be shown where something is printed: so many columns, the characters of an encoding, colours."""
 
-    columns: int = _USUAL_COLUMNS
+    columns: int = _DEFAULT_COLUMNS
     encoding: str = "utf-8"
     colours: bool = False
 
     def can_show(self, text: str) -> bool:
         """Whether the encoding has all characters of `text`."""
-        return text == _encodable(text, self.encoding)
+        return text == _make_encodable(text, self.encoding)
 
-    def plain(self, text: str) -> str:
+    def escape(self, text: str) -> str:
         """`text` as it will stand there: what cannot be shown, or would be obeyed, is escaped."""
-        return _encodable(plain(text), self.encoding)
+        return _make_encodable(escape_control_chars(text), self.encoding)
 
 
-def look(stream: TextIO | None) -> Look:
+def display_for(stream: TextIO | None) -> Display:
     """What can be shown on `stream`."""
-    return Look(columns=_columns(stream), encoding=_encoding(stream), colours=_colours(stream))
+    return Display(
+        columns=_terminal_columns(stream), encoding=_encoding(stream), colours=_supports_colours(stream)
+    )
 
 
-def print_json(counted: "RequestCount") -> None:
+def print_count_json(counted: "RequestCount") -> None:
     """A count as one JSON object."""
-    shown = asdict(counted)
-    shown["total"]["upper"] = counted.upper
-    if not shown["unexplained"]:
-        del shown["unexplained"]
-    print_object(shown)
+    result = asdict(counted)
+    result["total"]["upper"] = counted.upper
+    if not result["unexplained"]:
+        del result["unexplained"]
+    print_object(result)
 
 
-def print_object(shown: dict[str, object]) -> None:
+def print_object(value: dict[str, object]) -> None:
     """One JSON object, in one line."""
-    print_text(json.dumps(shown))
+    print_text(json.dumps(value))
 
 
 def print_error(error: FoveateError) -> None:
@@ -68,30 +70,30 @@ def print_error(error: FoveateError) -> None:
 
 def error_object(error: FoveateError) -> dict[str, object]:
     """An error as JSON can say it."""
-    told: dict[str, object] = {"code": error.code, "message": str(error)}
+    fields: dict[str, object] = {"code": error.code, "message": str(error)}
     if isinstance(error, BudgetExceeded):
-        told |= {
+        fields |= {
             "limit_tokens": error.limit_tokens,
             "tokens": error.tokens,
             "sections": [asdict(size) for size in error.sections],
         }
-    return {"error": told}
+    return {"error": fields}
 
 
 def print_count(counted: "RequestCount", *, heading: str, roles: Sequence[str] = ()) -> None:
     """A count as a table: a row a part, the total, and how far it can be trusted."""
     rows = [
-        (_label(part, roles), number(part.tokens, part.exact))
+        (_part_label(part, roles), format_tokens(part.tokens, part.exact))
         for part in counted.parts
-        if part.tokens or part.name not in _OFTEN_EMPTY or not roles
+        if part.tokens or part.name not in _OPTIONAL_PARTS or not roles
     ]
-    total = ("total", number(counted.total.tokens, counted.total.exact))
+    total = ("total", format_tokens(counted.total.tokens, counted.total.exact))
     width = max(len(name) for name, _ in (*rows, total, (heading, "")))
     digits = max(len(number) for _, number in (*rows, total, ("", "tokens")))
     lines = [_dim(f"{heading:<{width}}  {'tokens':>{digits}}")]
     lines += [f"{name:<{width}}  {number:>{digits}}" for name, number in rows]
     lines.append(_bold(f"{total[0]:<{width}}  {total[1]:>{digits}}"))
-    lines.append(_dim(_trust(counted)))
+    lines.append(_dim(_describe_accuracy(counted)))
     print_text("\n".join(lines))
 
 
@@ -103,8 +105,8 @@ def print_text(text: str) -> None:
     """
     if sys.stdout is None:
         raise UnwritableOutput("is closed")
-    with writable():
-        sys.stdout.write(_encodable(text, _encoding(sys.stdout)) + "\n")
+    with handle_write_errors():
+        sys.stdout.write(_make_encodable(text, _encoding(sys.stdout)) + "\n")
         sys.stdout.flush()
 
 
@@ -116,16 +118,16 @@ def print_lines(lines: Iterable[str]) -> None:
     """
     if sys.stdout is None:
         raise UnwritableOutput("is closed")
-    with writable():
+    with handle_write_errors():
         for line in lines:
-            sys.stdout.write(_encodable(line, _encoding(sys.stdout)) + "\n")
+            sys.stdout.write(_make_encodable(line, _encoding(sys.stdout)) + "\n")
         sys.stdout.flush()
 
 
-def print_aside(text: str) -> None:
+def print_to_stderr(text: str) -> None:
     """Lines on standard error, where standard output is for something else."""
     if sys.stderr is not None:
-        _write_error(_encodable(text, _encoding(sys.stderr)) + "\n")
+        _write_to_stderr(_make_encodable(text, _encoding(sys.stderr)) + "\n")
 
 
 def print_raw(data: bytes) -> None:
@@ -136,14 +138,14 @@ def print_raw(data: bytes) -> None:
     """
     if sys.stdout is None:
         raise UnwritableOutput("is closed")
-    with writable():
+    with handle_write_errors():
         sys.stdout.buffer.write(data)
         if sys.stdout.isatty() and not data.endswith(b"\n"):
             sys.stdout.buffer.write(b"\n")
         sys.stdout.flush()
 
 
-def standard_input() -> bytes:
+def read_standard_input() -> bytes:
     """All of standard input; a person at a terminal is told that it is waited for.
 
     Raises:
@@ -162,10 +164,10 @@ def standard_input() -> bytes:
 def print_note(text: str) -> None:
     """One line on standard error: what is wrong, or what is going on."""
     if sys.stderr is not None:
-        _write_error(f"foveate: {plain(' '.join(text.split()))}\n")
+        _write_to_stderr(f"foveate: {escape_control_chars(' '.join(text.split()))}\n")
 
 
-def _write_error(text: str) -> None:
+def _write_to_stderr(text: str) -> None:
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -174,39 +176,39 @@ def _write_error(text: str) -> None:
 
 
 @contextmanager
-def noting_warnings() -> Iterator[None]:
+def collect_warnings() -> Iterator[None]:
     """What is logged as a warning meanwhile becomes a note at the end, like all that is to be told."""
     import logging
 
     class Kept(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            told.append(record.getMessage())
+            messages.append(record.getMessage())
 
-    told: list[str] = []
-    kept, logger = Kept(logging.WARNING), logging.getLogger("foveate")
-    logger.addHandler(kept)
+    messages: list[str] = []
+    handler, logger = Kept(logging.WARNING), logging.getLogger("foveate")
+    logger.addHandler(handler)
     try:
         yield
     finally:
-        logger.removeHandler(kept)
-        for text in told:
+        logger.removeHandler(handler)
+        for text in messages:
             print_note(text)
 
 
 @contextmanager
-def patience(what: str) -> Iterator[None]:
+def show_progress(activity: str) -> Iterator[None]:
     """After a second, a line on a terminal's standard error; it goes away again."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield
         return
-    line = f"foveate: {what} …"
-    begun = Event()
+    line = f"foveate: {activity} …"
+    is_shown = Event()
 
     def show() -> None:
-        begun.set()
-        _write_now(line)
+        is_shown.set()
+        _write_and_flush(line)
 
-    timer = Timer(LONG_SECONDS, show)
+    timer = Timer(PROGRESS_AFTER_SECONDS, show)
     timer.daemon = True
     timer.start()
     try:
@@ -214,28 +216,28 @@ def patience(what: str) -> Iterator[None]:
     finally:
         timer.cancel()
         timer.join()  # it may be at it
-        if begun.is_set():
-            _write_now(f"\r{' ' * len(line)}\r")  # which every terminal understands
+        if is_shown.is_set():
+            _write_and_flush(f"\r{' ' * len(line)}\r")  # which every terminal understands
 
 
-def _write_now(text: str) -> None:
+def _write_and_flush(text: str) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()
 
 
-def plain(text: str) -> str:
+def escape_control_chars(text: str) -> str:
     """`text` with everything escaped that a terminal would obey instead of show."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+    return "".join(char if char.isprintable() else _escape_char(char) for char in text)
 
 
-def _escaped(char: str) -> str:
+def _escape_char(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
 
 @contextmanager
-def writable() -> Iterator[None]:
+def handle_write_errors() -> Iterator[None]:
     """Whoever read our output having gone is no error; that it cannot be written is one.
 
     Raises:
@@ -255,37 +257,40 @@ def _discard_rest(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _label(part: "PartCount", roles: Sequence[str]) -> str:
-    found = _MESSAGE.fullmatch(part.name) if roles else None
-    return plain(f"{part.name} {roles[int(found[1])]}".rstrip() if found else part.name)
+def _part_label(part: "PartCount", roles: Sequence[str]) -> str:
+    match = _MESSAGE_PART.fullmatch(part.name) if roles else None
+    return escape_control_chars(f"{part.name} {roles[int(match[1])]}".rstrip() if match else part.name)
 
 
-def number(tokens: int, exact: bool) -> str:
+def format_tokens(tokens: int, exact: bool) -> str:
     return f"{tokens:,}" if exact else f"~{tokens:,}"
 
 
-def _trust(counted: "RequestCount") -> str:
+def _describe_accuracy(counted: "RequestCount") -> str:
     total = counted.total
-    trust = "exact" if total.exact else "estimated"
+    accuracy = "exact" if total.exact else "estimated"
     if counted.upper is None:
-        trust += ", no upper bound"
+        accuracy += ", no upper bound"
     elif counted.upper != total.tokens:
-        trust += f", at most {counted.upper:,}"
-    lines = [f"{plain(counted.model)}, {counted.backend}: {trust}"]
+        accuracy += f", at most {counted.upper:,}"
+    lines = [f"{escape_control_chars(counted.model)}, {counted.backend}: {accuracy}"]
     if counted.unexplained:
-        lines.append("cannot be seen from here, and comes on top: " + plain(", ".join(counted.unexplained)))
+        lines.append(
+            "cannot be seen from here, and comes on top: "
+            + escape_control_chars(", ".join(counted.unexplained))
+        )
     return "\n".join(lines)
 
 
 def _dim(text: str) -> str:
-    return f"\x1b[2m{text}\x1b[0m" if _colours(sys.stdout) else text
+    return f"\x1b[2m{text}\x1b[0m" if _supports_colours(sys.stdout) else text
 
 
 def _bold(text: str) -> str:
-    return f"\x1b[1m{text}\x1b[0m" if _colours(sys.stdout) else text
+    return f"\x1b[1m{text}\x1b[0m" if _supports_colours(sys.stdout) else text
 
 
-def _colours(stream: TextIO | None) -> bool:
+def _supports_colours(stream: TextIO | None) -> bool:
     """Colours for a terminal, unless NO_COLOR is set or the terminal cannot show them."""
     return (
         stream is not None
@@ -295,21 +300,21 @@ def _colours(stream: TextIO | None) -> bool:
     )
 
 
-def _columns(stream: TextIO | None) -> int:
+def _terminal_columns(stream: TextIO | None) -> int:
     """How wide a terminal is; COLUMNS has the last word, as everywhere."""
-    wanted = os.environ.get("COLUMNS", "")
-    if wanted.isdecimal() and len(wanted) < 6 and int(wanted):
-        return int(wanted)
+    requested = os.environ.get("COLUMNS", "")
+    if requested.isdecimal() and len(requested) < 6 and int(requested):
+        return int(requested)
     if stream is None or not stream.isatty():
-        return _USUAL_COLUMNS
+        return _DEFAULT_COLUMNS
     with suppress(OSError):
-        return os.get_terminal_size(stream.fileno()).columns or _USUAL_COLUMNS
-    return _USUAL_COLUMNS
+        return os.get_terminal_size(stream.fileno()).columns or _DEFAULT_COLUMNS
+    return _DEFAULT_COLUMNS
 
 
 def _encoding(stream: TextIO | None) -> str:
     return getattr(stream, "encoding", None) or "utf-8"
 
 
-def _encodable(text: str, encoding: str) -> str:
+def _make_encodable(text: str, encoding: str) -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)

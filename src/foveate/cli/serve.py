@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foveate.cli import screen
-from foveate.cli.exits import telling
+from foveate.cli.exits import report_errors
 from foveate.cli.usual import ConfigFile
 from foveate.errors import BadOption, CannotListen
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import socket
 
     from foveate.config.live import LiveSettings
-    from foveate.config.overriding import Flags, LocalModel
-    from foveate.gateway.configured import Choices
-    from foveate.gateway.workers import Order
+    from foveate.config.overriding import LocalModel, ServeFlags
+    from foveate.gateway.configured import ResolvedConfig
+    from foveate.gateway.workers import WorkerOrder
 
 
 def command(
@@ -63,19 +63,19 @@ def command(
 
     Example: foveate serve --config foveate.yaml --port 8090
     """
-    with telling(as_json=json), ExitStack() as stack:
-        from foveate.config.overriding import Flags
+    with report_errors(as_json=json), ExitStack() as stack:
+        from foveate.config.overriding import ServeFlags
 
         if (tls_certificate is None) != (tls_key is None):
             raise BadOption("--tls-certificate and --tls-key go together: one is not enough")
         model = stack.enter_context(_local_model()) if local else None
-        flags = Flags(
+        flags = ServeFlags(
             host=host,
             port=port,
             workers=workers,
             certificate=tls_certificate,
             key=tls_key,
-            cors_origins=_origins(cors_origin or []),
+            cors_origins=_check_origins(cors_origin or []),
             local=model,
         )
         _serve(config, flags, as_json=json)
@@ -84,112 +84,112 @@ def command(
 @contextmanager
 def _local_model() -> "Iterator[LocalModel]":
     with ExitStack() as stack:
-        with screen.patience("starting the model"):
-            from foveate.gateway.local import running_model
+        with screen.show_progress("starting the model"):
+            from foveate.gateway.local import run_local_model
 
-            found = stack.enter_context(running_model())
-        yield found
+            model = stack.enter_context(run_local_model())
+        yield model
 
 
-def _serve(config: Path | None, flags: "Flags", *, as_json: bool) -> None:
-    with screen.patience("starting"):
-        from foveate.cli.serve_lines import started, started_lines
-        from foveate.config.overriding import usual_places
-        from foveate.gateway.certificates import tls_context
-        from foveate.gateway.serving import live_choices, serve, start_logging
-        from foveate.gateway.workers import Order
+def _serve(config: Path | None, flags: "ServeFlags", *, as_json: bool) -> None:
+    with screen.show_progress("starting"):
+        from foveate.cli.serve_lines import describe_gateway, started_screen
+        from foveate.config.overriding import default_paths
+        from foveate.gateway.certificates import create_tls_context
+        from foveate.gateway.serving import load_live_config, serve, start_logging
+        from foveate.gateway.workers import WorkerOrder
         from foveate.memory.paths import data_folder
-        from foveate.upstream.sockets import address
+        from foveate.upstream.sockets import socket_url
 
         environment = dict(os.environ)
-        usual = () if config else usual_places(Path(), data_folder(environment, sys.platform))
-        choices = live_choices(config, environment, flags, usual=usual)
-    now = choices.now().made
-    server = now.settings.server
+        search_paths = () if config else default_paths(Path(), data_folder(environment, sys.platform))
+        live_config = load_live_config(config, environment, flags, default_paths=search_paths)
+    config_now = live_config.current().value
+    server = config_now.settings.server
     if server.tls is not None:
-        tls_context(server.tls)
+        create_tls_context(server.tls)
     start_logging(server)
-    with _listening(server.host, server.port) as where:
-        shown = started(address(where), now, config=choices.path, local=flags.local)
+    with _listen(server.host, server.port) as listener:
+        status = describe_gateway(socket_url(listener), config_now, config=live_config.path, local=flags.local)
 
         def tell() -> None:
             if as_json:
-                screen.print_object(asdict(shown))
+                screen.print_object(asdict(status))
             else:
-                screen.print_text("\n".join(started_lines(shown, screen.look(sys.stdout))))
+                screen.print_text("\n".join(started_screen(status, screen.display_for(sys.stdout))))
 
         if server.workers == 1:
-            serve(where, choices, environment, ready=tell)
+            serve(listener, live_config, environment, on_ready=tell)
         else:
             bound = replace(flags, host=server.host, port=server.port)  # whatever the file says later
-            order = Order(
-                descriptor=where.fileno(),
+            order = WorkerOrder(
+                descriptor=listener.fileno(),
                 config=str(config) if config else None,
-                usual=tuple(map(str, usual)),
+                default_paths=tuple(map(str, search_paths)),
                 flags=bound,
             )
-            _by_workers(where, order, choices, tell)
+            _serve_with_workers(listener, order, live_config, tell)
 
 
-def _by_workers(
-    where: "socket.socket",
-    order: "Order",
-    choices: "LiveSettings[Choices]",
+def _serve_with_workers(
+    listener: "socket.socket",
+    order: "WorkerOrder",
+    live_config: "LiveSettings[ResolvedConfig]",
     ready: Callable[[], None],
 ) -> None:
     from foveate.gateway import logs, metrics_folder
-    from foveate.gateway.workers import serve_by_workers
+    from foveate.gateway.workers import run_workers
 
     def held() -> bytes | None:
-        logs.follow(choices.now().made.settings.server)
-        return choices.text
+        logs.apply_settings(live_config.current().value.settings.server)
+        return live_config.text
 
-    server = choices.now().made.settings.server
+    server = live_config.current().value.settings.server
     environment = dict(os.environ)
-    folder = metrics_folder.prepare(environment)
+    folder = metrics_folder.create_folder(environment)
     try:
-        serve_by_workers(
-            where,
+        run_workers(
+            listener,
             order,
             environment,
             count=server.workers,
             grace_seconds=server.grace_seconds,
-            ready=ready,
-            ended=lambda pid: metrics_folder.mark_dead(pid, folder),
-            held=held,
+            on_ready=ready,
+            on_exit=lambda pid: metrics_folder.mark_worker_dead(pid, folder),
+            last_valid=held,
         )
     finally:
-        metrics_folder.remove(folder)
+        metrics_folder.remove_folder(folder)
 
 
 @contextmanager
-def _listening(host: str, port: int) -> "Iterator[socket.socket]":
+def _listen(host: str, port: int) -> "Iterator[socket.socket]":
     """A socket there; where the port is taken, the error says how to find out by whom."""
-    from foveate.upstream.sockets import listening
+    from foveate.upstream.sockets import open_listening_socket
 
     try:
-        found = listening(host, port)
+        listener = open_listening_socket(host, port)
     except CannotListen as error:
         if "in use" not in error.reason:
             raise
-        asked = f"lsof -i :{port}" if sys.platform == "darwin" else f"ss -ltnp 'sport = :{port}'"
-        reason = f"{error.reason}; `{asked}` says by whom, and --port takes another"
+        command_line = f"lsof -i :{port}" if sys.platform == "darwin" else f"ss -ltnp 'sport = :{port}'"
+        reason = f"{error.reason}; `{command_line}` says by whom, and --port takes another"
         raise CannotListen(host, port, reason) from None
-    with found:
-        yield found
+    with listener:
+        yield listener
 
 
-def _origins(said: list[str]) -> tuple[str, ...]:
+def _check_origins(origins: list[str]) -> tuple[str, ...]:
     """Origins, checked as those of the file are."""
-    if not said:
+    if not origins:
         return ()
     from pydantic import ValidationError
 
-    from foveate.config.settings import Server
+    from foveate.config.settings import ServerSettings
 
     try:
-        return tuple(Server(cors_origins=said).cors_origins)
+        return tuple(ServerSettings(cors_origins=origins).cors_origins)
     except ValidationError:
         raise BadOption(
-            f"--cors-origin takes an origin such as https://app.example, without a path, not {', '.join(said)}"
+            f"--cors-origin takes an origin such as https://app.example, without a path, not {', '.join(origins)}"
         ) from None

@@ -7,18 +7,18 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from foveate.cli import screen
-from foveate.web.pointing import exports
+from foveate.web.pointing import export_lines
 
 if TYPE_CHECKING:
     from foveate.config.overriding import LocalModel
-    from foveate.gateway.configured import Choices
+    from foveate.gateway.configured import ResolvedConfig
 
 _LABEL_CELLS = 10
 _LOOPBACK = ("127.", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class GatewayStatus:
     """A gateway that serves. `keys` are the upstreams whose key it has, `agents` those with keys of their own.
 
     `paid` are the upstreams whose calls it pays whatever clients bring, `unkeyed` the agents that have sections
@@ -44,32 +44,32 @@ class Started:
     health: str
 
 
-def started(
+def describe_gateway(
     url: str,
-    now: "Choices",
+    config_now: "ResolvedConfig",
     *,
     config: Path | None,
     local: "LocalModel | None",
-) -> Started:
+) -> GatewayStatus:
     """What there is to be told of a gateway at `url`."""
-    from foveate.config.showing import without_password
+    from foveate.config.showing import redact_url
     from foveate.store import default_url
 
-    settings = now.settings
+    settings = config_now.settings
     if settings.server.tls is not None:
         url = url.replace("http://", "https://", 1)
-    switches = _switches(now)
-    return Started(
+    switches = _features(config_now)
+    return GatewayStatus(
         url=url,
         host=settings.server.host,
         workers=settings.server.workers,
-        store=without_password(settings.store.url or default_url()),
+        store=redact_url(settings.store.url or default_url()),
         config="" if config is None else str(config),
         on=[name for name, is_on in switches.items() if is_on],
         off=[name for name, is_on in switches.items() if not is_on],
-        keys=sorted(name for name, up in now.gateway.routing.upstreams.items() if up.key),
+        keys=sorted(name for name, up in config_now.gateway.routing.upstreams.items() if up.key),
         agents=[agent.id for agent in settings.agents if agent.keys],
-        paid=sorted(name for name, up in now.gateway.routing.upstreams.items() if up.replaces_keys),
+        paid=sorted(name for name, up in config_now.gateway.routing.upstreams.items() if up.replaces_keys),
         unkeyed=[agent.id for agent in settings.agents if agent.sections is not None and not agent.keys],
         local=None if local is None else local.model,
         certificate=None if settings.server.tls is None else str(settings.server.tls.certificate),
@@ -79,70 +79,77 @@ def started(
     )
 
 
-def _switches(now: "Choices") -> dict[str, bool]:
+def _features(config_now: "ResolvedConfig") -> dict[str, bool]:
     """All that can be on or off, for an agent of no name."""
-    settings = now.settings
-    said = settings.context_optimization
+    settings = config_now.settings
+    optimization = settings.context_optimization
     return {
-        "prompt cache": said.prompt_cache.enabled,
-        "compaction": said.compaction.enabled,
-        "token counter": said.token_counter.enabled,
-        "workspace cache": said.workspace_cache.enabled,
-        "caps": bool(now.cost.caps),
+        "prompt cache": optimization.prompt_cache.enabled,
+        "compaction": optimization.compaction.enabled,
+        "token counter": optimization.token_counter.enabled,
+        "workspace cache": optimization.workspace_cache.enabled,
+        "caps": bool(config_now.cost.caps),
         "kept requests": settings.keep_requests.enabled,
         "TLS": settings.server.tls is not None,
         "CORS": bool(settings.server.cors_origins),
     }
 
 
-def started_lines(shown: Started, look: screen.Look) -> list[str]:
+def started_screen(status: GatewayStatus, display: screen.Display) -> list[str]:
     """The start-up screen."""
-    bold = ("\x1b[1m", "\x1b[0m") if look.colours else ("", "")
-    dim = ("\x1b[2m", "\x1b[0m") if look.colours else ("", "")
-    who = f", {shown.workers} workers" if shown.workers > 1 else ""
+    bold = ("\x1b[1m", "\x1b[0m") if display.colours else ("", "")
+    dim = ("\x1b[2m", "\x1b[0m") if display.colours else ("", "")
+    workers = f", {status.workers} workers" if status.workers > 1 else ""
     lines = [
-        f"Foveate is at {bold[0]}{shown.url}{bold[1]}{who}. Ctrl-C ends it.",
+        f"Foveate is at {bold[0]}{status.url}{bold[1]}{workers}. Ctrl-C ends it.",
         "",
-        *(f"  {line}" for line in exports(shown.url)),
+        *(f"  {line}" for line in export_lines(status.url)),
         "",
     ]
-    if shown.local:
-        lines += ["Or talk to the small model on this machine, without a key:", "", f"  {_curl(shown)}", ""]
+    if status.local:
+        lines += [
+            "Or talk to the small model on this machine, without a key:",
+            "",
+            f"  {_curl_command(status)}",
+            "",
+        ]
     rows = {
-        "keys": _keys(shown),
-        "on": ", ".join(shown.on) or "nothing",
-        "off": ", ".join(shown.off) or "nothing",
-        "config": shown.config or "none: all by default (`foveate config init` writes one)",
-        "data": shown.store,
-        **({} if shown.page is None else {"page": shown.page}),
-        "metrics": shown.metrics,
+        "keys": _describe_keys(status),
+        "on": ", ".join(status.on) or "nothing",
+        "off": ", ".join(status.off) or "nothing",
+        "config": status.config or "none: all by default (`foveate config init` writes one)",
+        "data": status.store,
+        **({} if status.page is None else {"page": status.page}),
+        "metrics": status.metrics,
     }
-    is_open = not shown.host.startswith(_LOOPBACK)
-    if shown.paid:
+    is_open = not status.host.startswith(_LOOPBACK)
+    if status.paid:
         for_whom = "for those who show a gateway key" if is_open else "whatever key clients bring"
-        rows["paid here"] = f"{', '.join(shown.paid)}, {for_whom}"
+        rows["paid here"] = f"{', '.join(status.paid)}, {for_whom}"
     if is_open:
         rows["open to"] = (
-            f"other machines ({shown.host}); pages of its own, such as metrics, need a gateway key"
+            f"other machines ({status.host}); pages of its own, such as metrics, need a gateway key"
         )
-        if shown.unkeyed:
+        if status.unkeyed:
             rows["careful"] = (
-                f"whoever names the agent {' or '.join(shown.unkeyed)} has its notes and files sent along: it "
+                f"whoever names the agent {' or '.join(status.unkeyed)} has its notes and files sent along: it "
                 "has no gateway key (`foveate config key --agent NAME`)"
             )
-    return lines + [f"{dim[0]}{name:<{_LABEL_CELLS}}{dim[1]}{look.plain(said)}" for name, said in rows.items()]
+    return lines + [
+        f"{dim[0]}{name:<{_LABEL_CELLS}}{dim[1]}{display.escape(text)}" for name, text in rows.items()
+    ]
 
 
-def _keys(shown: Started) -> str:
-    keys = [name for name in shown.keys if name not in shown.paid]
+def _describe_keys(status: GatewayStatus) -> str:
+    keys = [name for name in status.keys if name not in status.paid]
     if not keys:
-        return "clients bring their own" + ("" if shown.keys else "; none is in this environment")
-    for_whom = f"of {', '.join(shown.agents)}" if shown.agents else "(`foveate config key` makes one)"
+        return "clients bring their own" + ("" if status.keys else "; none is in this environment")
+    for_whom = f"of {', '.join(status.agents)}" if status.agents else "(`foveate config key` makes one)"
     return f"clients bring their own, or a gateway key {for_whom} for {', '.join(keys)}"
 
 
-def _curl(shown: Started) -> str:
+def _curl_command(status: GatewayStatus) -> str:
     body = {"model": "local", "max_tokens": 60, "messages": [{"role": "user", "content": "Who are you?"}]}
-    trust = "" if shown.certificate is None else f" --cacert {quote(shown.certificate)}"
-    kind = "-H 'content-type: application/json'"
-    return f"curl -s{trust} {shown.url}/v1/messages {kind} -d {quote(json.dumps(body))}"
+    certificate_option = "" if status.certificate is None else f" --cacert {quote(status.certificate)}"
+    content_type = "-H 'content-type: application/json'"
+    return f"curl -s{certificate_option} {status.url}/v1/messages {content_type} -d {quote(json.dumps(body))}"

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from foveate.cli import screen
-from foveate.cli.exits import telling
-from foveate.cli.usual import usual_store
+from foveate.cli.exits import report_errors
+from foveate.cli.usual import find_store_url
 from foveate.errors import BadOption, NothingKept
 
 if TYPE_CHECKING:
-    from foveate.store import Forgettable, Sizes, Store
+    from foveate.store import PrunePreview, Store, StoreSizes
 
 KEEP_DAYS = 30.0
 _DAY_SECONDS = 86_400.0
-_MOST_DAYS = 36_500.0
+_MAX_DAYS = 36_500.0
 _LABEL_CELLS = 10
 _COUNTS = ("sessions", "turns", "folds", "folded", "size_bytes")
 
@@ -49,27 +49,27 @@ def info(store: StoreUrl = None, json: AsJson = False) -> None:
 
     Example: foveate store info --json
     """
-    with telling(as_json=json):
+    with report_errors(as_json=json):
         try:
-            sizes = in_store(store, lambda opened: opened.sizes(), "counting")
+            sizes = run_in_store(store, lambda opened: opened.sizes(), "counting")
         except NothingKept as error:
-            note_nothing(error)
+            note_missing_store(error)
             if json:
                 screen.print_object({"where": error.where, "version": None, **dict.fromkeys(_COUNTS, 0)})
             return
         if json:
             screen.print_object(asdict(sizes))
         else:
-            screen.print_lines(_size_lines(sizes, screen.look(sys.stdout)))
+            screen.print_lines(_size_lines(sizes, screen.display_for(sys.stdout)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Vacuumed:
+class _VacuumResult:
     """What was forgotten, or would be, and how much room the store took before and takes now."""
 
     dry_run: bool
     keep_days: float
-    forgotten: "Forgettable"
+    forgotten: "PrunePreview"
     keep_ledger_days: float | None = None
     calls: int = 0
     bytes_before: int = 0
@@ -100,32 +100,32 @@ def vacuum(
 
     Example: foveate store vacuum --keep-days 90 --dry-run
     """
-    with telling(as_json=json):
+    with report_errors(as_json=json):
         for name, days in {"--keep-days": keep_days, "--keep-ledger-days": keep_ledger_days}.items():
-            if days is not None and not (isfinite(days) and 0 < days <= _MOST_DAYS):
+            if days is not None and not (isfinite(days) and 0 < days <= _MAX_DAYS):
                 raise BadOption(
-                    f"{name} is a number of days, more than 0 and at most {_MOST_DAYS:,.0f}, not {days:g}"
+                    f"{name} is a number of days, more than 0 and at most {_MAX_DAYS:,.0f}, not {days:g}"
                 )
-        from foveate.store.sizes import Forgettable
+        from foveate.store.sizes import PrunePreview
 
-        vacuumed = _Vacuumed(
+        result = _VacuumResult(
             dry_run=dry_run,
             keep_days=keep_days,
             keep_ledger_days=keep_ledger_days,
-            forgotten=Forgettable(),
+            forgotten=PrunePreview(),
         )
         try:
-            vacuumed = in_store(store, lambda opened: _vacuumed(opened, vacuumed), "forgetting")
+            result = run_in_store(store, lambda opened: _vacuum(opened, result), "forgetting")
         except NothingKept as error:
-            note_nothing(error)
+            note_missing_store(error)
         else:
             if not json:
-                screen.print_text(_told(vacuumed))
+                screen.print_text(_describe_vacuum(result))
         if json:
-            screen.print_object(asdict(vacuumed))
+            screen.print_object(asdict(result))
 
 
-def in_store(url: str | None, work: "Callable[[Store], Awaitable[T]]", what: str) -> T:
+def run_in_store(url: str | None, action: "Callable[[Store], Awaitable[T]]", activity: str) -> T:
     """What `work` gives with the store at `url`, which is not made where there is none; `what` takes long.
 
     Without a URL it is the store that a gateway here would have.
@@ -137,81 +137,83 @@ def in_store(url: str | None, work: "Callable[[Store], Awaitable[T]]", what: str
     """
     if url == "":
         raise BadOption("--store needs the URL of a database: sqlite:///path or postgresql://user@host/name")
-    with screen.patience(what):
+    with screen.show_progress(activity):
         import asyncio
 
         from foveate.store import open_store
 
-        url = usual_store(url)
+        url = find_store_url(url)
 
         async def run() -> T:
-            async with await open_store(url, make=False) as store:
-                return await work(store)
+            async with await open_store(url, create=False) as store:
+                return await action(store)
 
         return asyncio.run(run())
 
 
-def note_nothing(error: NothingKept) -> None:
+def note_missing_store(error: NothingKept) -> None:
     """Say that there is no store, which is no error where all is asked for."""
     screen.print_note(str(error))
 
 
-async def _vacuumed(store: "Store", asked: _Vacuumed) -> _Vacuumed:
+async def _vacuum(store: "Store", requested: _VacuumResult) -> _VacuumResult:
     """What became of it."""
     from time import time
 
-    keep_days, now = asked.keep_days, time()
+    keep_days, now = requested.keep_days, time()
     before = await store.sizes()
-    would = await store.would_forget(keep_days=keep_days, now=now)
-    calls_before = None if asked.keep_ledger_days is None else now - asked.keep_ledger_days * _DAY_SECONDS
-    if asked.dry_run:
+    would_delete = await store.preview_prune(keep_days=keep_days, now=now)
+    calls_before = (
+        None if requested.keep_ledger_days is None else now - requested.keep_ledger_days * _DAY_SECONDS
+    )
+    if requested.dry_run:
         return replace(
-            asked,
-            forgotten=would,
-            calls=0 if calls_before is None else await store.ledger.would_forget(before=calls_before),
+            requested,
+            forgotten=would_delete,
+            calls=0 if calls_before is None else await store.ledger.count_before(before=calls_before),
             bytes_before=before.size_bytes,
             bytes_after=before.size_bytes,
         )
-    forgotten = await store.forget(keep_days=keep_days, now=now)
-    calls = 0 if calls_before is None else await store.ledger.forget(before=calls_before)
+    deleted = await store.prune(keep_days=keep_days, now=now)
+    calls = 0 if calls_before is None else await store.ledger.delete_before(before=calls_before)
     await store.vacuum()
     after = await store.sizes()
     return replace(
-        asked,
-        forgotten=replace(would, **asdict(forgotten)),
+        requested,
+        forgotten=replace(would_delete, **asdict(deleted)),
         calls=calls,
         bytes_before=before.size_bytes,
         bytes_after=after.size_bytes,
     )
 
 
-def _size_lines(sizes: "Sizes", look: screen.Look) -> list[str]:
+def _size_lines(sizes: "StoreSizes", display: screen.Display) -> list[str]:
     rows = {
-        "where": look.plain(sizes.where),
-        "version": look.plain(sizes.version),
+        "where": display.escape(sizes.where),
+        "version": display.escape(sizes.version),
         "sessions": f"{sizes.sessions:,}",
         "turns": f"{sizes.turns:,}",
         "folds": f"{sizes.folds:,}, with {sizes.folded:,} messages to undo them with",
-        "requests": f"{sizes.requests:,} kept whole, {_size(sizes.request_bytes)}",
-        "size": _size(sizes.size_bytes),
+        "requests": f"{sizes.requests:,} kept whole, {_format_size(sizes.request_bytes)}",
+        "size": _format_size(sizes.size_bytes),
     }
-    return [f"{name:<{_LABEL_CELLS}}{said}" for name, said in rows.items()]
+    return [f"{name:<{_LABEL_CELLS}}{text}" for name, text in rows.items()]
 
 
-def _told(vacuumed: _Vacuumed) -> str:
-    counts = zip(astuple(vacuumed.forgotten), ("session", "turn", "fold", "folded message"), strict=True)
-    gone = ", ".join(f"{number:,} {word}{'s' * (number != 1)}" for number, word in counts)
-    if vacuumed.keep_ledger_days is not None:
-        calls = f"{vacuumed.calls:,} call{'s' * (vacuumed.calls != 1)}"
-        gone += f", and of the ledger {calls} of more than {vacuumed.keep_ledger_days:g} days ago"
-    days = f"not seen for {vacuumed.keep_days:g} day{'s' * (vacuumed.keep_days != 1)}"
-    before, after = _size(vacuumed.bytes_before), _size(vacuumed.bytes_after)
-    if vacuumed.dry_run:
-        return f"would forget what was {days}: {gone}; the store takes {before}"
-    return f"forgot what was {days}: {gone}; the store took {before} and takes {after}"
+def _describe_vacuum(result: _VacuumResult) -> str:
+    counts = zip(astuple(result.forgotten), ("session", "turn", "fold", "folded message"), strict=True)
+    deleted = ", ".join(f"{number:,} {word}{'s' * (number != 1)}" for number, word in counts)
+    if result.keep_ledger_days is not None:
+        calls = f"{result.calls:,} call{'s' * (result.calls != 1)}"
+        deleted += f", and of the ledger {calls} of more than {result.keep_ledger_days:g} days ago"
+    days = f"not seen for {result.keep_days:g} day{'s' * (result.keep_days != 1)}"
+    before, after = _format_size(result.bytes_before), _format_size(result.bytes_after)
+    if result.dry_run:
+        return f"would forget what was {days}: {deleted}; the store takes {before}"
+    return f"forgot what was {days}: {deleted}; the store took {before} and takes {after}"
 
 
-def _size(size_bytes: int) -> str:
+def _format_size(size_bytes: int) -> str:
     """Bytes as people say them."""
     if size_bytes < 1_000:
         return f"{size_bytes} bytes"

@@ -18,15 +18,15 @@ ConfigFile = Annotated[
 ]
 
 
-def usual_config(file: Path | None = None) -> Path | None:
+def find_config_file(file: Path | None = None) -> Path | None:
     """The configuration that is meant: the one that is named, or else the one that holds where none is."""
-    from foveate.config.overriding import usual_file
+    from foveate.config.overriding import find_default_file
     from foveate.memory.paths import data_folder
 
-    return file or usual_file(Path(), data_folder(os.environ, sys.platform))
+    return file or find_default_file(Path(), data_folder(os.environ, sys.platform))
 
 
-def usual_store(url: str | None) -> str | None:
+def find_store_url(url: str | None) -> str | None:
     """The store that is meant: the one that is named, or else the one that a gateway here would have.
 
     None is what `FOVEATE_STORE` says, or the file in the data folder.
@@ -36,7 +36,7 @@ def usual_store(url: str | None) -> str | None:
     """
     if url is not None or os.environ.get("FOVEATE_STORE"):
         return url
-    file = usual_config()
+    file = find_config_file()
     if file is None:
         return None
     from foveate.config.loading import load_settings

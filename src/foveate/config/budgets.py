@@ -4,11 +4,11 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from foveate.budget.allowance import within
+from foveate.budget.allowance import clamp_budget
 from foveate.budget.budgets import Budget
 from foveate.budget.data import budget_as_data, budget_from_data
-from foveate.config.documents import SETTINGS_LIMIT_BYTES, Document, document_from, read_document
-from foveate.config.files import StrPath, replace_file, shown
+from foveate.config.documents import MAX_SETTINGS_BYTES, Document, parse_document, read_document
+from foveate.config.files import StrPath, display_path, replace_file
 from foveate.errors import BadOption, FoveateError, InputError, UnreadableInput
 
 _HEADING = (
@@ -32,14 +32,14 @@ def load_budget(path: StrPath, *, defaults: Budget | None = None) -> Budget:
         UnreadableInput: no such file, a folder, larger than 1 MB, not UTF-8, or empty.
         BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names file, line and key.
     """
-    return _budget_in(read_document(Path(path)), defaults)
+    return _parse_budget(read_document(Path(path)), defaults)
 
 
-def _budget_in(document: Document, defaults: Budget | None) -> Budget:
+def _parse_budget(document: Document, defaults: Budget | None) -> Budget:
     try:
         return budget_from_data(document.data, defaults=defaults)
     except BadOption as error:
-        raise document.problem(str(error), error.path) from None
+        raise document.error(str(error), error.path) from None
 
 
 def load_agent_budget(path: StrPath, *, defaults: Budget, allowed: Budget | None) -> AgentBudget:
@@ -49,34 +49,34 @@ def load_agent_budget(path: StrPath, *, defaults: Budget, allowed: Budget | None
     the defaults hold whole, as far as they are allowed.
     """
     path = Path(path)
-    usual, _ = _held(defaults, defaults, allowed)
+    default_budget, _ = _clamp_budget(defaults, defaults, allowed)
     problem = None
     try:
-        if _is_there(path):
+        if _is_regular_file(path):
             document = read_document(path)
-            budget, clamped = _held(_budget_in(document, defaults), defaults, allowed)
-            if not _lack(usual):  # else it is not the file's doing
+            budget, clamped = _clamp_budget(_parse_budget(document, defaults), defaults, allowed)
+            if not _describe_lack(default_budget):  # else it is not the file's doing
                 _check_room(budget, document)
             return AgentBudget(budget=budget, problem=None, clamped=clamped)
     except InputError as error:
         problem = error
-    return AgentBudget(budget=usual, problem=problem, clamped=())
+    return AgentBudget(budget=default_budget, problem=problem, clamped=())
 
 
-def _held(budget: Budget, defaults: Budget, allowed: Budget | None) -> tuple[Budget, tuple[str, ...]]:
+def _clamp_budget(budget: Budget, defaults: Budget, allowed: Budget | None) -> tuple[Budget, tuple[str, ...]]:
     """`budget` held to what is allowed, where anything is said of that, and in words what was changed."""
-    return (budget, ()) if allowed is None else within(budget, allowed, defaults=defaults)
+    return (budget, ()) if allowed is None else clamp_budget(budget, allowed, defaults=defaults)
 
 
 def _check_room(budget: Budget, document: Document) -> None:
     """Refuse a document whose budget leaves nothing for a prompt, at the key that has it so."""
-    if lack := _lack(budget):
+    if lack := _describe_lack(budget):
         reserves = isinstance(document.data, dict) and "output_reserve" in document.data
         key = "output_reserve" if reserves and budget.total_tokens else "total_tokens"
-        raise document.problem(lack, (key,))
+        raise document.error(lack, (key,))
 
 
-def _lack(budget: Budget) -> str:
+def _describe_lack(budget: Budget) -> str:
     """In words that nothing is left for a prompt, else nothing; of a model's window it is not known here."""
     total, reserve = budget.total_tokens, budget.output_reserve
     if total is None or total > reserve:
@@ -95,18 +95,18 @@ def save_agent_budget(path: StrPath, budget: Budget) -> None:
     """
     path = Path(path)
     if path.suffix.lower() == ".json":
-        raise BadOption(f"{shown(path)}: a budget is written as YAML; let the name end in .yaml")
-    if lack := _lack(budget):
+        raise BadOption(f"{display_path(path)}: a budget is written as YAML; let the name end in .yaml")
+    if lack := _describe_lack(budget):
         raise BadOption(f"a budget is not written that could not be used: {lack}")
     # In ASCII only where it must be: PyYAML does not escape a NEL (U+0085) otherwise, and reads it as a blank.
-    forms = (_as_yaml(budget, in_ascii=in_ascii) for in_ascii in (False, True))
+    forms = (_to_yaml(budget, in_ascii=in_ascii) for in_ascii in (False, True))
     written = next((form for form in forms if _reads_back(form, budget)), None)
     if written is None:
         raise BadOption("this budget cannot be written so that it is read back the same")
     replace_file(path, written)
 
 
-def _as_yaml(budget: Budget, *, in_ascii: bool) -> bytes:
+def _to_yaml(budget: Budget, *, in_ascii: bool) -> bytes:
     import yaml
 
     data = budget_as_data(budget)
@@ -115,24 +115,24 @@ def _as_yaml(budget: Budget, *, in_ascii: bool) -> bytes:
 
 
 def _reads_back(written: bytes, budget: Budget) -> bool:
-    if len(written) > SETTINGS_LIMIT_BYTES:
+    if len(written) > MAX_SETTINGS_BYTES:
         return False
     try:
-        return _budget_in(document_from(written, "budget.yaml"), None) == budget
+        return _parse_budget(parse_document(written, "budget.yaml"), None) == budget
     except InputError:
         return False
 
 
-def _is_there(path: Path) -> bool:
+def _is_regular_file(path: Path) -> bool:
     """Whether there is a file; anything else of that name could keep a reader waiting for ever."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise UnreadableInput(shown(path), error.strerror or "cannot be read") from None
+        raise UnreadableInput(display_path(path), error.strerror or "cannot be read") from None
     except ValueError as error:  # a name with a zero byte in it
-        raise UnreadableInput(shown(path), str(error)) from None
+        raise UnreadableInput(display_path(path), str(error)) from None
     if not stat.S_ISREG(mode):
-        raise UnreadableInput(shown(path), "is not a file")
+        raise UnreadableInput(display_path(path), "is not a file")
     return True

@@ -11,19 +11,19 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from foveate.budget.data import checked_mapping
-from foveate.budget.sections import chosen
-from foveate.config.documents import Document, document_from, read_document
+from foveate.budget.data import check_mapping
+from foveate.budget.sections import parse_choice
+from foveate.config.documents import Document, parse_document, read_document
 from foveate.config.files import StrPath
-from foveate.config.places import Place
-from foveate.cost.caps import MIN_OUTPUT_TOKENS, WARN_AT, Cap, Scope, Unknown
-from foveate.cost.own_prices import OwnPrice, OwnTier, PerMillion, check_own_prices
+from foveate.config.places import KeyPath
+from foveate.cost.caps import DEFAULT_MIN_OUTPUT_TOKENS, DEFAULT_WARN_AT, Cap, CapScope, UnknownPricePolicy
+from foveate.cost.own_prices import CustomPrice, CustomPriceTier, DollarsPerMillion, check_custom_prices
 from foveate.errors import BadOption
 
-COST = "cost"
+COST_KEY = "cost"
 COST_KEYS = ("caps", "min_output_tokens", "allow_fields", "prices")
 CAP_KEYS = ("scope", "dollars", "agent", "warn_at", "unknown")
-KINDS = {
+TOKEN_KIND_BY_KEY = {
     "input": "uncached",
     "cached_read": "read",
     "write_5m": "written_5m",
@@ -32,16 +32,16 @@ KINDS = {
     "reasoning": "reasoning",
 }
 """What a million tokens of each kind cost, by the key that says it."""
-PRICE_KEYS = ("model", "provider", "since", *KINDS, "tiers", "discount")
-TIER_KEYS = ("over_tokens", *KINDS)
+PRICE_KEYS = ("model", "provider", "since", *TOKEN_KIND_BY_KEY, "tiers", "discount")
+TIER_KEYS = ("over_tokens", *TOKEN_KIND_BY_KEY)
 
-_NEEDED = ("input", "output")
-_KEY_OF = {kind: key for key, kind in KINDS.items()}
+_REQUIRED_KEYS = ("input", "output")
+_KEY_BY_TOKEN_KIND = {kind: key for key, kind in TOKEN_KIND_BY_KEY.items()}
 _Choice = TypeVar("_Choice", bound=StrEnum)
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _WITH_EXPONENT = re.compile(r"[-+]?[0-9]{1,20}(\.[0-9]{1,20})?[eE][-+]?[0-9]{1,2}")
 # What has more digits on either side of its point is no money, and sums of it would take for ever.
-_MOST_DIGITS = 40
+_MAX_DIGITS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +53,9 @@ class CostOptions:
     """
 
     caps: tuple[Cap, ...] = ()
-    min_output_tokens: int = MIN_OUTPUT_TOKENS
+    min_output_tokens: int = DEFAULT_MIN_OUTPUT_TOKENS
     allow_fields: tuple[str, ...] = ()
-    prices: tuple[OwnPrice, ...] = ()
+    prices: tuple[CustomPrice, ...] = ()
 
 
 def load_cost(path: StrPath) -> CostOptions:
@@ -65,104 +65,111 @@ def load_cost(path: StrPath) -> CostOptions:
         UnreadableInput: no such file, a folder, larger than 1 MB, not UTF-8, or empty.
         BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names file, line and key.
     """
-    return _cost_in(read_document(Path(path), exact=True))
+    return _parse_cost_document(read_document(Path(path), exact=True))
 
 
-def cost_from(data: bytes, source: str) -> CostOptions:
+def parse_cost(data: bytes, source: str) -> CostOptions:
     """What the configuration in `data` says of money; errors call it `source`.
 
     Raises:
         UnreadableInput: not UTF-8, or empty.
         BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names line and key.
     """
-    return _cost_in(document_from(data, source, exact=True))
+    return _parse_cost_document(parse_document(data, source, exact=True))
 
 
-def _cost_in(document: Document) -> CostOptions:
+def _parse_cost_document(document: Document) -> CostOptions:
     if not isinstance(document.data, dict):
-        raise document.problem("the configuration is a mapping (key: value)")
-    said = document.data.get(COST)
-    if said is None:
+        raise document.error("the configuration is a mapping (key: value)")
+    value = document.data.get(COST_KEY)
+    if value is None:
         return CostOptions()
     try:
-        given = checked_mapping(said, COST_KEYS, COST, (COST,))
+        given = check_mapping(value, COST_KEYS, COST_KEY, (COST_KEY,))
         return CostOptions(
-            caps=_caps(given.get("caps", [])),
-            min_output_tokens=_tokens(given.get("min_output_tokens", MIN_OUTPUT_TOKENS), "min_output_tokens"),
-            allow_fields=_names(given.get("allow_fields", []), "allow_fields"),
-            prices=_prices(given.get("prices", [])),
+            caps=_parse_caps(given.get("caps", [])),
+            min_output_tokens=_parse_tokens(
+                given.get("min_output_tokens", DEFAULT_MIN_OUTPUT_TOKENS), "min_output_tokens"
+            ),
+            allow_fields=_parse_names(given.get("allow_fields", []), "allow_fields"),
+            prices=_parse_prices(given.get("prices", [])),
         )
     except BadOption as error:
-        raise document.problem(str(error), error.path) from None
+        raise document.error(str(error), error.path) from None
 
 
-def _caps(said: object) -> tuple[Cap, ...]:
-    place: Place = (COST, "caps")
-    seen: dict[tuple[Scope, str | None], int] = {}
+def _parse_caps(value: object) -> tuple[Cap, ...]:
+    key_path: KeyPath = (COST_KEY, "caps")
+    seen: dict[tuple[CapScope, str | None], int] = {}
     caps = []
-    for index, entry in enumerate(_list(said, "caps", place)):
-        cap = _cap(entry, (*place, index))
+    for index, entry in enumerate(_require_list(value, "caps", key_path)):
+        cap = _parse_cap(entry, (*key_path, index))
         # All that an agent spends is what that agent spends in total.
-        scope = Scope.AGENT if cap.scope is Scope.TOTAL and cap.agent is not None else cap.scope
+        scope = CapScope.AGENT if cap.scope is CapScope.TOTAL and cap.agent is not None else cap.scope
         first = seen.setdefault((scope, cap.agent), index)
         if first != index:
             reason = (
                 f"{cap} is there twice, as cap {first + 1} and as cap {index + 1}: leave the higher one out"
             )
-            raise BadOption(reason, path=(*place, index))
+            raise BadOption(reason, path=(*key_path, index))
         caps.append(cap)
     return tuple(caps)
 
 
-def _cap(said: object, place: Place) -> Cap:
-    given = checked_mapping(said, CAP_KEYS, "a cap", place)
+def _parse_cap(value: object, key_path: KeyPath) -> Cap:
+    given = check_mapping(value, CAP_KEYS, "a cap", key_path)
     for key in ("scope", "dollars"):
         if key not in given:
-            raise BadOption(f"a cap needs {key}", path=place)
+            raise BadOption(f"a cap needs {key}", path=key_path)
     try:
         return Cap(
-            scope=_chosen(Scope, given["scope"], "scope"),
-            dollars=_number(given["dollars"], "dollars"),
-            agent=_text(given["agent"], "agent") if "agent" in given else None,
-            warn_at=_number(given["warn_at"], "warn_at") if "warn_at" in given else WARN_AT,
-            unknown=_chosen(Unknown, given["unknown"], "unknown") if "unknown" in given else Unknown.REFUSE,
+            scope=_parse_choice(CapScope, given["scope"], "scope"),
+            dollars=_parse_number(given["dollars"], "dollars"),
+            agent=_parse_text(given["agent"], "agent") if "agent" in given else None,
+            warn_at=_parse_number(given["warn_at"], "warn_at") if "warn_at" in given else DEFAULT_WARN_AT,
+            unknown=_parse_choice(UnknownPricePolicy, given["unknown"], "unknown")
+            if "unknown" in given
+            else UnknownPricePolicy.REFUSE,
         )
     except BadOption as error:
-        raise BadOption(str(error), path=(*place, *error.path)) from None
+        raise BadOption(str(error), path=(*key_path, *error.path)) from None
 
 
-def _prices(said: object) -> tuple[OwnPrice, ...]:
-    place: Place = (COST, "prices")
-    prices = [_price(entry, (*place, index)) for index, entry in enumerate(_list(said, "prices", place))]
+def _parse_prices(value: object) -> tuple[CustomPrice, ...]:
+    key_path: KeyPath = (COST_KEY, "prices")
+    prices = [
+        _parse_price(entry, (*key_path, index))
+        for index, entry in enumerate(_require_list(value, "prices", key_path))
+    ]
     try:
-        check_own_prices(prices)
+        check_custom_prices(prices)
     except BadOption as error:
-        raise BadOption(str(error), path=(*place, *error.path)) from None
+        raise BadOption(str(error), path=(*key_path, *error.path)) from None
     return tuple(prices)
 
 
-def _price(said: object, place: Place) -> OwnPrice:
-    given = checked_mapping(said, PRICE_KEYS, "a price", place)
+def _parse_price(value: object, key_path: KeyPath) -> CustomPrice:
+    given = check_mapping(value, PRICE_KEYS, "a price", key_path)
     if "model" not in given:
         raise BadOption(
-            "a price needs the name of a model, or a pattern for some (model: claude-*)", path=place
+            "a price needs the name of a model, or a pattern for some (model: claude-*)", path=key_path
         )
     try:
-        return OwnPrice(
-            model=_text(given["model"], "model"),
-            provider=_text(given["provider"], "provider") if "provider" in given else None,
-            since=_day(given["since"]) if "since" in given else None,
-            dollars_per_million=_whole(given),
-            tiers=_tiers(given["tiers"]) if "tiers" in given else (),
-            discount=_number(given["discount"], "discount") if "discount" in given else None,
+        return CustomPrice(
+            model=_parse_text(given["model"], "model"),
+            provider=_parse_text(given["provider"], "provider") if "provider" in given else None,
+            since=_parse_date(given["since"]) if "since" in given else None,
+            dollars_per_million=_parse_full_price(given),
+            tiers=_parse_tiers(given["tiers"]) if "tiers" in given else (),
+            discount=_parse_number(given["discount"], "discount") if "discount" in given else None,
         )
     except BadOption as error:
-        raise BadOption(str(error), path=(*place, *error.path)) from None
+        raise BadOption(str(error), path=(*key_path, *error.path)) from None
 
 
-def _whole(given: Any) -> PerMillion | None:
+def _parse_full_price(given: Any) -> DollarsPerMillion | None:
     """The dollars of each kind, with those that are needed; None where there is a discount instead."""
-    dollars = [key for key in KINDS if key in given]
+    dollars = [key for key in TOKEN_KIND_BY_KEY if key in given]
     if "discount" in given:
         if dollars:
             raise BadOption(
@@ -170,105 +177,109 @@ def _whole(given: Any) -> PerMillion | None:
                 path=("discount",),
             )
         return None
-    missing = [key for key in _NEEDED if key not in given]
+    missing = [key for key in _REQUIRED_KEYS if key not in given]
     if missing:
         raise BadOption(
             f"the price of {given['model']} lacks {' and '.join(missing)} (dollars for a million tokens), or a "
             "discount"
         )
-    return _per_million(given)
+    return _parse_per_million(given)
 
 
-def _tiers(said: object) -> tuple[OwnTier, ...]:
+def _parse_tiers(value: object) -> tuple[CustomPriceTier, ...]:
     tiers = []
-    for index, entry in enumerate(_list(said, "tiers", ("tiers",))):
-        place: Place = ("tiers", index)
-        given = checked_mapping(entry, TIER_KEYS, "a tier", place)
+    for index, entry in enumerate(_require_list(value, "tiers", ("tiers",))):
+        key_path: KeyPath = ("tiers", index)
+        given = check_mapping(entry, TIER_KEYS, "a tier", key_path)
         if "over_tokens" not in given:
-            raise BadOption("a tier needs over_tokens: it holds for inputs that are larger", path=place)
-        if not any(key in given for key in KINDS):
-            raise BadOption(f"a tier needs a price: one of {', '.join(KINDS)}", path=place)
+            raise BadOption("a tier needs over_tokens: it holds for inputs that are larger", path=key_path)
+        if not any(key in given for key in TOKEN_KIND_BY_KEY):
+            raise BadOption(f"a tier needs a price: one of {', '.join(TOKEN_KIND_BY_KEY)}", path=key_path)
         try:
-            tiers.append(OwnTier(over_tokens=given["over_tokens"], dollars_per_million=_per_million(given)))
+            tiers.append(
+                CustomPriceTier(over_tokens=given["over_tokens"], dollars_per_million=_parse_per_million(given))
+            )
         except BadOption as error:
-            raise BadOption(str(error), path=(*place, *error.path)) from None
+            raise BadOption(str(error), path=(*key_path, *error.path)) from None
     return tuple(tiers)
 
 
-def _per_million(given: Any) -> PerMillion:
-    numbers = {kind: _number(given[key], key) for key, kind in KINDS.items() if key in given}
+def _parse_per_million(given: Any) -> DollarsPerMillion:
+    numbers = {kind: _parse_number(given[key], key) for key, kind in TOKEN_KIND_BY_KEY.items() if key in given}
     try:
-        return PerMillion(**numbers)
+        return DollarsPerMillion(**numbers)
     except BadOption as error:
         # It calls each kind by its own name, which is not the key that somebody wrote.
         kind = str(error.path[0])
-        key = _KEY_OF[kind]
+        key = _KEY_BY_TOKEN_KIND[kind]
         raise BadOption(f"{key}{str(error).removeprefix(kind)}", path=(key,)) from None
 
 
-def _names(said: object, key: str) -> tuple[str, ...]:
-    place: Place = (COST, key)
-    names = _list(said, key, place)
+def _parse_names(value: object, key: str) -> tuple[str, ...]:
+    key_path: KeyPath = (COST_KEY, key)
+    names = _require_list(value, key, key_path)
     for index, name in enumerate(names):
         if not isinstance(name, str) or not name.strip():
-            raise BadOption(f"{key} has names such as `provider.order`, not {name!r:.80}", path=(*place, index))
+            raise BadOption(
+                f"{key} has names such as `provider.order`, not {name!r:.80}", path=(*key_path, index)
+            )
     return tuple(names)
 
 
-def _tokens(said: object, key: str) -> int:
-    if type(said) is not int or said < 1:
-        reason = f"{key} is a whole number of tokens, 1 or more, not {said!r:.80}"
-        raise BadOption(reason, path=(COST, key))
-    return said
+def _parse_tokens(value: object, key: str) -> int:
+    if type(value) is not int or value < 1:
+        reason = f"{key} is a whole number of tokens, 1 or more, not {value!r:.80}"
+        raise BadOption(reason, path=(COST_KEY, key))
+    return value
 
 
-def _number(said: object, key: str) -> Decimal:
+def _parse_number(value: object, key: str) -> Decimal:
     """A number as it is written."""
-    match said:
+    match value:
         case bool():
             pass
         case int():
-            said = Decimal(said)
-        case str() if _is_number(said):
-            raise BadOption(f"{key} is a number: write {said[:_MOST_DIGITS]} without quotes", path=(key,))
-        case str() if _WITH_EXPONENT.fullmatch(said):  # which YAML takes for a text
-            raise BadOption(f"{key} is a number: write {said} as {Decimal(said):f}", path=(key,))
-    if not isinstance(said, Decimal) or not said.is_finite():
-        raise BadOption(f"{key} is a number, not {said!r:.80}", path=(key,))
-    _, digits, exponent = said.as_tuple()
-    if not isinstance(exponent, int) or max(len(digits), abs(exponent), abs(said.adjusted())) > _MOST_DIGITS:
-        raise BadOption(f"{key} has more digits than money has: {said!s:.60}", path=(key,))
-    return said
+            value = Decimal(value)
+        case str() if _is_number(value):
+            raise BadOption(f"{key} is a number: write {value[:_MAX_DIGITS]} without quotes", path=(key,))
+        case str() if _WITH_EXPONENT.fullmatch(value):  # which YAML takes for a text
+            raise BadOption(f"{key} is a number: write {value} as {Decimal(value):f}", path=(key,))
+    if not isinstance(value, Decimal) or not value.is_finite():
+        raise BadOption(f"{key} is a number, not {value!r:.80}", path=(key,))
+    _, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int) or max(len(digits), abs(exponent), abs(value.adjusted())) > _MAX_DIGITS:
+        raise BadOption(f"{key} has more digits than money has: {value!s:.60}", path=(key,))
+    return value
 
 
-def _is_number(said: str) -> bool:
-    return re.fullmatch(r"[-+]?(?:[0-9]*\.)?[0-9]+", said.strip()) is not None
+def _is_number(value: str) -> bool:
+    return re.fullmatch(r"[-+]?(?:[0-9]*\.)?[0-9]+", value.strip()) is not None
 
 
-def _text(said: object, key: str) -> str:
-    if not isinstance(said, str):
-        raise BadOption(f"{key} is a text, not {said!r:.80}: put it in quotes", path=(key,))
-    if not said.strip():
+def _parse_text(value: object, key: str) -> str:
+    if not isinstance(value, str):
+        raise BadOption(f"{key} is a text, not {value!r:.80}: put it in quotes", path=(key,))
+    if not value.strip():
         raise BadOption(f"{key} is empty: say a name, or leave it out", path=(key,))
-    return said
+    return value
 
 
-def _day(said: object) -> date:
+def _parse_date(value: object) -> date:
     try:
-        if isinstance(said, str) and _DAY.fullmatch(said):
-            return date.fromisoformat(said)
+        if isinstance(value, str) and _DATE.fullmatch(value):
+            return date.fromisoformat(value)
     except ValueError:  # a day that no month has
         pass
-    raise BadOption(f"since is a day such as 2026-01-31, not {said!r:.80}", path=("since",))
+    raise BadOption(f"since is a day such as 2026-01-31, not {value!r:.80}", path=("since",))
 
 
-def _chosen(choices: type[_Choice], said: object, key: str) -> _Choice:
-    if not isinstance(said, str):
-        raise BadOption(f"{key} is one of {', '.join(choices)}, not {said!r:.80}", path=(key,))
-    return chosen(choices, said, (key,))
+def _parse_choice(choices: type[_Choice], value: object, key: str) -> _Choice:
+    if not isinstance(value, str):
+        raise BadOption(f"{key} is one of {', '.join(choices)}, not {value!r:.80}", path=(key,))
+    return parse_choice(choices, value, (key,))
 
 
-def _list(said: object, what: str, place: Place) -> list[Any]:
-    if not isinstance(said, list):
-        raise BadOption(f"{what} is a list (- key: value), not {said!r:.80}", path=place)
-    return said
+def _require_list(value: object, label: str, key_path: KeyPath) -> list[Any]:
+    if not isinstance(value, list):
+        raise BadOption(f"{label} is a list (- key: value), not {value!r:.80}", path=key_path)
+    return value

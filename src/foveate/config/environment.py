@@ -4,38 +4,38 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from foveate.config.files import read_bytes, shown, text_in
+from foveate.config.files import decode_text, display_path, read_bytes
 from foveate.errors import BadSetting
 
-NAME = ".env"
+ENV_FILE_NAME = ".env"
 """Where it is looked for: in the working folder."""
 
-_LIMIT_BYTES = 1_000_000
-_ASSIGNED = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=[ \t]*(.*)", re.DOTALL)
+_MAX_BYTES = 1_000_000
+_ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=[ \t]*(.*)", re.DOTALL)
 _QUOTED = re.compile(r"'[^']*+'|\"(?:[^\"\\]|\\.)*+\"", re.DOTALL)
 _COMMENT = re.compile(r"(^|\s)#.*")
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "$": "$"}
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 # A folder that somebody else filled must not choose programs, libraries, proxies or whom TLS trusts. So only
 # these are read: Foveate's own variables, and credentials.
-_OWN = frozenset(
+_OWN_VARIABLES = frozenset(
     ("TIME_AWARENESS", "TIME_FORMAT", "DEADLINE_WARNING_MINUTES", "ANTHROPIC_CACHE_BETA", "NO_COLOR")
 )
 _OWN_PREFIXES = ("FOVEATE_", "CONTEXT_")
 _REGIONS = frozenset(("AWS_REGION", "AWS_DEFAULT_REGION"))
-_CREDENTIALS = frozenset(("KEY", "APIKEY", "TOKEN", "SECRET"))
-_PLACES = frozenset(("FILE", "PATH", "DIR", "URL", "URI"))
+_CREDENTIAL_WORDS = frozenset(("KEY", "APIKEY", "TOKEN", "SECRET"))
+_LOCATION_WORDS = frozenset(("FILE", "PATH", "DIR", "URL", "URI"))
 
 
-def _is_read(name: str) -> bool:
+def _is_allowed(name: str) -> bool:
     """Tell whether a variable of `.env` is read: `OPENAI_API_KEY` is, and not `AWS_WEB_IDENTITY_TOKEN_FILE`."""
-    if name in _OWN or name in _REGIONS or name.startswith(_OWN_PREFIXES):
+    if name in _OWN_VARIABLES or name in _REGIONS or name.startswith(_OWN_PREFIXES):
         return True
     _, *words = name.upper().split("_")
-    return not _CREDENTIALS.isdisjoint(words) and words[-1] not in _PLACES
+    return not _CREDENTIAL_WORDS.isdisjoint(words) and words[-1] not in _LOCATION_WORDS
 
 
-def with_env_file(environment: Mapping[str, str], path: Path) -> dict[str, str]:
+def load_env_file(environment: Mapping[str, str], path: Path) -> dict[str, str]:
     """The environment, and what a file adds to it; where there is no such file, nothing.
 
     Only Foveate's own variables and credentials are read from it.
@@ -46,12 +46,12 @@ def with_env_file(environment: Mapping[str, str], path: Path) -> dict[str, str]:
     """
     if not path.is_file():  # some have a folder of that name, with another Python in it
         return dict(environment)
-    source = shown(path)
-    said = variables_in(text_in(read_bytes(path, limit_bytes=_LIMIT_BYTES), source), source)
-    return {**{name: text for name, text in said.items() if _is_read(name)}, **environment}
+    source = display_path(path)
+    variables = parse_env(decode_text(read_bytes(path, limit_bytes=_MAX_BYTES), source), source)
+    return {**{name: text for name, text in variables.items() if _is_allowed(name)}, **environment}
 
 
-def variables_in(text: str, source: str) -> dict[str, str]:
+def parse_env(text: str, source: str) -> dict[str, str]:
     r"""The variables that a text in the format of `.env` sets; of one that is there twice, the last.
 
     `NAME=value` each on a line, `export` before it or not. A value in double quotes may go over several lines
@@ -67,19 +67,19 @@ def variables_in(text: str, source: str) -> dict[str, str]:
         end = _end_of_line(text, start)
         line = text[start:end]
         if line.strip() and not line.lstrip().startswith("#"):
-            assigned = _ASSIGNED.fullmatch(line)
-            if assigned is None:
+            assignment = _ASSIGNMENT.fullmatch(line)
+            if assignment is None:
                 raise BadSetting(source, "this is no NAME=value", line=number)
-            name, rest = assigned[1], assigned[2]
+            name, rest = assignment[1], assignment[2]
             if rest.startswith(("'", '"')):
-                quoted = _QUOTED.match(text, start + assigned.start(2))
+                quoted = _QUOTED.match(text, start + assignment.start(2))
                 if quoted is None:
                     raise BadSetting(source, f"the quote of {name} is not closed", line=number, key=name)
                 end = _end_of_line(text, quoted.end())
                 if _COMMENT.sub("", text[quoted.end() : end]).strip():
                     reason = f"there is something behind the quote of {name}"
                     raise BadSetting(source, reason, line=number, key=name)
-                found[name] = _unquoted(rest[0], quoted[0][1:-1])
+                found[name] = _unquote(rest[0], quoted[0][1:-1])
             else:
                 found[name] = _COMMENT.sub("", rest).strip()
         number += text.count("\n", start, end + 1)
@@ -92,7 +92,7 @@ def _end_of_line(text: str, at: int) -> int:
     return len(text) if end < 0 else end
 
 
-def _unquoted(quote: str, inner: str) -> str:
+def _unquote(quote: str, inner: str) -> str:
     if quote == "'":
         return inner
     return _ESCAPE.sub(lambda found: _ESCAPES.get(found[1], found[0]), inner)

@@ -14,7 +14,7 @@ from foveate.errors import UnreadableInput, UnwritableFile
 StrPath = str | os.PathLike[str]
 """Wherever the name of a file or a folder is asked for."""
 
-_PIECE_BYTES = 16_000_000
+_CHUNK_BYTES = 16_000_000
 
 _OTHER_ENCODINGS = {
     codecs.BOM_UTF8: "begins with a byte order mark: save it as UTF-8 without one",
@@ -42,37 +42,39 @@ def read_bytes(path: Path, *, limit_bytes: int) -> bytes:
     """
     try:
         with path.open("rb") as file:
-            data = _whole(file, limit_bytes)
+            data = _read_all(file, limit_bytes)
     except OSError as error:
-        raise UnreadableInput(shown(path), error.strerror or "cannot be read") from None
+        raise UnreadableInput(display_path(path), error.strerror or "cannot be read") from None
     except ValueError as error:  # a name with a zero byte in it
-        raise UnreadableInput(shown(path), str(error)) from None
+        raise UnreadableInput(display_path(path), str(error)) from None
     if data is None:
-        raise UnreadableInput(shown(path), f"is larger than {limit_bytes:,} bytes, the most that is read")
+        raise UnreadableInput(
+            display_path(path), f"is larger than {limit_bytes:,} bytes, the most that is read"
+        )
     return data
 
 
-def _whole(file: BinaryIO, limit_bytes: int) -> bytes | None:
+def _read_all(file: BinaryIO, limit_bytes: int) -> bytes | None:
     """All of it, or None where that is larger than the limit."""
     if os.fstat(file.fileno()).st_size > limit_bytes:
         return None
-    left = limit_bytes
+    remaining_bytes = limit_bytes
     # In pieces, since one `read` takes the memory for all that it may read before it reads anything.
-    pieces = []
-    while left >= 0 and (piece := file.read(min(left + 1, _PIECE_BYTES))):
-        pieces.append(piece)
-        left -= len(piece)
-    return b"".join(pieces) if left >= 0 else None
+    chunks = []
+    while remaining_bytes >= 0 and (chunk := file.read(min(remaining_bytes + 1, _CHUNK_BYTES))):
+        chunks.append(chunk)
+        remaining_bytes -= len(chunk)
+    return b"".join(chunks) if remaining_bytes >= 0 else None
 
 
-def text_in(data: bytes, source: str) -> str:
+def decode_text(data: bytes, source: str) -> str:
     """The text that `data` is in UTF-8.
 
     Raises:
         UnreadableInput: it is not, or begins with a byte order mark.
     """
-    for mark, reason in _OTHER_ENCODINGS.items():
-        if data.startswith(mark):
+    for byte_order_mark, reason in _OTHER_ENCODINGS.items():
+        if data.startswith(byte_order_mark):
             raise UnreadableInput(source, reason)
     if b"\0" in data[:8192]:
         raise UnreadableInput(source, "is binary, not text")
@@ -90,12 +92,12 @@ def replace_file(path: Path, data: bytes) -> None:
     Raises:
         UnwritableFile: the disk is full, the folder cannot be written, …; nothing has changed.
     """
-    with replacing(path) as file:
+    with open_replacement(path) as file:
         file.write(data)
 
 
 @contextmanager
-def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
+def open_replacement(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A file to write into, which takes the place of the one at `path` once all of it is there.
 
     Where anything is raised meanwhile, all stays as it was. `mode` is for a file that is new.
@@ -106,39 +108,39 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
     try:
         target = Path(os.path.realpath(path))
     except ValueError as error:  # a name with a zero byte in it
-        raise UnwritableFile(shown(path), str(error)) from None
+        raise UnwritableFile(display_path(path), str(error)) from None
     try:
         if target.exists() and not target.is_file():
-            raise UnwritableFile(shown(path), "is not a file; nothing was changed: choose another name")
+            raise UnwritableFile(display_path(path), "is not a file; nothing was changed: choose another name")
         # Beside the target, since a rename is one step only within a file system.
-        fresh = target.with_name(f".foveate-{secrets.token_hex(8)}.tmp")
+        temporary = target.with_name(f".foveate-{secrets.token_hex(8)}.tmp")
         try:
-            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 with suppress(FileNotFoundError):
                     os.fchmod(file.fileno(), target.stat().st_mode & 0o777)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            fresh.replace(target)
+            temporary.replace(target)
         finally:
-            fresh.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         reason = error.strerror or "cannot be written"
         remedy = _REMEDIES.get(error.errno or 0, "try again")
-        raise UnwritableFile(shown(path), f"{reason}; nothing was changed: {remedy}") from None
+        raise UnwritableFile(display_path(path), f"{reason}; nothing was changed: {remedy}") from None
     with suppress(OSError):  # it is in place, also where folders cannot be synced
-        _sync(target.parent)
+        _sync_folder(target.parent)
 
 
-def _sync(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """Have a rename outlast a loss of power."""
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(opened)
+        os.fsync(descriptor)
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
-def shown(path: Path) -> str:
+def display_path(path: Path) -> str:
     """A file's name as it can be shown: bytes that are no UTF-8 become the replacement character."""
     return os.fsencode(path).decode("utf-8", "replace")

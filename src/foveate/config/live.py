@@ -9,27 +9,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from foveate.config.documents import SETTINGS_LIMIT_BYTES
-from foveate.config.files import read_bytes, shown
-from foveate.config.loading import Configuration, made_from
+from foveate.config.documents import MAX_SETTINGS_BYTES
+from foveate.config.files import display_path, read_bytes
+from foveate.config.loading import Configuration, build_from_bytes
 from foveate.errors import FoveateError
 
 _LOG = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
 # Who shows much of what holds asks many times, and looks once.
-LOOK_EVERY_SECONDS = 0.05
+CHECK_INTERVAL_SECONDS = 0.05
 # What a file says that says nothing.
-_ALL_BY_DEFAULT = b"# all by default\n"
+_EMPTY_CONFIG = b"# all by default\n"
 # What tells one state of a file from another; None for one that is not there.
-Stamp = tuple[int, int, int] | None
+FileStamp = tuple[int, int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
-class InForce(Generic[Made]):
+class ActiveConfig(Generic[Made]):
     """What was made of the configuration that holds, since when, and what is wrong with the file since."""
 
-    made: Made
+    value: Made
     since: float
     problem: FoveateError | None = None
     changes: int = 0
@@ -45,13 +45,13 @@ class LiveSettings(Generic[Made]):
     def __init__(
         self,
         path: Path | None,
-        make: Callable[[Configuration], Made],
+        build: Callable[[Configuration], Made],
         *,
-        usual: Sequence[Path] = (),
-        held: bytes | None = None,
-        tells: bool = True,
-        fixed: Callable[[Made], Mapping[str, object]] = lambda _: {},
-        look_every_seconds: float = LOOK_EVERY_SECONDS,
+        default_paths: Sequence[Path] = (),
+        last_valid: bytes | None = None,
+        logs_changes: bool = True,
+        read_fixed: Callable[[Made], Mapping[str, object]] = lambda _: {},
+        check_interval_seconds: float = CHECK_INTERVAL_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Where no path is named, the first file of the `usual` places holds, also one that appears later.
@@ -64,98 +64,100 @@ class LiveSettings(Generic[Made]):
         Raises:
             FoveateError: the file cannot be used: nothing holds yet that could go on.
         """
-        self._places = tuple(map(str, usual if path is None else (path,)))
-        self._make = make
-        self._tells = tells
-        self._fixed = fixed
+        self._paths = tuple(map(str, default_paths if path is None else (path,)))
+        self._build = build
+        self._logs_changes = logs_changes
+        self._read_fixed = read_fixed
         self._clock = clock
-        self._looked_at = 0.0
-        self._look_every_seconds = look_every_seconds
-        self._stamp = self._look()
-        self.text = _ALL_BY_DEFAULT
+        self._checked_at = 0.0
+        self._check_interval_seconds = check_interval_seconds
+        self._stamp = self._read_stamp()
+        self.text = _EMPTY_CONFIG
         """What the file said when it last could be used."""
         self.path: Path | None = None
         """The file that holds, or should; None where there is none."""
-        if path is None and self._stamp is None and held in (None, _ALL_BY_DEFAULT):
-            self._now = InForce(made_from(_ALL_BY_DEFAULT, "no file", make), clock())
+        if path is None and self._stamp is None and last_valid in (None, _EMPTY_CONFIG):
+            self._active = ActiveConfig(build_from_bytes(_EMPTY_CONFIG, "no file", build), clock())
         else:
-            self.path = Path(self._places[-1])
-            self._now = self._first(self.path, held)
-        self._at_start = fixed(self._now.made)
+            self.path = Path(self._paths[-1])
+            self._active = self._load_first(self.path, last_valid)
+        self._fixed_at_start = read_fixed(self._active.value)
 
-    def _first(self, path: Path, held: bytes | None) -> InForce[Made]:
+    def _load_first(self, path: Path, last_valid: bytes | None) -> ActiveConfig[Made]:
         try:
-            return InForce(self._read(path), self._clock())
+            return ActiveConfig(self._load(path), self._clock())
         except FoveateError as error:
-            if held is None:
+            if last_valid is None:
                 raise
-            self.text = held
-            return InForce(made_from(held, shown(path), self._make), self._clock(), error)
+            self.text = last_valid
+            return ActiveConfig(
+                build_from_bytes(last_valid, display_path(path), self._build), self._clock(), error
+            )
 
-    def now(self) -> InForce[Made]:
+    def current(self) -> ActiveConfig[Made]:
         """What holds now."""
         at = time.monotonic()
-        if at - self._looked_at < self._look_every_seconds:
-            return self._now
-        self._looked_at = at
-        stamp = self._look()
+        if at - self._checked_at < self._check_interval_seconds:
+            return self._active
+        self._checked_at = at
+        stamp = self._read_stamp()
         if stamp != self._stamp:
             self._stamp = stamp
-            self._now = self._changed(Path(self._places[-1]))
-        return self._now
+            self._active = self._reload(Path(self._paths[-1]))
+        return self._active
 
-    def look_again(self) -> None:
+    def check_next_time(self) -> None:
         """Have the next who asks look at the file, however lately that was done."""
-        self._looked_at = 0.0
+        self._checked_at = 0.0
 
     @property
-    def waiting(self) -> Mapping[str, object]:
+    def needs_restart(self) -> Mapping[str, object]:
         """What of the file holds from the next start on only, by its names: what is used until then."""
-        return self._waiting(self._now.made)
+        return self._find_changed_fixed(self._active.value)
 
-    def _waiting(self, made: Made) -> dict[str, object]:
-        now = self._fixed(made)
-        return {name: before for name, before in self._at_start.items() if now[name] != before}
+    def _find_changed_fixed(self, value: Made) -> dict[str, object]:
+        now = self._read_fixed(value)
+        return {name: before for name, before in self._fixed_at_start.items() if now[name] != before}
 
-    def _look(self) -> Stamp:
+    def _read_stamp(self) -> FileStamp:
         """How the file at the last of the places is; those behind the first that has one are forgotten."""
-        for number, place in enumerate(self._places, 1):
-            stamp = stamp_of(place)
+        for number, path in enumerate(self._paths, 1):
+            stamp = read_file_stamp(path)
             if stamp is not None:
-                self._places = self._places[:number]
+                self._paths = self._paths[:number]
                 return stamp
         return None
 
-    def _changed(self, path: Path) -> InForce[Made]:
+    def _reload(self, path: Path) -> ActiveConfig[Made]:
         is_new, self.path = path != self.path, path
         try:
-            made = self._read(path)
+            value = self._load(path)
         except FoveateError as error:
-            if self._tells:
+            if self._logs_changes:
                 _LOG.error("the configuration stays as it was: %s", error)
-            return replace(self._now, problem=error)
-        if self._tells:
-            waiting = ", ".join(self._waiting(made))
+            return replace(self._active, problem=error)
+        if self._logs_changes:
+            needs_restart = ", ".join(self._find_changed_fixed(value))
             _LOG.log(
-                logging.WARNING if waiting else logging.INFO,
+                logging.WARNING if needs_restart else logging.INFO,
                 "%s %s, and holds from now on%s",
                 path,
                 "is there" if is_new else "has changed",
-                f", except for {waiting}: start the gateway anew for that" if waiting else "",
+                f", except for {needs_restart}: start the gateway anew for that" if needs_restart else "",
             )
-        return InForce(made, self._clock(), changes=self._now.changes + 1)
+        return ActiveConfig(value, self._clock(), changes=self._active.changes + 1)
 
-    def _read(self, path: Path) -> Made:
-        text = read_bytes(path, limit_bytes=SETTINGS_LIMIT_BYTES)
-        made = made_from(text, shown(path), self._make)
+    def _load(self, path: Path) -> Made:
+        text = read_bytes(path, limit_bytes=MAX_SETTINGS_BYTES)
+        value = build_from_bytes(text, display_path(path), self._build)
         self.text = text
-        return made
+        return value
 
 
-def stamp_of(path: str) -> Stamp:
+def read_file_stamp(path: str) -> FileStamp:
     """What tells this state of a file from others."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - on the way of every request
+        status = os.stat(path)  # noqa: PTH116 - on the way of every request
     except OSError:
         return None
-    return None if stat.S_ISDIR(found.st_mode) else (found.st_mtime_ns, found.st_size, found.st_ino)
+    return None if stat.S_ISDIR(status.st_mode) else (status.st_mtime_ns, status.st_size, status.st_ino)

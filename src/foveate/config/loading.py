@@ -7,10 +7,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from foveate.config.cost import CostOptions, cost_from
-from foveate.config.documents import SETTINGS_LIMIT_BYTES, Document, document_from
-from foveate.config.files import StrPath, read_bytes, shown
-from foveate.config.places import Place
+from foveate.config.cost import CostOptions, parse_cost
+from foveate.config.documents import MAX_SETTINGS_BYTES, Document, parse_document
+from foveate.config.files import StrPath, display_path, read_bytes
+from foveate.config.places import KeyPath
 from foveate.errors import BadOption, BadSetting
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 
 # `api_key` is no misspelled `api`.
-_CLOSE = 0.65
+_SIMILARITY_CUTOFF = 0.65
 # Where a key may stand in the place of its hash or of its variable's name. Addresses may hold a password.
-_SECRETS = frozenset(("keys", "admin_keys", "key_variable"))
+_SECRET_KEYS = frozenset(("keys", "admin_keys", "key_variable"))
 # A line that is neither empty nor a comment, nor where a document begins.
-_SAYS_SOMETHING = re.compile(rb"^(?![^\S\n]*(#|---[^\S\n]*$|$))", re.MULTILINE)
+_CONTENT_LINE = re.compile(rb"^(?![^\S\n]*(#|---[^\S\n]*$|$))", re.MULTILINE)
 
-_KINDS = {
+_EXPECTED_TYPES = {
     "bool_type": "true or false",
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -50,7 +50,7 @@ class Configuration:
     cost: CostOptions
 
 
-def load_made(path: StrPath, make: Callable[[Configuration], Made]) -> Made:
+def load_and_build(path: StrPath, build: Callable[[Configuration], Made]) -> Made:
     """What `make` makes of the configuration in a file; what it refuses is told with its line.
 
     Raises:
@@ -58,30 +58,30 @@ def load_made(path: StrPath, make: Callable[[Configuration], Made]) -> Made:
         BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names file, line and key.
     """
     path = Path(path)
-    return made_from(read_bytes(path, limit_bytes=SETTINGS_LIMIT_BYTES), shown(path), make)
+    return build_from_bytes(read_bytes(path, limit_bytes=MAX_SETTINGS_BYTES), display_path(path), build)
 
 
-def made_from(data: bytes, source: str, make: Callable[[Configuration], Made]) -> Made:
+def build_from_bytes(data: bytes, source: str, build: Callable[[Configuration], Made]) -> Made:
     """What `make` makes of the configuration in `data`; errors call it `source`.
 
     Raises:
         UnreadableInput: not UTF-8, or quite empty.
         BadSetting: as `load_made`.
     """
-    settings = settings_from(data, source)
-    is_said = says_something(data)
-    cost = cost_from(data, source) if is_said else CostOptions()
+    settings = parse_settings(data, source)
+    is_nonempty = has_content(data)
+    cost = parse_cost(data, source) if is_nonempty else CostOptions()
     try:
-        return make(Configuration(settings, cost))
+        return build(Configuration(settings, cost))
     except BadOption as error:
-        if not is_said:
+        if not is_nonempty:
             raise
-        raise document_from(data, source).problem(str(error), error.path) from None
+        raise parse_document(data, source).error(str(error), error.path) from None
 
 
-def says_something(data: bytes) -> bool:
+def has_content(data: bytes) -> bool:
     """Whether there is more in a file than comments."""
-    return bool(_SAYS_SOMETHING.search(data))
+    return bool(_CONTENT_LINE.search(data))
 
 
 def load_settings(path: StrPath) -> "Settings":
@@ -91,10 +91,10 @@ def load_settings(path: StrPath) -> "Settings":
         UnreadableInput: no such file, a folder, larger than 1 MB, not UTF-8, or quite empty.
         BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names file, line and key.
     """
-    return load_made(path, lambda found: found.settings)
+    return load_and_build(path, lambda configuration: configuration.settings)
 
 
-def settings_from(data: bytes, source: str) -> "Settings":
+def parse_settings(data: bytes, source: str) -> "Settings":
     """The configuration in `data`; errors call it `source`.
 
     Raises:
@@ -104,12 +104,12 @@ def settings_from(data: bytes, source: str) -> "Settings":
     from foveate.config.settings import Settings
 
     # A file that is quite empty is one that somebody is about to write, and must not undo all that was said.
-    if data.strip() and not says_something(data):
+    if data.strip() and not has_content(data):
         return Settings()
-    return settings_in(document_from(data, source))
+    return validate_settings(parse_document(data, source))
 
 
-def settings_in(document: Document) -> "Settings":
+def validate_settings(document: Document) -> "Settings":
     """The configuration that a document holds.
 
     Raises:
@@ -120,32 +120,32 @@ def settings_in(document: Document) -> "Settings":
     from foveate.config.settings import Settings
 
     if not isinstance(document.data, dict):
-        raise document.problem("the configuration is a mapping (key: value)")
+        raise document.error("the configuration is a mapping (key: value)")
     try:
         settings = Settings.model_validate(document.data)
     except ValidationError as error:
-        raise problem_of(document, error.errors(include_url=False)[0]) from None
-    _check(settings, document)
+        raise to_setting_error(document, error.errors(include_url=False)[0]) from None
+    _check_agent_ids(settings, document)
     return settings
 
 
-def problem_of(document: Document, detail: "ErrorDetails") -> BadSetting:
+def to_setting_error(document: Document, detail: "ErrorDetails") -> BadSetting:
     """What pydantic says is wrong, as users are told it: with its line and key, and what to do."""
-    place = tuple(detail["loc"])
+    key_path = tuple(detail["loc"])
     kind, given, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":
-        return document.problem(_unknown(place), place)
+        return document.error(_describe_unknown_key(key_path), key_path)
     if kind == "missing":
-        return document.problem(f"{place[-1]} has to be given", place[:-1])
-    wanted = f"{_key(place)} {_wanted(kind, context, detail['msg'])}"
-    if not _SECRETS.isdisjoint(place) or (isinstance(given, str) and "@" in given):
-        return document.problem(wanted, place)
-    return document.problem(f"{wanted}, not {_shown(given)}", place)
+        return document.error(f"{key_path[-1]} has to be given", key_path[:-1])
+    expected = f"{_last_name(key_path)} {_describe_expected(kind, context, detail['msg'])}"
+    if not _SECRET_KEYS.isdisjoint(key_path) or (isinstance(given, str) and "@" in given):
+        return document.error(expected, key_path)
+    return document.error(f"{expected}, not {_describe_value(given)}", key_path)
 
 
-def _wanted(kind: str, context: Mapping[str, Any], message: str) -> str:
-    if kind in _KINDS:
-        return f"is {_KINDS[kind]}"
+def _describe_expected(kind: str, context: Mapping[str, Any], message: str) -> str:
+    if kind in _EXPECTED_TYPES:
+        return f"is {_EXPECTED_TYPES[kind]}"
     match kind:
         case "literal_error":
             return f"is one of {context['expected'].replace(' or ', ', ')}"
@@ -175,49 +175,49 @@ def _wanted(kind: str, context: Mapping[str, Any], message: str) -> str:
             return f"cannot be used ({message[:1].lower()}{message[1:]})"
 
 
-def _unknown(place: Place) -> str:
+def _describe_unknown_key(key_path: KeyPath) -> str:
     """What is said of a key that there is none of."""
-    name = str(place[-1])
-    there = _keys_beside(place)
-    close = get_close_matches(name, there, n=1, cutoff=_CLOSE)
-    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(there)}"
+    name = str(key_path[-1])
+    known_keys = _sibling_keys(key_path)
+    close = get_close_matches(name, known_keys, n=1, cutoff=_SIMILARITY_CUTOFF)
+    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known_keys)}"
     return f"there is no setting {name!r} here; {hint}"
 
 
-def _keys_beside(place: Place) -> list[str]:
+def _sibling_keys(key_path: KeyPath) -> list[str]:
     """The keys that there are where a key stands."""
     from foveate.config.settings import Settings
 
     model: type[BaseModel] = Settings
-    for step in place[:-1]:
+    for step in key_path[:-1]:
         field = model.model_fields.get(str(step))  # none where it is a number, or a name of the user's
-        model = next(iter(_models_in(field.annotation)), model) if field is not None else model
+        model = next(iter(_find_models(field.annotation)), model) if field is not None else model
     return list(model.model_fields)
 
 
-def _models_in(annotation: Any) -> "list[type[BaseModel]]":
+def _find_models(annotation: Any) -> "list[type[BaseModel]]":
     from pydantic import BaseModel
 
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for argument in get_args(annotation) for model in _models_in(argument)]
+    return [model for argument in get_args(annotation) for model in _find_models(argument)]
 
 
-def _key(place: Place) -> str:
-    names = [str(step) for step in place if not isinstance(step, int)]
+def _last_name(key_path: KeyPath) -> str:
+    names = [str(step) for step in key_path if not isinstance(step, int)]
     return names[-1] if names else "it"
 
 
-def _shown(given: object) -> str:
+def _describe_value(given: object) -> str:
     if isinstance(given, dict | list):  # of which any part may be a key
         return "a mapping" if isinstance(given, dict) else "a list"
     return "nothing" if given is None else repr(given)[:80]
 
 
-def _check(settings: "Settings", document: Document) -> None:
+def _check_agent_ids(settings: "Settings", document: Document) -> None:
     """What no single value can be wrong in."""
     seen: dict[str, int] = {}
     for number, agent in enumerate(settings.agents):
         if agent.id in seen:
-            raise document.problem(f"there are two agents {agent.id!r}", ("agents", number, "id"))
+            raise document.error(f"there are two agents {agent.id!r}", ("agents", number, "id"))
         seen[agent.id] = number

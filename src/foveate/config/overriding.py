@@ -16,7 +16,7 @@ FILE_NAME = "foveate.yaml"
 STORE_VARIABLE = "FOVEATE_STORE"
 """Over `store.url`."""
 
-LOCAL = "local"
+LOCAL_UPSTREAM = "local"
 """How the model on this machine is asked for, and what its upstream is called."""
 LOCAL_PROVIDER = "llama.cpp"
 
@@ -30,7 +30,7 @@ class LocalModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flags:
+class ServeFlags:
     """What `foveate serve` was told. What is None or empty is left to the environment and the file."""
 
     host: str | None = None
@@ -42,69 +42,69 @@ class Flags:
     local: LocalModel | None = None
 
 
-def usual_file(folder: Path, home: Path) -> Path | None:
+def find_default_file(folder: Path, home: Path) -> Path | None:
     """The file that holds where none is named: in the working folder, else among Foveate's data."""
-    return next((place for place in usual_places(folder, home) if place.is_file()), None)
+    return next((path for path in default_paths(folder, home) if path.is_file()), None)
 
 
-def usual_places(folder: Path, home: Path) -> tuple[Path, ...]:
+def default_paths(folder: Path, home: Path) -> tuple[Path, ...]:
     """Where that file may be, the first one before the others."""
     return folder / FILE_NAME, home / FILE_NAME
 
 
-def overridden(
-    found: Configuration,
+def apply_overrides(
+    configuration: Configuration,
     environment: Mapping[str, str],
-    flags: Flags = Flags(),  # noqa: B008 - it is frozen
+    flags: ServeFlags = ServeFlags(),  # noqa: B008 - it is frozen
 ) -> Configuration:
     """The configuration as it holds in the end."""
-    settings = found.settings
+    settings = configuration.settings
     if store := environment.get(STORE_VARIABLE):
         settings = settings.model_copy(update={"store": settings.store.model_copy(update={"url": store})})
-    settings = _told(settings, flags)
+    settings = _apply_flags(settings, flags)
     if flags.local is None:
-        return Configuration(settings, found.cost)
-    return _with_local(Configuration(settings, found.cost), flags.local)
+        return Configuration(settings, configuration.cost)
+    return _add_local_model(Configuration(settings, configuration.cost), flags.local)
 
 
-def _told(settings: "Settings", flags: Flags) -> "Settings":
-    from foveate.config.settings import Tls
+def _apply_flags(settings: "Settings", flags: ServeFlags) -> "Settings":
+    from foveate.config.settings import TlsSettings
 
-    told: dict[str, object] = {
-        name: said for name in ("host", "port", "workers") if (said := getattr(flags, name)) is not None
+    updates: dict[str, object] = {
+        name: value for name in ("host", "port", "workers") if (value := getattr(flags, name)) is not None
     }
     if flags.cors_origins:
-        told["cors_origins"] = list(flags.cors_origins)
+        updates["cors_origins"] = list(flags.cors_origins)
     if flags.certificate is not None and flags.key is not None:
-        told["tls"] = Tls(certificate=Path(flags.certificate), key=Path(flags.key))
-    if not told:
+        updates["tls"] = TlsSettings(certificate=Path(flags.certificate), key=Path(flags.key))
+    if not updates:
         return settings
-    return settings.model_copy(update={"server": settings.server.model_copy(update=told)})
+    return settings.model_copy(update={"server": settings.server.model_copy(update=updates)})
 
 
-def _with_local(found: Configuration, local: LocalModel) -> Configuration:
+def _add_local_model(configuration: Configuration, local: LocalModel) -> Configuration:
     """With the model on this machine as one more upstream, which costs nothing."""
-    from foveate.config.settings import RouteTo, UpstreamServer
-    from foveate.cost.own_prices import OwnPrice, PerMillion
+    from foveate.config.settings import RouteSettings, UpstreamSettings
+    from foveate.cost.own_prices import CustomPrice, DollarsPerMillion
 
-    settings = found.settings
-    upstream = UpstreamServer(base_url=local.base_url, api="both", provider=LOCAL_PROVIDER)
+    settings = configuration.settings
+    upstream = UpstreamSettings(base_url=local.base_url, api="both", provider=LOCAL_PROVIDER)
     family = local.model.partition("-")[0].lower()
     routes = [
-        RouteTo(models=models, upstream=LOCAL, model=local.model)
-        for models in dict.fromkeys((LOCAL, local.model, f"{family}*"))
+        RouteSettings(models=models, upstream=LOCAL_UPSTREAM, model=local.model)
+        for models in dict.fromkeys((LOCAL_UPSTREAM, local.model, f"{family}*"))
     ]
-    free = OwnPrice(
+    free = CustomPrice(
         model=local.model,
         provider=LOCAL_PROVIDER,
-        dollars_per_million=PerMillion(uncached=Decimal(0), output=Decimal(0)),
+        dollars_per_million=DollarsPerMillion(uncached=Decimal(0), output=Decimal(0)),
     )
     return Configuration(
         settings.model_copy(
             update={
-                "upstreams": {**settings.upstreams, LOCAL: upstream},
+                "upstreams": {**settings.upstreams, LOCAL_UPSTREAM: upstream},
                 "routes": [*settings.routes, *routes],
             }
         ),
-        replace(found.cost, prices=(*found.cost.prices, free)),
+        replace(configuration.cost, prices=(*configuration.cost.prices, free)),
     )

@@ -1,20 +1,20 @@
 """Places in a document: the keys and numbers that lead to a value."""
 
-Place = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
-DEEPEST = 100
+MAX_DEPTH = 100
 """How deep lists and mappings may be nested."""
 
 # Whoever reads an error wants to know which value it is, not all of it.
-_SHORT_CHARS = 500
+_MAX_CHARS = 500
 
 
-def dotted(place: Place) -> str:
+def format_key_path(key_path: KeyPath) -> str:
     """A place as errors name it: `sections.logs.max_tokens`."""
     # JSON can hold half of a surrogate pair, which cannot be printed.
-    return short(".".join(map(str, place))).encode("utf-8", "replace").decode()
+    return shorten(".".join(map(str, key_path))).encode("utf-8", "replace").decode()
 
 
-def short(text: str) -> str:
+def shorten(text: str) -> str:
     """The beginning of a text that may be long."""
-    return text if len(text) <= _SHORT_CHARS else text[:_SHORT_CHARS] + " …"
+    return text if len(text) <= _MAX_CHARS else text[:_MAX_CHARS] + " …"

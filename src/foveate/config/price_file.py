@@ -6,10 +6,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from foveate.config.files import read_bytes, replace_file, shown
-from foveate.config.live import Stamp, stamp_of
-from foveate.cost.price_update import MAX_FILE_BYTES, PriceUpdate, kept_update
-from foveate.cost.price_update_json import to_json
+from foveate.config.files import display_path, read_bytes, replace_file
+from foveate.config.live import FileStamp, read_file_stamp
+from foveate.cost.price_update import MAX_FILE_BYTES, ImportedPrices, read_stored_price_file
+from foveate.cost.price_update_json import price_file_json
 from foveate.errors import UnreadableInput, UnwritableFile
 from foveate.memory.paths import data_folder
 
@@ -27,38 +27,38 @@ class PriceFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problem: UnreadableInput | None = None
-        self._update: PriceUpdate | None = None
-        self._stamp: Stamp = None
+        self._update: ImportedPrices | None = None
+        self._stamp: FileStamp = None
         self._is_read = False
-        self._reading: asyncio.Task[None] | None = None
+        self._read_task: asyncio.Task[None] | None = None
 
-    def now(self) -> PriceUpdate | None:
+    def current_prices(self) -> ImportedPrices | None:
         """The prices of the file; None if there is none."""
         if not self._is_read:
-            self._read(stamp_of(str(self.path)))
+            self._read(read_file_stamp(str(self.path)))
         return self._update
 
     async def refresh(self) -> None:
         """Have a file that was changed read, off the event loop; wait for it if another request does."""
-        stamp = stamp_of(str(self.path))
-        if self._is_read and stamp != self._stamp and self._reading is None:
-            self._reading = asyncio.create_task(asyncio.to_thread(self._read, stamp))
-        if self._reading is not None:
-            reading = self._reading
+        stamp = read_file_stamp(str(self.path))
+        if self._is_read and stamp != self._stamp and self._read_task is None:
+            self._read_task = asyncio.create_task(asyncio.to_thread(self._read, stamp))
+        if self._read_task is not None:
+            read_task = self._read_task
             try:
-                await asyncio.shield(reading)
+                await asyncio.shield(read_task)
             finally:
-                if self._reading is reading:
-                    self._reading = None
+                if self._read_task is read_task:
+                    self._read_task = None
 
-    def _read(self, stamp: Stamp) -> None:
+    def _read(self, stamp: FileStamp) -> None:
         was_read, self._is_read, self._stamp = self._is_read, True, stamp
         if stamp is None or not self.path.is_file():
             self._update, self.problem = None, None
             return
         try:
             data = read_bytes(self.path, limit_bytes=MAX_FILE_BYTES)
-            self._update, self.problem = kept_update(data, source=shown(self.path)), None
+            self._update, self.problem = read_stored_price_file(data, source=display_path(self.path)), None
         except UnreadableInput as error:
             self.problem = error
             _LOG.error("the price file is not used, keeping the previous prices: %s", error)
@@ -67,12 +67,12 @@ class PriceFile:
             _LOG.info("%s has changed: prices of %s from now on", self.path, self._update.origin)
 
 
-def price_file(environment: Mapping[str, str]) -> PriceFile:
+def default_price_file(environment: Mapping[str, str]) -> PriceFile:
     """The price file in the data folder, whether or not there is one."""
     return PriceFile(data_folder(environment, sys.platform) / _NAME)
 
 
-def write_price_file(file: PriceFile, update: PriceUpdate) -> None:
+def write_price_file(file: PriceFile, update: ImportedPrices) -> None:
     """Have the prices of `update` in the file, all of them or those that it had before.
 
     Raises:
@@ -81,5 +81,5 @@ def write_price_file(file: PriceFile, update: PriceUpdate) -> None:
     try:
         file.path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UnwritableFile(shown(file.path), error.strerror or "its folder cannot be made") from None
-    replace_file(file.path, to_json(update))
+        raise UnwritableFile(display_path(file.path), error.strerror or "its folder cannot be made") from None
+    replace_file(file.path, price_file_json(update))

@@ -13,7 +13,7 @@ Seconds = Annotated[float, Field(gt=0)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
 FilePath = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]")]
-Operation = Annotated[
+AllowedOperation = Annotated[
     str,
     StringConstraints(pattern=r"^(?:answers|counting|embeddings|models|all|[A-Z*]{1,10} /[^\s]{0,200})$"),
 ]
@@ -21,11 +21,11 @@ KeyHash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 StoreUrl = Annotated[str, StringConstraints(pattern=r"^(?:sqlite:///[^:]|postgres(?:ql)?://)")]
 
 
-class _Settings(BaseModel):
+class _SettingsModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Pings(_Settings):
+class PingSettings(_SettingsModel):
     """Reads that keep an entry of the cache from dying while a return is likely."""
 
     enabled: bool = False
@@ -36,7 +36,7 @@ class Pings(_Settings):
     """In how many sessions at once; of more, those that save most."""
 
 
-class PromptCache(_Settings):
+class PromptCacheSettings(_SettingsModel):
     """The provider's prompt cache."""
 
     enabled: bool = True
@@ -49,10 +49,10 @@ class PromptCache(_Settings):
     """Whether one of the four may go to the tools."""
     client_breakpoints: Literal["keep", "replace"] = "keep"
     """Keep the client's own breakpoints and add to them where that pays, or replace them (Anthropic's API)."""
-    pings: Pings = Pings()
+    pings: PingSettings = PingSettings()
 
 
-class Compaction(_Settings):
+class CompactionSettings(_SettingsModel):
     """Folds of long histories."""
 
     enabled: bool = False
@@ -75,7 +75,7 @@ class Compaction(_Settings):
     """How long a fold may take."""
 
 
-class TokenCounter(_Settings):
+class TokenCounterSettings(_SettingsModel):
     """How requests are counted."""
 
     enabled: bool = True
@@ -90,7 +90,7 @@ class TokenCounter(_Settings):
     """How long is waited for a count."""
 
 
-class WorkspaceCache(_Settings):
+class WorkspaceCacheSettings(_SettingsModel):
     """The files that every prompt of an agent carries."""
 
     enabled: bool = True
@@ -101,16 +101,16 @@ class WorkspaceCache(_Settings):
     """After how long they are read again without a change; 0: never."""
 
 
-class ContextOptimization(_Settings):
+class ContextOptimizationSettings(_SettingsModel):
     """The four mechanisms, with their numbers."""
 
-    prompt_cache: PromptCache = PromptCache()
-    compaction: Compaction = Compaction()
-    token_counter: TokenCounter = TokenCounter()
-    workspace_cache: WorkspaceCache = WorkspaceCache()
+    prompt_cache: PromptCacheSettings = PromptCacheSettings()
+    compaction: CompactionSettings = CompactionSettings()
+    token_counter: TokenCounterSettings = TokenCounterSettings()
+    workspace_cache: WorkspaceCacheSettings = WorkspaceCacheSettings()
 
 
-class Switches(_Settings):
+class AgentSwitches(_SettingsModel):
     """What of the four can be set for one agent: whether they are on. None: as for all."""
 
     prompt_cache: bool | None = None
@@ -125,7 +125,7 @@ class Switches(_Settings):
     """Whether its files are remembered; as for all where it is not said."""
 
 
-class WorkspaceFolder(_Settings):
+class WorkspaceSettings(_SettingsModel):
     """The files that every request of an agent carries: a folder, a scope below it, further files in it."""
 
     root: FilePath
@@ -136,7 +136,7 @@ class WorkspaceFolder(_Settings):
     """Further files in it."""
 
 
-class EmbeddingsEndpoint(_Settings):
+class EmbeddingsSettings(_SettingsModel):
     """A server with OpenAI's `/v1/embeddings` that finds which notes are about the same."""
 
     url: Url
@@ -149,7 +149,7 @@ class EmbeddingsEndpoint(_Settings):
     """How many numbers a vector has, for models that offer several sizes."""
 
 
-class MemoryFiles(_Settings):
+class MemorySettings(_SettingsModel):
     """Notes in Org and Markdown, and how much of them a request shows."""
 
     paths: Annotated[list[FilePath], Field(min_length=1)]
@@ -158,12 +158,12 @@ class MemoryFiles(_Settings):
     """How much of them a request shows."""
     format: Literal["org", "markdown"] = "org"
     """How they are shown."""
-    embeddings: EmbeddingsEndpoint | None = None
+    embeddings: EmbeddingsSettings | None = None
     follow_symlinks: bool = False
     """Whether links that lead out of these folders are followed."""
 
 
-class Binding(_Settings):
+class BindingSettings(_SettingsModel):
     """Whom an agent works with, what holds in a channel (by its name), and the language it speaks."""
 
     peers: list[Annotated[str, StringConstraints(min_length=1)]] = []
@@ -174,7 +174,7 @@ class Binding(_Settings):
     """The language it speaks."""
 
 
-class TimeTold(_Settings):
+class TimeSettings(_SettingsModel):
     """Whether requests tell the time, how, and how long before a deadline they speak of it."""
 
     enabled: bool = True
@@ -187,17 +187,17 @@ class TimeTold(_Settings):
     """Whose time it is."""
 
 
-class InjectedSections(_Settings):
+class SectionsSettings(_SettingsModel):
     """What is put into an agent's requests. `limits` are a budget: a total, a ladder, rules by section."""
 
-    workspace: WorkspaceFolder | None = None
+    workspace: WorkspaceSettings | None = None
     skills: FilePath | None = None
     """A folder of skills."""
-    binding: Binding | None = None
-    memory: MemoryFiles | None = None
+    binding: BindingSettings | None = None
+    memory: MemorySettings | None = None
     logs: list[FilePath] = []
     """Files whose newest lines are shown: 20 of each, or as many as `CONTEXT_LOG_LIMIT` says."""
-    time: TimeTold | None = None
+    time: TimeSettings | None = None
     channel: bool = False
     """Whether the channel that a request names is told."""
     budget: bool = False
@@ -208,7 +208,7 @@ class InjectedSections(_Settings):
     """A budget for all of this ([its keys](budget.md#budgets))."""
 
 
-class Agent(_Settings):
+class AgentSettings(_SettingsModel):
     """One agent. `keys` are hashes of its keys of the gateway (`foveate config key` makes one)."""
 
     id: Name
@@ -217,17 +217,17 @@ class Agent(_Settings):
     """Hashes of the gateway keys that it shows (`foveate config key --agent NAME` makes one)."""
     user_agents: list[Name] = []
     """Globs of `user-agent`: clients that match and show no key are this agent. Not for an agent with keys."""
-    context_optimization: Switches = Switches()
+    context_optimization: AgentSwitches = AgentSwitches()
     on_overflow: Literal["make_room", "refuse", "pass"] | None = None
     """What is done with what does not fit; not said: `make_room` with compaction, `refuse` without."""
     window_tokens: Annotated[int, Field(gt=0)] | None = None
     """The window that it has; not said: the model's. At most a quarter of a smaller one is for the response."""
     max_turns: Annotated[int, Field(gt=0)] | None = None
     """Older turns than this many are left out, a quarter of the number at a time; not set: all are sent."""
-    sections: InjectedSections | None = None
+    sections: SectionsSettings | None = None
 
 
-class UpstreamServer(_Settings):
+class UpstreamSettings(_SettingsModel):
     """A server that requests go to. What is left out is what is known of an upstream of that name.
 
     The `base_url` of one that speaks OpenAI's API can be given with or without `/v1`.
@@ -247,13 +247,13 @@ class UpstreamServer(_Settings):
     """Anthropic's [message threads](threads.md). Not set: `hold` in a gateway of one process, else `refuse`."""
     sign: Literal["aws"] | None = None
     """`aws`: the gateway signs requests with its own AWS credentials, in the place of what clients bring."""
-    allow: list[Operation] = ["answers", "counting", "embeddings", "models"]
+    allow: list[AllowedOperation] = ["answers", "counting", "embeddings", "models"]
     """What the gateway's own credentials may be used for: these kinds, `all`, or `METHOD /path` globs."""
     reuse: bool = True
     """Whether connections to it serve several requests; off for a server that may answer a request twice."""
 
 
-class RouteTo(_Settings):
+class RouteSettings(_SettingsModel):
     """Requests for models that match a glob go to an upstream, for `model` where that is its name there."""
 
     models: Name
@@ -264,7 +264,7 @@ class RouteTo(_Settings):
     """The model's name there, which makes an alias; not said: as it came."""
 
 
-class StoreAt(_Settings):
+class StoreSettings(_SettingsModel):
     """Where sessions, folds and the ledger are kept, and for how long."""
 
     url: StoreUrl | None = None
@@ -273,7 +273,7 @@ class StoreAt(_Settings):
     """What was not seen for so many days is forgotten, every few hours; the ledger is kept."""
 
 
-class Timeouts(_Settings):
+class TimeoutSettings(_SettingsModel):
     """How long the gateway waits for an upstream."""
 
     connect_seconds: Seconds = 10
@@ -284,7 +284,7 @@ class Timeouts(_Settings):
     """How long an answer may take in all."""
 
 
-class Tls(_Settings):
+class TlsSettings(_SettingsModel):
     """The certificate and key that the gateway shows, each a file in PEM."""
 
     certificate: Annotated[Path, Field(strict=False)]
@@ -293,7 +293,7 @@ class Tls(_Settings):
     """Its key, a file in PEM, without a password."""
 
 
-class Server(_Settings):
+class ServerSettings(_SettingsModel):
     """The gateway itself."""
 
     host: Name = "127.0.0.1"
@@ -316,8 +316,8 @@ class Server(_Settings):
     """Requests with more tools are refused with 400."""
     max_depth: Annotated[int, Field(gt=0, le=500)] = 100
     """Requests whose JSON is nested more deeply are refused with 400."""
-    timeouts: Timeouts = Timeouts()
-    tls: Tls | None = None
+    timeouts: TimeoutSettings = TimeoutSettings()
+    tls: TlsSettings | None = None
     cors_origins: list[Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^\s/]+)$")]] = []
     """Origins whose pages may call the gateway from a browser."""
     host_names: list[Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+$")]] = []
@@ -334,7 +334,7 @@ class Server(_Settings):
     """Whether the gateway has a [page to look at](web.md) at its root."""
 
 
-class KeepRequests(_Settings):
+class KeepRequestsSettings(_SettingsModel):
     """Whether whole requests are kept for `explain` and `replay`, for how long and how much of them."""
 
     enabled: bool = False
@@ -345,14 +345,14 @@ class KeepRequests(_Settings):
     """And how much of them."""
 
 
-class Settings(_Settings):
+class Settings(_SettingsModel):
     """All of it."""
 
-    context_optimization: ContextOptimization = ContextOptimization()
-    agents: list[Agent] = []
-    upstreams: dict[Name, UpstreamServer] = {}
-    routes: list[RouteTo] = []
-    server: Server = Server()
-    store: StoreAt = StoreAt()
-    keep_requests: KeepRequests = KeepRequests()
+    context_optimization: ContextOptimizationSettings = ContextOptimizationSettings()
+    agents: list[AgentSettings] = []
+    upstreams: dict[Name, UpstreamSettings] = {}
+    routes: list[RouteSettings] = []
+    server: ServerSettings = ServerSettings()
+    store: StoreSettings = StoreSettings()
+    keep_requests: KeepRequestsSettings = KeepRequestsSettings()
     cost: Any = None

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from foveate.budget.limits import VARIABLE as LIMIT_VARIABLE
 from foveate.config.documents import Document
-from foveate.config.loading import settings_in
+from foveate.config.loading import validate_settings
 from foveate.config.overriding import STORE_VARIABLE
-from foveate.config.places import Place, dotted
-from foveate.prompt.time import AWARENESS, FORMAT, WARNING_MINUTES, TimeOptions
+from foveate.config.places import KeyPath, format_key_path
+from foveate.prompt.time import AWARENESS_VARIABLE, FORMAT_VARIABLE, WARNING_MINUTES_VARIABLE, TimeOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 
 
 # libpq takes a password among a URL's parameters too, and some servers a key.
-_SECRET = re.compile(r"([?&](?:password|token|[a-z_-]*key)=)[^&]*", re.IGNORECASE)
+_SECRET_PARAMETER = re.compile(r"([?&](?:password|token|[a-z_-]*key)=)[^&]*", re.IGNORECASE)
 
 
-_TIME_VARIABLES = {"enabled": AWARENESS, "format": FORMAT, "warning_minutes": WARNING_MINUTES}
+_TIME_VARIABLES = {
+    "enabled": AWARENESS_VARIABLE,
+    "format": FORMAT_VARIABLE,
+    "warning_minutes": WARNING_MINUTES_VARIABLE,
+}
 
 
-class Source(StrEnum):
+class SettingSource(StrEnum):
     """Where a value is from."""
 
     DEFAULT = "default"
@@ -37,7 +41,7 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class EffectiveSetting:
     """A setting that holds: from a `line` of the file, or a `variable`, where it is from one.
 
     Of one that has to be said, or is the user's own, the `default` is None.
@@ -45,7 +49,7 @@ class Held:
 
     key: str
     value: object
-    source: Source
+    source: SettingSource
     line: int | None = None
     variable: str | None = None
     default: object = None
@@ -56,9 +60,9 @@ class Held:
         return self.value != self.default
 
     @property
-    def in_words(self) -> str:
+    def value_text(self) -> str:
         """Its value as people read it."""
-        return value_in_words(self.value)
+        return format_value(self.value)
 
     def origin(self, path: "Path | None") -> str:
         """Where it is from: a line of the file at `path`, a variable, the command line, or the default."""
@@ -67,29 +71,36 @@ class Held:
         return f"{path}:{self.line}" if self.line is not None else self.source.value
 
 
-def value_in_words(value: object) -> str:
+def format_value(value: object) -> str:
     """A value as people read it."""
     if isinstance(value, str):
         return value or '""'
     return "-" if value is None else json.dumps(value, default=str, ensure_ascii=False)
 
 
-def held(
+def list_effective_settings(
     settings: "Settings", document: Document | None, environment: Mapping[str, str], keys: Mapping[str, str]
-) -> list[Held]:
+) -> list[EffectiveSetting]:
     """Every setting that holds, and of which upstreams there is a key.
 
     `keys` are the variables that these are in, by the upstreams' names. `settings` are those that hold in the
     end, `document` is what the file says.
     """
-    said = _said(document)
-    found = [_held(leaf, said, environment) for leaf in _leaves(settings)]
+    file_settings = _read_file_settings(document)
+    found = [_to_effective_setting(leaf, file_settings, environment) for leaf in _iter_settings(settings)]
     found += [
-        Held(key=f"cost.{dotted(place)}", value=value, source=Source.FILE, line=said.line(("cost", *place)))
-        for place, value in _plain_leaves(settings.cost, ())
+        EffectiveSetting(
+            key=f"cost.{format_key_path(key_path)}",
+            value=value,
+            source=SettingSource.FILE,
+            line=file_settings.line(("cost", *key_path)),
+        )
+        for key_path, value in _iter_plain_values(settings.cost, ())
     ]
     found += [
-        Held(key=f"upstreams.{name}.key", value="set", source=Source.ENVIRONMENT, variable=variable)
+        EffectiveSetting(
+            key=f"upstreams.{name}.key", value="set", source=SettingSource.ENVIRONMENT, variable=variable
+        )
         for name, variable in keys.items()
         if environment.get(variable)
     ]
@@ -97,60 +108,62 @@ def held(
 
 
 @dataclass(frozen=True, slots=True)
-class _Leaf:
+class _SettingValue:
     """A setting that is no model itself."""
 
-    place: Place
+    key_path: KeyPath
     value: object
     default: object
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _FileSettings:
     """What the file alone would have hold, and on which line each thing stands in it."""
 
-    values: Mapping[Place, object]
-    lines: Mapping[Place, int]
+    values: Mapping[KeyPath, object]
+    lines: Mapping[KeyPath, int]
     data: object
 
-    def line(self, place: Place) -> int | None:
+    def line(self, key_path: KeyPath) -> int | None:
         """The line that says what stands at a place; None where the file does not."""
-        said: Any = self.data
-        for step in place:
+        value: Any = self.data
+        for step in key_path:
             is_there = (
-                step in said if isinstance(said, dict) else isinstance(said, list) and int(step) < len(said)
+                step in value if isinstance(value, dict) else isinstance(value, list) and int(step) < len(value)
             )
             if not is_there:
                 return None
-            said = said[step]
+            value = value[step]
         # What an alias stands for has no line of its own.
         return next(
-            (line for depth in range(len(place), -1, -1) if (line := self.lines.get(place[:depth]))), None
+            (line for depth in range(len(key_path), -1, -1) if (line := self.lines.get(key_path[:depth]))), None
         )
 
 
-def _said(document: Document | None) -> _Said:
+def _read_file_settings(document: Document | None) -> _FileSettings:
     from foveate.config.settings import Settings
 
-    settings = Settings() if document is None else settings_in(document)
+    settings = Settings() if document is None else validate_settings(document)
     lines = {} if document is None else document.lines()
-    values = {leaf.place: leaf.value for leaf in _leaves(settings)}
-    return _Said(values, lines, None if document is None else document.data)
+    values = {leaf.key_path: leaf.value for leaf in _iter_settings(settings)}
+    return _FileSettings(values, lines, None if document is None else document.data)
 
 
-def _held(leaf: _Leaf, said: _Said, environment: Mapping[str, str]) -> Held:
-    place = leaf.place
-    line = said.line(place)
-    source = Source.DEFAULT if line is None else Source.FILE
-    value, variable = _from_environment(place, leaf.value, environment)
+def _to_effective_setting(
+    leaf: _SettingValue, file_settings: _FileSettings, environment: Mapping[str, str]
+) -> EffectiveSetting:
+    key_path = leaf.key_path
+    line = file_settings.line(key_path)
+    source = SettingSource.DEFAULT if line is None else SettingSource.FILE
+    value, variable = _apply_environment(key_path, leaf.value, environment)
     if variable is not None:
-        source, line = Source.ENVIRONMENT, None
-    elif place not in said.values or said.values[place] != leaf.value:
+        source, line = SettingSource.ENVIRONMENT, None
+    elif key_path not in file_settings.values or file_settings.values[key_path] != leaf.value:
         # Nothing else goes over the file.
-        source, line = Source.COMMAND, None
-    return Held(
-        key=dotted(place),
-        value=_shown(place, value),
+        source, line = SettingSource.COMMAND, None
+    return EffectiveSetting(
+        key=format_key_path(key_path),
+        value=_redact_value(key_path, value),
         source=source,
         line=line,
         variable=variable,
@@ -158,16 +171,18 @@ def _held(leaf: _Leaf, said: _Said, environment: Mapping[str, str]) -> Held:
     )
 
 
-def _from_environment(place: Place, value: object, environment: Mapping[str, str]) -> tuple[object, str | None]:
+def _apply_environment(
+    key_path: KeyPath, value: object, environment: Mapping[str, str]
+) -> tuple[object, str | None]:
     """What holds at a place, and the variable that it is from, where one goes over the file."""
-    match place:
+    match key_path:
         case ("store", "url"):
             variable = STORE_VARIABLE  # `settings` has it already
         case (*_, "sections", "time", str(name)) if name in _TIME_VARIABLES:
             variable = _TIME_VARIABLES[name]
-            told = TimeOptions.from_environment(environment)
+            options = TimeOptions.from_environment(environment)
             value = (
-                getattr(told, "awareness" if name == "enabled" else name)
+                getattr(options, "awareness" if name == "enabled" else name)
                 if environment.get(variable)
                 else value
             )
@@ -180,47 +195,47 @@ def _from_environment(place: Place, value: object, environment: Mapping[str, str
     return value, variable if environment.get(variable, "").strip() else None
 
 
-def _shown(place: Place, value: object) -> object:
+def _redact_value(key_path: KeyPath, value: object) -> object:
     """A value without what is secret in it."""
-    if place[-1] in ("keys", "admin_keys") and isinstance(value, list):
-        return [f"{hashed[:8]}…" for hashed in value]
-    return without_password(value) if isinstance(value, str) and "://" in value else value
+    if key_path[-1] in ("keys", "admin_keys") and isinstance(value, list):
+        return [f"{key_hash[:8]}…" for key_hash in value]
+    return redact_url(value) if isinstance(value, str) and "://" in value else value
 
 
-def _leaves(settings: Any, place: Place = ()) -> Iterator[_Leaf]:
+def _iter_settings(settings: Any, parent_path: KeyPath = ()) -> Iterator[_SettingValue]:
     """Every setting of a model that is no model itself; `cost` has a form of its own."""
     from pydantic import BaseModel
 
-    for name, known in type(settings).model_fields.items():
-        if not place and name == "cost":
+    for name, field in type(settings).model_fields.items():
+        if not parent_path and name == "cost":
             continue
-        value, here = getattr(settings, name), (*place, name)
+        value, key_path = getattr(settings, name), (*parent_path, name)
         if isinstance(value, BaseModel):
-            yield from _leaves(value, here)
-        elif isinstance(value, dict) and any(isinstance(one, BaseModel) for one in value.values()):
-            for key, one in value.items():
-                yield from _leaves(one, (*here, key))
-        elif isinstance(value, list) and any(isinstance(one, BaseModel) for one in value):
-            for number, one in enumerate(value):
-                yield from _leaves(one, (*here, number))
+            yield from _iter_settings(value, key_path)
+        elif isinstance(value, dict) and any(isinstance(item, BaseModel) for item in value.values()):
+            for key, item in value.items():
+                yield from _iter_settings(item, (*key_path, key))
+        elif isinstance(value, list) and any(isinstance(item, BaseModel) for item in value):
+            for number, item in enumerate(value):
+                yield from _iter_settings(item, (*key_path, number))
         else:
-            yield _Leaf(here, value, None if known.is_required() else known.get_default())
+            yield _SettingValue(key_path, value, None if field.is_required() else field.get_default())
 
 
-def _plain_leaves(said: object, place: Place) -> Iterator[tuple[Place, object]]:
-    if isinstance(said, dict):
-        for key, value in said.items():
-            yield from _plain_leaves(value, (*place, str(key)))
-    elif isinstance(said, list):
-        for number, value in enumerate(said):
-            yield from _plain_leaves(value, (*place, number))
-    elif said is not None:
-        yield place, said
+def _iter_plain_values(data: object, key_path: KeyPath) -> Iterator[tuple[KeyPath, object]]:
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from _iter_plain_values(value, (*key_path, str(key)))
+    elif isinstance(data, list):
+        for number, value in enumerate(data):
+            yield from _iter_plain_values(value, (*key_path, number))
+    elif data is not None:
+        yield key_path, data
 
 
-def without_password(store: str) -> str:
+def redact_url(url: str) -> str:
     """A URL of a store as it can be shown."""
-    scheme, found, rest = store.partition("://")
-    account, at, place = rest.rpartition("@")
-    shown = f"{scheme}{found}{account.partition(':')[0]}{at}{place}" if at else store
-    return _SECRET.sub(r"\1…", shown)
+    scheme, separator, rest = url.partition("://")
+    account, at, host = rest.rpartition("@")
+    shown = f"{scheme}{separator}{account.partition(':')[0]}{at}{host}" if at else url
+    return _SECRET_PARAMETER.sub(r"\1…", shown)

@@ -19,22 +19,40 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from foveate.cost.caps import Cap, Claim, Near, accounts_of, claim, exceeded, near, unchecked
-from foveate.cost.leases import Leases
-from foveate.cost.ledger import Call, Entry, Ledger, Notes, Over, Reservation, Spool, Standing
-from foveate.cost.money import LEAST_DOLLARS, dollars, picodollars_at_most
+from foveate.cost.caps import (
+    Cap,
+    CapWarning,
+    ReservationClaim,
+    claim_reservation,
+    find_cap_warnings,
+    list_accounts,
+    make_cap_exceeded,
+    make_cap_uncheckable,
+)
+from foveate.cost.leases import LeaseRenewer
+from foveate.cost.ledger import (
+    AccountBalance,
+    AccountOverLimit,
+    Call,
+    Charge,
+    Ledger,
+    Outbox,
+    Reservation,
+    WriteAheadLog,
+)
+from foveate.cost.money import MIN_DOLLARS, to_dollars, to_picodollars_rounded_up
 from foveate.errors import CapUncheckable, StoreUnavailable, UnwritableFile
 from foveate.values import CacheUsage, Savings, Usage
 
 _LOG = logging.getLogger(__name__)
 
-_FIRST_PAUSE_SECONDS = 1.0
-_LONGEST_PAUSE_SECONDS = 30.0
+_MIN_RETRY_SECONDS = 1.0
+_MAX_RETRY_SECONDS = 30.0
 # Whoever gave up while it was being reserved for: by then it is.
-_RELEASED_AFTER_SECONDS = 1.0
+_CANCELLED_RELEASE_SECONDS = 1.0
 # So many bills that waited are booked in one go.
-_MOST_TOGETHER = 256
-_BRING_IT_BACK = "bring the store back, or take the cap away"
+_MAX_BATCH_CHARGES = 256
+_RESTORE_STORE_REMEDY = "bring the store back, or take the cap away"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,27 +66,27 @@ class AdmissionOptions:
 
     lease_seconds: float = 90.0
     lifetime_seconds: float = 1200.0
-    most_waiting: int = 10_000
+    max_waiting: int = 10_000
 
 
-class _Bill(msgspec.Struct, frozen=True):
+class _PendingCharge(msgspec.Struct, frozen=True):
     """A bill, and what its call had reserved, where that may have run out before it is booked."""
 
-    entry: Entry
+    charge: Charge
     reserved: Decimal | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
+class AdmittedCall:
     """A call that may be made, at `ceiling` dollars at most. It is settled by its bill, or else released."""
 
     call: Call
     ceiling: Decimal | None = None
     is_reserved: bool = False
-    warnings: tuple[Near, ...] = ()
+    warnings: tuple[CapWarning, ...] = ()
 
 
-class Outcome(StrEnum):
+class SettlementOutcome(StrEnum):
     """What became of a bill."""
 
     BOOKED = "booked"
@@ -78,14 +96,17 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class Settlement:
     """What became of a bill: booked, known from before, waiting for the ledger, or lost; `problem` says why."""
 
-    outcome: Outcome
+    outcome: SettlementOutcome
     problem: str = ""
 
 
-_NEW, _KNOWN = Settled(outcome=Outcome.BOOKED), Settled(outcome=Outcome.KNOWN)
+_RECORDED, _ALREADY_RECORDED = (
+    Settlement(outcome=SettlementOutcome.BOOKED),
+    Settlement(outcome=SettlementOutcome.KNOWN),
+)
 
 
 class Admission:
@@ -98,8 +119,8 @@ class Admission:
         clock: Callable[[], float],
         options: AdmissionOptions = AdmissionOptions(),  # noqa: B008 - it is frozen
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        spool: Spool | None = None,
-        notes: Notes | None = None,
+        outbox: Outbox | None = None,
+        write_ahead_log: WriteAheadLog | None = None,
     ) -> None:
         """With a `spool`, bills that wait here outlive the process.
 
@@ -110,22 +131,22 @@ class Admission:
         self._options = options
         self._sleep = sleep
         self._numbers = itertools.count()
-        self._leases = Leases(
+        self._leases = LeaseRenewer(
             ledger,
             clock=clock,
             lease_seconds=options.lease_seconds,
             lifetime_seconds=options.lifetime_seconds,
             sleep=sleep,
         )
-        self._spool = spool
-        self._notes = notes
-        self._under_way: dict[str, Entry] = {}
-        self._waiting: dict[int, _Bill] = {}
+        self._outbox = outbox
+        self._write_ahead_log = write_ahead_log
+        self._announced: dict[str, Charge] = {}
+        self._waiting: dict[int, _PendingCharge] = {}
         self._problem = ""
         self._lost = 0
         self._writing = asyncio.Lock()
-        self._catching_up: asyncio.Task[None] | None = None
-        self._beside: set[asyncio.Task[None]] = set()
+        self._catch_up_task: asyncio.Task[None] | None = None
+        self._background_tasks: set[asyncio.Task[None]] = set()
 
     @property
     def waiting(self) -> int:
@@ -147,7 +168,7 @@ class Admission:
         """What was last wrong with the ledger, or with a bill; empty where all is well again."""
         return self._problem
 
-    async def admit(self, call: Call, ceiling: Decimal | None, caps: Sequence[Cap]) -> Admitted:
+    async def admit(self, call: Call, ceiling: Decimal | None, caps: Sequence[Cap]) -> AdmittedCall:
         """A call that costs at most `ceiling` dollars (None: nobody knows), let through under `caps`.
 
         Raises:
@@ -155,14 +176,14 @@ class Admission:
             CapUncheckable: its price is not known, or the ledger cannot be reached.
             BadOption: `ceiling` is no number of dollars.
         """
-        claimed = claim(caps, call, ceiling)
-        if claimed is None:
-            return Admitted(call=call, ceiling=ceiling, warnings=near(caps, call, ceiling, {}))
-        found = await self._reserved(call, claimed)
-        if isinstance(found, Over):
-            raise exceeded(claimed.caps[found.account], found.standing, ceiling)
-        warnings = near(caps, call, ceiling, found)
-        return Admitted(call=call, ceiling=ceiling, is_reserved=True, warnings=warnings)
+        reservation_claim = claim_reservation(caps, call, ceiling)
+        if reservation_claim is None:
+            return AdmittedCall(call=call, ceiling=ceiling, warnings=find_cap_warnings(caps, call, ceiling, {}))
+        result = await self._reserve(call, reservation_claim)
+        if isinstance(result, AccountOverLimit):
+            raise make_cap_exceeded(reservation_claim.caps[result.account], result.balance, ceiling)
+        warnings = find_cap_warnings(caps, call, ceiling, result)
+        return AdmittedCall(call=call, ceiling=ceiling, is_reserved=True, warnings=warnings)
 
     def announce(
         self, call: Call, *, ceiling: Decimal | None = None, estimated_input_tokens: int | None = None
@@ -171,212 +192,232 @@ class Admission:
 
         If this process ends before the call does, the next one records it as possibly charged.
         """
-        if self._notes is None:
+        if self._write_ahead_log is None:
             return
-        held = self._leases.held(call.id)
-        self._under_way[call.id] = entry = Entry(
+        lease = self._leases.get(call.id)
+        self._announced[call.id] = charge = Charge(
             call=call,
             usage=Usage(cache=CacheUsage()),
             dollars=None,
             estimated_input_tokens=estimated_input_tokens,
             estimated_dollars=ceiling,
             is_partial=True,
-            charge=ceiling if held is None else None,
+            charge=ceiling if lease is None else None,
             is_possibly_charged=True,
         )
-        self._notes.jot(_charged(entry, None if held is None else held.reservation.dollars))
+        self._write_ahead_log.append(
+            _with_reserved_charge(charge, None if lease is None else lease.reservation.dollars)
+        )
 
     def announce_ceiling(self, call_id: str, ceiling: Decimal | None) -> None:
         """Add the most that a call can cost to its note, if that is known only after it was sent."""
-        entry = self._under_way.get(call_id)
-        if entry is not None and entry.estimated_dollars is None and ceiling is not None:
-            self.announce(entry.call, ceiling=ceiling, estimated_input_tokens=entry.estimated_input_tokens)
+        charge = self._announced.get(call_id)
+        if charge is not None and charge.estimated_dollars is None and ceiling is not None:
+            self.announce(charge.call, ceiling=ceiling, estimated_input_tokens=charge.estimated_input_tokens)
 
-    def jot(self, entry: Entry) -> None:
+    def log_charge(self, charge: Charge) -> None:
         """Have a bill outlive this process until it is settled."""
-        self._under_way.pop(entry.call.id, None)
-        if self._notes is not None:
-            held = self._leases.held(entry.call.id)
-            self._notes.jot(_charged(entry, None if held is None else held.reservation.dollars))
+        self._announced.pop(charge.call.id, None)
+        if self._write_ahead_log is not None:
+            lease = self._leases.get(charge.call.id)
+            self._write_ahead_log.append(
+                _with_reserved_charge(charge, None if lease is None else lease.reservation.dollars)
+            )
 
     def withdraw(self, call_id: str) -> None:
         """Remove the note of a call that was not sent, or that the provider does not bill."""
-        if self._under_way.pop(call_id, None) is not None and self._notes is not None:
-            self._notes.discard(call_id)
+        if self._announced.pop(call_id, None) is not None and self._write_ahead_log is not None:
+            self._write_ahead_log.discard(call_id)
 
-    async def settle(self, entry: Entry) -> Settled:
+    async def settle(self, charge: Charge) -> Settlement:
         """The same as `settle_all` of one bill."""
-        (settled,) = await self.settle_all((entry,))
+        (settled,) = await self.settle_all((charge,))
         return settled
 
-    async def settle_all(self, entries: Sequence[Entry]) -> Sequence[Settled]:
+    async def settle_all(self, charges: Sequence[Charge]) -> Sequence[Settlement]:
         """Book what calls cost, and free what was reserved for them. Whoever gives up waiting loses nothing.
 
         A bill whose dollars cannot be kept is booked as one of unknown price, with a `problem`.
         """
         now = self._clock()
-        bills: list[_Bill] = []
-        late: dict[int, _Bill] = {}  # as they are booked once their reservations may have run out
-        for entry in entries:
-            held = self._leases.let_go(entry.call.id)
-            bill = _Bill(entry)
-            waits = bill if held is None else _Bill(entry, held.reservation.dollars)
-            bills.append(waits if held is not None and held.until <= now else bill)
-            late[next(self._numbers)] = waits
+        pending_charges: list[_PendingCharge] = []
+        late_charges: dict[
+            int, _PendingCharge
+        ] = {}  # as they are booked once their reservations may have run out
+        for charge in charges:
+            lease = self._leases.remove(charge.call.id)
+            pending = _PendingCharge(charge)
+            late_charge = pending if lease is None else _PendingCharge(charge, lease.reservation.dollars)
+            pending_charges.append(late_charge if lease is not None and lease.expires_at <= now else pending)
+            late_charges[next(self._numbers)] = late_charge
         if self._waiting:
-            return await self._kept(late)
+            return await self._enqueue_all(late_charges)
         try:
-            settled = await self._booked(bills)
+            settled = await self._record(pending_charges)
         except StoreUnavailable as error:
             self._problem = str(error)
-            return await self._kept(late)
+            return await self._enqueue_all(late_charges)
         except asyncio.CancelledError:
             # They may have been booked, and may not: once more is no harm.
-            for number, bill in late.items():
-                if self._keep(number, bill).outcome is Outcome.WAITING:
-                    self._do_beside(self._spooled(bill))
+            for number, pending in late_charges.items():
+                if self._enqueue(number, pending).outcome is SettlementOutcome.WAITING:
+                    self._start_in_background(self._put_in_outbox(pending))
             raise
-        if self._notes is not None:
-            for entry in entries:
-                self._notes.cross_out(entry.call.id)
+        if self._write_ahead_log is not None:
+            for charge in charges:
+                self._write_ahead_log.mark_recorded(charge.call.id)
         return settled
 
-    def lose(self, entry: Entry, problem: str) -> Settled:
+    def lose(self, charge: Charge, problem: str) -> Settlement:
         """Count a bill that cannot be kept, now or after it has waited."""
         self._lost += 1
-        return Settled(outcome=Outcome.LOST, problem=problem)
+        return Settlement(outcome=SettlementOutcome.LOST, problem=problem)
 
-    async def release(self, admitted: Admitted) -> None:
+    async def release(self, admitted: AdmittedCall) -> None:
         """Free what was reserved for a call that is not billed. Where that cannot be told, it runs out."""
         self.withdraw(admitted.call.id)
         if admitted.is_reserved:
-            self._leases.let_go(admitted.call.id)
-            await asyncio.shield(self._do_beside(self._release(admitted.call.id)))
+            self._leases.remove(admitted.call.id)
+            await asyncio.shield(self._start_in_background(self._release(admitted.call.id)))
 
-    async def close(self) -> tuple[Entry, ...]:
+    async def close(self) -> tuple[Charge, ...]:
         """The bills that could not be booked even now, in the order that they came."""
-        if self._catching_up is not None:
-            self._catching_up.cancel()
-            await asyncio.wait([self._catching_up])
+        if self._catch_up_task is not None:
+            self._catch_up_task.cancel()
+            await asyncio.wait([self._catch_up_task])
         await self._leases.close()
-        if self._beside:
-            await asyncio.wait(self._beside)
+        if self._background_tasks:
+            await asyncio.wait(self._background_tasks)
         await self._write_waiting()
-        return tuple(self._waiting[number].entry for number in sorted(self._waiting))
+        return tuple(self._waiting[number].charge for number in sorted(self._waiting))
 
-    async def _reserved(self, call: Call, claimed: Claim) -> Mapping[str, Standing] | Over:
+    async def _reserve(
+        self, call: Call, claimed: ReservationClaim
+    ) -> Mapping[str, AccountBalance] | AccountOverLimit:
         """How the accounts with a cap stand then, or which has no room."""
         now = self._clock()
-        wanted = Reservation(
+        reservation = Reservation(
             call_id=call.id,
             dollars=claimed.dollars,
-            accounts=accounts_of(call),
+            accounts=list_accounts(call),
             limits={account: cap.dollars for account, cap in claimed.caps.items()},
-            expires_at=self._leases.until(now),
+            expires_at=self._leases.lease_end(now),
         )
         # What waits here is not in the accounts, and its reservation may have run out.
         if self._waiting and not await self._write_waiting():
             raise self._uncheckable(claimed, self._problem)
         try:
-            await self._leases.checked(now)
-            found = await self._ledger.reserve(wanted, now=now)
+            await self._leases.ensure_current(now)
+            result = await self._ledger.reserve(reservation, now=now)
         except StoreUnavailable as error:
             raise self._uncheckable(claimed, str(error)) from error
         except asyncio.CancelledError:
-            self._do_beside(self._release_later(call.id))
+            self._start_in_background(self._release_later(call.id))
             raise
-        if not isinstance(found, Over):
-            self._leases.hold(wanted, now=now)
-        return found
+        if not isinstance(result, AccountOverLimit):
+            self._leases.add(reservation, now=now)
+        return result
 
-    def _uncheckable(self, claimed: Claim, reason: str) -> CapUncheckable:
+    def _uncheckable(self, claimed: ReservationClaim, reason: str) -> CapUncheckable:
         tightest = min(claimed.caps.values(), key=lambda cap: cap.dollars)
-        return unchecked(tightest, reason, _BRING_IT_BACK, is_outage=True)
+        return make_cap_uncheckable(tightest, reason, _RESTORE_STORE_REMEDY, is_outage=True)
 
-    def _keep(self, number: int, bill: _Bill) -> Settled:
+    def _enqueue(self, number: int, pending: _PendingCharge) -> Settlement:
         """Have a bill wait for the ledger, if there is room."""
-        if len(self._waiting) >= self._options.most_waiting:
-            return self.lose(bill.entry, self._problem)
-        self._waiting[number] = bill
-        if self._catching_up is None or self._catching_up.done():
-            self._catching_up = asyncio.create_task(self._catch_up())
-        return Settled(outcome=Outcome.WAITING, problem=self._problem)
+        if len(self._waiting) >= self._options.max_waiting:
+            return self.lose(pending.charge, self._problem)
+        self._waiting[number] = pending
+        if self._catch_up_task is None or self._catch_up_task.done():
+            self._catch_up_task = asyncio.create_task(self._catch_up())
+        return Settlement(outcome=SettlementOutcome.WAITING, problem=self._problem)
 
-    async def _kept(self, bills: Mapping[int, _Bill]) -> Sequence[Settled]:
+    async def _enqueue_all(self, pending_charges: Mapping[int, _PendingCharge]) -> Sequence[Settlement]:
         """Have bills wait for the ledger, and on the disk where there is a spool."""
-        settled = {number: self._keep(number, bill) for number, bill in bills.items()}
-        if self._spool is not None:
-            waiting = [bills[number] for number, one in settled.items() if one.outcome is Outcome.WAITING]
-            spooled = asyncio.gather(*(self._do_beside(self._spooled(bill)) for bill in waiting))
-            await asyncio.shield(spooled)
-        if self._notes is not None:
-            for bill in bills.values():
-                self._notes.cross_out(bill.entry.call.id)
+        settled = {number: self._enqueue(number, pending) for number, pending in pending_charges.items()}
+        if self._outbox is not None:
+            waiting = [
+                pending_charges[number]
+                for number, settlement in settled.items()
+                if settlement.outcome is SettlementOutcome.WAITING
+            ]
+            written = asyncio.gather(
+                *(self._start_in_background(self._put_in_outbox(pending)) for pending in waiting)
+            )
+            await asyncio.shield(written)
+        if self._write_ahead_log is not None:
+            for pending in pending_charges.values():
+                self._write_ahead_log.mark_recorded(pending.charge.call.id)
         return list(settled.values())
 
-    async def _spooled(self, bill: _Bill) -> None:
-        if self._spool is None:
+    async def _put_in_outbox(self, pending: _PendingCharge) -> None:
+        if self._outbox is None:
             return
         try:
-            await self._spool.put(_charged(bill.entry, bill.reserved))
+            await self._outbox.put(_with_reserved_charge(pending.charge, pending.reserved))
         except UnwritableFile as error:
-            _LOG.error("the bill of %s waits in memory alone: %s", bill.entry.call.id, error)
+            _LOG.error("the bill of %s waits in memory alone: %s", pending.charge.call.id, error)
 
     async def _catch_up(self) -> None:
-        pause_seconds = _FIRST_PAUSE_SECONDS
+        pause_seconds = _MIN_RETRY_SECONDS
         while self._waiting:
             await self._sleep(pause_seconds)
             await self._write_waiting()
-            pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+            pause_seconds = min(2 * pause_seconds, _MAX_RETRY_SECONDS)
 
     async def _write_waiting(self) -> bool:
         """Book what waits, what came first before the rest; whether nothing waits any longer."""
         async with self._writing:
             while self._waiting:
-                first = sorted(self._waiting)[:_MOST_TOGETHER]
+                first = sorted(self._waiting)[:_MAX_BATCH_CHARGES]
                 try:
-                    await self._booked([self._waiting[number] for number in first])
+                    await self._record([self._waiting[number] for number in first])
                 except StoreUnavailable as error:
                     self._problem = str(error)
                     return False
                 written = [self._waiting.pop(number) for number in first]
-                if self._spool is not None:
-                    await asyncio.gather(*(self._spool.done(bill.entry.call.id) for bill in written))
+                if self._outbox is not None:
+                    await asyncio.gather(*(self._outbox.remove(pending.charge.call.id) for pending in written))
             return True
 
-    async def _booked(self, bills: Sequence[_Bill]) -> Sequence[Settled]:
+    async def _record(self, pending_charges: Sequence[_PendingCharge]) -> Sequence[Settlement]:
         """What becomes of bills where the ledger can be reached.
 
         Raises:
             StoreUnavailable: it cannot be.
         """
-        settled: list[Settled] = []
-        tried = await self._tried([_charged(bill.entry, bill.reserved) for bill in bills])
-        for bill, is_new in zip(bills, tried, strict=True):
+        settled: list[Settlement] = []
+        tried = await self._try_settle(
+            [_with_reserved_charge(pending.charge, pending.reserved) for pending in pending_charges]
+        )
+        for pending, is_new in zip(pending_charges, tried, strict=True):
             if isinstance(is_new, Exception):
-                settled.append(await self._booked_unpriced(bill, str(is_new)))
+                settled.append(await self._record_unpriced(pending, str(is_new)))
             else:
-                settled.append(_NEW if is_new else _KNOWN)
+                settled.append(_RECORDED if is_new else _ALREADY_RECORDED)
             self._problem = settled[-1].problem
         return settled
 
-    async def _booked_unpriced(self, bill: _Bill, problem: str) -> Settled:
+    async def _record_unpriced(self, pending: _PendingCharge, problem: str) -> Settlement:
         """What becomes of a bill that cannot be kept as it is."""
-        (is_new,) = await self._tried([_charged(_unpriced(bill.entry), bill.reserved)])
+        (is_new,) = await self._try_settle(
+            [_with_reserved_charge(_without_price(pending.charge), pending.reserved)]
+        )
         if not isinstance(is_new, Exception):
-            return Settled(outcome=Outcome.BOOKED if is_new else Outcome.KNOWN, problem=problem)
-        await self._release(bill.entry.call.id)
-        return self.lose(bill.entry, problem)
+            return Settlement(
+                outcome=SettlementOutcome.BOOKED if is_new else SettlementOutcome.KNOWN, problem=problem
+            )
+        await self._release(pending.charge.call.id)
+        return self.lose(pending.charge, problem)
 
-    async def _tried(self, entries: Sequence[Entry]) -> Sequence[bool | Exception]:
+    async def _try_settle(self, charges: Sequence[Charge]) -> Sequence[bool | Exception]:
         try:
-            return await self._ledger.settle_all([(entry, accounts_of(entry.call)) for entry in entries])
+            return await self._ledger.settle_all([(charge, list_accounts(charge.call)) for charge in charges])
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - a border: no bill ends the others, and it is counted
-            if len(entries) == 1:
+            if len(charges) == 1:
                 return [error]
-            return [is_new for entry in entries for is_new in await self._tried([entry])]
+            return [is_new for charge in charges for is_new in await self._try_settle([charge])]
 
     async def _release(self, call_id: str) -> None:
         try:
@@ -385,26 +426,26 @@ class Admission:
             self._problem = str(error)
 
     async def _release_later(self, call_id: str) -> None:
-        await self._sleep(_RELEASED_AFTER_SECONDS)
+        await self._sleep(_CANCELLED_RELEASE_SECONDS)
         await self._release(call_id)
 
-    def _do_beside(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
+    def _start_in_background(self, coroutine: Coroutine[object, object, None]) -> "asyncio.Task[None]":
         """Do something whether or not anybody waits for it."""
-        task = asyncio.create_task(work)
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
+        task = asyncio.create_task(coroutine)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
         return task
 
 
-def _unpriced(entry: Entry) -> Entry:
+def _without_price(charge: Charge) -> Charge:
     """The same bill without any dollars: it is then charged as what was reserved for it."""
-    return replace(entry, dollars=None, charge=None, estimated_dollars=None, savings=Savings())
+    return replace(charge, dollars=None, charge=None, estimated_dollars=None, savings=Savings())
 
 
-def _charged(entry: Entry, reserved: Decimal | None) -> Entry:
+def _with_reserved_charge(charge: Charge, reserved: Decimal | None) -> Charge:
     """A bill that is charged what was reserved for its call, where the ledger may no longer know how much."""
-    if reserved is None or entry.dollars is not None or entry.charge is not None:
-        return entry
+    if reserved is None or charge.dollars is not None or charge.charge is not None:
+        return charge
     return replace(
-        entry, charge=dollars(picodollars_at_most(reserved)) if reserved > LEAST_DOLLARS else Decimal(0)
+        charge, charge=to_dollars(to_picodollars_rounded_up(reserved)) if reserved > MIN_DOLLARS else Decimal(0)
     )

@@ -7,21 +7,21 @@ from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
 
-from foveate.cost.ledger import Call, Standing
-from foveate.cost.money import LEAST_DOLLARS, MOST_DOLLARS, in_words, picodollars
+from foveate.cost.ledger import AccountBalance, Call
+from foveate.cost.money import MAX_DOLLARS, MIN_DOLLARS, format_dollars, to_picodollars
 from foveate.errors import BadOption, CapExceeded, CapUncheckable
 
-WARN_AT = Decimal("0.8")
-MIN_OUTPUT_TOKENS = 4_000
+DEFAULT_WARN_AT = Decimal("0.8")
+DEFAULT_MIN_OUTPUT_TOKENS = 4_000
 """Default of `cost.min_output_tokens`: the lowest output limit that is set to fit a call under a cap."""
 
 DAY_SECONDS = 86_400
 _FIRST_DAY = date(1970, 1, 1)
 
-_NOTHING = Standing(spent=Decimal(0), reserved=Decimal(0))
+_EMPTY_BALANCE = AccountBalance(spent=Decimal(0), reserved=Decimal(0))
 
 
-class Scope(StrEnum):
+class CapScope(StrEnum):
     """What a cap is on."""
 
     CALL = "call"
@@ -31,7 +31,7 @@ class Scope(StrEnum):
     TOTAL = "total"
 
 
-class Unknown(StrEnum):
+class UnknownPricePolicy(StrEnum):
     """What becomes of a call to a model whose price is not known."""
 
     REFUSE = "refuse"
@@ -49,15 +49,15 @@ class Cap:
         BadOption: less than nothing, or more than can be kept; a warning below nothing or above the cap.
     """
 
-    scope: Scope
+    scope: CapScope
     dollars: Decimal
     agent: str | None = None
-    warn_at: Decimal = WARN_AT
-    unknown: Unknown = Unknown.REFUSE
+    warn_at: Decimal = DEFAULT_WARN_AT
+    unknown: UnknownPricePolicy = UnknownPricePolicy.REFUSE
 
     def __post_init__(self) -> None:
         try:
-            is_money = picodollars(self.dollars) >= 0
+            is_money = to_picodollars(self.dollars) >= 0
         except OverflowError:
             is_money = False
         if not is_money:
@@ -71,11 +71,11 @@ class Cap:
 
     def __str__(self) -> str:
         match self.scope, self.agent:
-            case ((Scope.AGENT | Scope.TOTAL), str(agent)):
+            case ((CapScope.AGENT | CapScope.TOTAL), str(agent)):
                 return f"the cap on agent {agent}"
-            case Scope.TOTAL, None:
+            case CapScope.TOTAL, None:
                 return "the cap on all that is spent"
-            case Scope.AGENT, None:
+            case CapScope.AGENT, None:
                 return "the cap on an agent"
             case scope, agent:
                 return f"the cap on a {scope}" + (f" of {agent}" if agent is not None else "")
@@ -83,38 +83,38 @@ class Cap:
     @property
     def is_shared(self) -> bool:
         """Whether all agents spend what it allows, and not each its own."""
-        return self.agent is None and self.scope in (Scope.DAY, Scope.TOTAL)
+        return self.agent is None and self.scope in (CapScope.DAY, CapScope.TOTAL)
 
-    def holds(self, call: Call) -> bool:
+    def applies_to(self, call: Call) -> bool:
         """Whether a call is under it."""
         return self.agent in (None, call.agent)
 
-    def account(self, call: Call) -> str | None:
+    def find_account(self, call: Call) -> str | None:
         """The account of a call that it is on; None for one on the call alone."""
-        name = (_ACCOUNTS if self.agent is None else _ACCOUNTS_OF_ONE).get(self.scope)
+        name = (_ACCOUNTS_BY_SCOPE if self.agent is None else _SINGLE_AGENT_ACCOUNTS).get(self.scope)
         return None if name is None else name(call)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Near:
+class CapWarning:
     """A cap that a call was let through under, and that is not far from refusing the next one."""
 
     cap: Cap
-    standing: Standing
+    balance: AccountBalance
 
     def __str__(self) -> str:
-        return f"{self.cap} is {in_words(self.cap.dollars)}, of which {_used(self.standing)}"
+        return f"{self.cap} is {format_dollars(self.cap.dollars)}, of which {_describe_balance(self.balance)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class ReservationClaim:
     """What has to be reserved for a call: so many dollars, under the tightest cap of each account."""
 
     dollars: Decimal
     caps: Mapping[str, Cap]
 
 
-def claim(caps: Sequence[Cap], call: Call, ceiling: Decimal | None) -> Claim | None:
+def claim_reservation(caps: Sequence[Cap], call: Call, ceiling: Decimal | None) -> ReservationClaim | None:
     """What has to be reserved for a call that costs at most `ceiling`, None where that is not known.
 
     None where nothing has to: no cap is on an account of it, or it costs nothing.
@@ -126,69 +126,71 @@ def claim(caps: Sequence[Cap], call: Call, ceiling: Decimal | None) -> Claim | N
     """
     if ceiling is not None and not (ceiling.is_finite() and ceiling >= 0):
         raise BadOption(f"a call costs some dollars at most, or nothing, and not {ceiling}")
-    held = [cap for cap in caps if cap.holds(call)]
-    for cap in held:
-        if ceiling is None and cap.unknown is Unknown.REFUSE:
-            raise unchecked(cap, f"the price of {call.model} is not known", _SAY_A_PRICE)
-        if ceiling is not None and ceiling > cap.dollars and cap.scope is Scope.CALL:
-            raise exceeded(cap, _NOTHING, ceiling)
+    applicable = [cap for cap in caps if cap.applies_to(call)]
+    for cap in applicable:
+        if ceiling is None and cap.unknown is UnknownPricePolicy.REFUSE:
+            raise make_cap_uncheckable(cap, f"the price of {call.model} is not known", _SET_PRICE_REMEDY)
+        if ceiling is not None and ceiling > cap.dollars and cap.scope is CapScope.CALL:
+            raise make_cap_exceeded(cap, _EMPTY_BALANCE, ceiling)
     tightest: dict[str, Cap] = {}
-    for cap in sorted(held, key=lambda cap: cap.dollars, reverse=True):
-        if account := cap.account(call):
+    for cap in sorted(applicable, key=lambda cap: cap.dollars, reverse=True):
+        if account := cap.find_account(call):
             tightest[account] = cap
     if not tightest or ceiling == 0:
         return None
     # More than can be kept is more than any cap.
-    return Claim(dollars=LEAST_DOLLARS if ceiling is None else min(ceiling, MOST_DOLLARS), caps=tightest)
+    return ReservationClaim(
+        dollars=MIN_DOLLARS if ceiling is None else min(ceiling, MAX_DOLLARS), caps=tightest
+    )
 
 
-def near(
-    caps: Sequence[Cap], call: Call, ceiling: Decimal | None, standings: Mapping[str, Standing]
-) -> tuple[Near, ...]:
+def find_cap_warnings(
+    caps: Sequence[Cap], call: Call, ceiling: Decimal | None, balances: Mapping[str, AccountBalance]
+) -> tuple[CapWarning, ...]:
     """The caps to be warned of, as the accounts of a call stand with what is reserved for it."""
-    found = []
+    warnings = []
     for cap in caps:
-        if not cap.holds(call):
+        if not cap.applies_to(call):
             continue
-        account = cap.account(call)
+        account = cap.find_account(call)
         if account is not None:
-            standing = standings.get(account)
+            balance = balances.get(account)
         else:
-            standing = None if ceiling is None else Standing(spent=Decimal(0), reserved=ceiling)
-        if standing is None:
+            balance = None if ceiling is None else AccountBalance(spent=Decimal(0), reserved=ceiling)
+        if balance is None:
             continue
-        if standing.spent + standing.reserved >= cap.warn_at * cap.dollars:
-            found.append(Near(cap=cap, standing=standing))
-    return tuple(found)
+        if balance.spent + balance.reserved >= cap.warn_at * cap.dollars:
+            warnings.append(CapWarning(cap=cap, balance=balance))
+    return tuple(warnings)
 
 
-def exceeded(
-    cap: Cap, standing: Standing, ceiling: Decimal | None, *, output_tokens: int | None = None
+def make_cap_exceeded(
+    cap: Cap, balance: AccountBalance, ceiling: Decimal | None, *, output_tokens: int | None = None
 ) -> CapExceeded:
     """What is told of a call that a cap has no room for; `standing` is without it.
 
     `output_tokens` is the shortest output that the call could have been limited to, at `ceiling` dollars.
     """
-    costs = "costs nobody knows how much" if ceiling is None else f"may cost {in_words(ceiling)}"
+    costs = "costs nobody knows how much" if ceiling is None else f"may cost {format_dollars(ceiling)}"
     if output_tokens is not None:
         costs += f" even if its output is limited to {output_tokens:,} tokens"
-    used = "" if cap.scope is Scope.CALL else f", of which {_used(standing)}"
+    used = "" if cap.scope is CapScope.CALL else f", of which {_describe_balance(balance)}"
     return CapExceeded(
-        f"this call {costs}, and {cap} is {in_words(cap.dollars)}{used}",
-        _remedy(cap, standing, ceiling),
+        f"this call {costs}, and {cap} is {format_dollars(cap.dollars)}{used}",
+        _suggest_remedy(cap, balance, ceiling),
         cap=str(cap),
         limit=cap.dollars,
-        spent=standing.spent,
-        reserved=standing.reserved,
+        spent=balance.spent,
+        reserved=balance.reserved,
         ceiling=ceiling,
         is_shared=cap.is_shared,
     )
 
 
-def unchecked(cap: Cap, reason: str, remedy: str, *, is_outage: bool = False) -> CapUncheckable:
+def make_cap_uncheckable(cap: Cap, reason: str, remedy: str, *, is_outage: bool = False) -> CapUncheckable:
     """What is told of a call of which nobody can say whether a cap has room for it."""
     return CapUncheckable(
-        f"{cap} ({in_words(cap.dollars)}) cannot be checked: {reason}",
+        f"{cap} ({format_dollars(cap.dollars)}) cannot be checked: {reason}",
         remedy,
         cap=str(cap),
         limit=cap.dollars,
@@ -198,9 +200,15 @@ def unchecked(cap: Cap, reason: str, remedy: str, *, is_outage: bool = False) ->
     )
 
 
-def accounts_of(call: Call) -> Sequence[str]:
+def list_accounts(call: Call) -> Sequence[str]:
     """Every account that a call is booked on, in the order of their names."""
-    return (_agent(call), _day(call), _agent_day(call), _session(call), _total(call))
+    return (
+        _agent_account(call),
+        _day_account(call),
+        _agent_day_account(call),
+        _session_account(call),
+        _total_account(call),
+    )
 
 
 def account_name(*, agent: str | None = None, session_id: str | None = None, day: str | None = None) -> str:
@@ -212,7 +220,7 @@ def account_name(*, agent: str | None = None, session_id: str | None = None, day
     return "total" if agent is None else f"agent {agent}"
 
 
-def day_of(at: float) -> str:
+def utc_day(at: float) -> str:
     """The day of UTC that a time is on, as 2026-11-15.
 
     Raises:
@@ -229,57 +237,61 @@ def _day_name(days: int) -> str:
     return (_FIRST_DAY + timedelta(days)).isoformat()
 
 
-_SAY_A_PRICE = "say its price in the configuration, or `unknown: allow` with the cap"
+_SET_PRICE_REMEDY = "say its price in the configuration, or `unknown: allow` with the cap"
 
 
-def _remedy(cap: Cap, standing: Standing, ceiling: Decimal | None) -> str:
+def _suggest_remedy(cap: Cap, balance: AccountBalance, ceiling: Decimal | None) -> str:
     """What to do about a call that a cap has no room for."""
     smaller = "send less, ask for fewer output tokens"
-    if standing.reserved and (ceiling or 0) + standing.spent <= cap.dollars:
+    if balance.reserved and (ceiling or 0) + balance.spent <= cap.dollars:
         return "try again when calls under way are done, or raise the cap"
     match cap.scope:
-        case Scope.CALL:
+        case CapScope.CALL:
             return f"{smaller}, or raise the cap"
-        case Scope.SESSION:
+        case CapScope.SESSION:
             return f"{smaller}, begin another session, or raise the cap"
-        case Scope.DAY:
+        case CapScope.DAY:
             return f"{smaller}, wait for the next day (UTC), or raise the cap"
         case _:
             return f"{smaller}, or raise the cap"
 
 
-def _used(standing: Standing) -> str:
-    spent = f"{in_words(standing.spent)} are spent"
-    if not standing.reserved:
+def _describe_balance(balance: AccountBalance) -> str:
+    spent = f"{format_dollars(balance.spent)} are spent"
+    if not balance.reserved:
         return spent
-    return f"{spent} and {in_words(standing.reserved)} reserved for calls under way"
+    return f"{spent} and {format_dollars(balance.reserved)} reserved for calls under way"
 
 
-def _session(call: Call) -> str:
+def _session_account(call: Call) -> str:
     return f"session {call.session_id}"
 
 
-def _agent(call: Call) -> str:
+def _agent_account(call: Call) -> str:
     return f"agent {call.agent}"
 
 
-def _day(call: Call) -> str:
-    return f"day {day_of(call.at)}"
+def _day_account(call: Call) -> str:
+    return f"day {utc_day(call.at)}"
 
 
-def _agent_day(call: Call) -> str:
-    return f"day {day_of(call.at)} of {call.agent}"
+def _agent_day_account(call: Call) -> str:
+    return f"day {utc_day(call.at)} of {call.agent}"
 
 
-def _total(_: Call) -> str:
+def _total_account(_: Call) -> str:
     return "total"
 
 
 # The account of a call that a cap is on, by its scope: of all agents, or of each; and where it is on one alone.
-_ACCOUNTS: Mapping[Scope, Callable[[Call], str]] = {
-    Scope.SESSION: _session,
-    Scope.AGENT: _agent,
-    Scope.DAY: _day,
-    Scope.TOTAL: _total,
+_ACCOUNTS_BY_SCOPE: Mapping[CapScope, Callable[[Call], str]] = {
+    CapScope.SESSION: _session_account,
+    CapScope.AGENT: _agent_account,
+    CapScope.DAY: _day_account,
+    CapScope.TOTAL: _total_account,
 }
-_ACCOUNTS_OF_ONE = {**_ACCOUNTS, Scope.DAY: _agent_day, Scope.TOTAL: _agent}
+_SINGLE_AGENT_ACCOUNTS = {
+    **_ACCOUNTS_BY_SCOPE,
+    CapScope.DAY: _agent_day_account,
+    CapScope.TOTAL: _agent_account,
+}

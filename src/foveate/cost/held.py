@@ -5,18 +5,18 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
 
-from foveate.cost.caps import DAY_SECONDS, Cap, Scope, day_of
-from foveate.cost.ledger import By, Call, Category, Ledger, Standing, Sum
-from foveate.cost.money import in_words
+from foveate.cost.caps import DAY_SECONDS, Cap, CapScope, utc_day
+from foveate.cost.ledger import AccountBalance, Call, Category, ChargeTotal, GroupBy, Ledger
+from foveate.cost.money import format_dollars
 
 RECENT_SECONDS = 1.0 * DAY_SECONDS
 """A session is shown that had a call no longer ago."""
 
-_AT_ONCE = 500
-_NOTHING = Standing(spent=Decimal(0), reserved=Decimal(0))
+_BATCH_ACCOUNTS = 500
+_EMPTY_BALANCE = AccountBalance(spent=Decimal(0), reserved=Decimal(0))
 
 
-class Level(StrEnum):
+class CapLevel(StrEnum):
     """How near a cap is: it is fine, to be warned of, or refuses every call."""
 
     FINE = "fine"
@@ -25,7 +25,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class CapUse:
     """What is used of a cap by whom it is on; what is not said of them is None.
 
     Calls of unknown price are in `standing` as what they were charged, and counted apart.
@@ -35,33 +35,33 @@ class Use:
     agent: str | None = None
     session_id: str | None = None
     day: str | None = None
-    standing: Standing = _NOTHING
+    balance: AccountBalance = _EMPTY_BALANCE
     unknown_calls: int = 0
 
     @property
-    def left(self) -> Decimal:
+    def remaining(self) -> Decimal:
         """What may still be spent; less than nothing where more was."""
-        return self.cap.dollars - self.standing.spent - self.standing.reserved
+        return self.cap.dollars - self.balance.spent - self.balance.reserved
 
     @property
-    def level(self) -> Level:
+    def level(self) -> CapLevel:
         """How near the cap is."""
-        if self.left <= 0:
-            return Level.FULL
-        used = self.standing.spent + self.standing.reserved
-        return Level.NEAR if used >= self.cap.warn_at * self.cap.dollars else Level.FINE
+        if self.remaining <= 0:
+            return CapLevel.FULL
+        used = self.balance.spent + self.balance.reserved
+        return CapLevel.NEAR if used >= self.cap.warn_at * self.cap.dollars else CapLevel.FINE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class CapStatus:
     """A cap, and by whom how much of it is used, the most first; one on a call is used by nobody."""
 
     cap: Cap
-    uses: tuple[Use, ...] = ()
+    uses: tuple[CapUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spending:
+class CallerSummary:
     """Who calls: agents with their sessions of late, and how many of their calls have no known price.
 
     `unknown_today` is by agent too.
@@ -74,130 +74,139 @@ class Spending:
     unknown_by_session: Mapping[str, int] = field(default_factory=dict)
 
 
-async def held(
-    ledger: Ledger, caps: Sequence[Cap], *, now: float, spending: Spending | None = None
-) -> list[Held]:
+async def read_cap_status(
+    ledger: Ledger, caps: Sequence[Cap], *, now: float, callers: CallerSummary | None = None
+) -> list[CapStatus]:
     """How caps stand, by what the ledger says; who calls too, where `spending` does not."""
-    if spending is None:
-        spending = await _spending(ledger, {cap.scope for cap in caps}, now)
-    uses = [use for cap in caps for use in _uses(cap, spending, now)]
-    accounts = sorted({account for use in uses if (account := _account(use, now)) is not None})
-    standings: dict[str, Standing] = {}
-    for start in range(0, len(accounts), _AT_ONCE):
-        standings |= await ledger.standing(accounts[start : start + _AT_ONCE], now=now)
-    return held_in(caps, now=now, spending=spending, standings=standings)
+    if callers is None:
+        callers = await _read_callers(ledger, {cap.scope for cap in caps}, now)
+    uses = [use for cap in caps for use in _list_uses(cap, callers, now)]
+    accounts = sorted({account for use in uses if (account := _find_account(use, now)) is not None})
+    balances: dict[str, AccountBalance] = {}
+    for start in range(0, len(accounts), _BATCH_ACCOUNTS):
+        balances |= await ledger.get_balances(accounts[start : start + _BATCH_ACCOUNTS], now=now)
+    return compute_cap_status(caps, now=now, callers=callers, balances=balances)
 
 
-async def _spending(ledger: Ledger, scopes: Set[Scope], now: float) -> Spending:
+async def _read_callers(ledger: Ledger, scopes: Set[CapScope], now: float) -> CallerSummary:
     """Who calls, as far as caps of these scopes need to know it."""
     midnight = now - now % DAY_SECONDS
-    ever = await ledger.sums([By.AGENT]) if scopes & {Scope.AGENT, Scope.TOTAL} else ()
+    all_time = await ledger.sum_charges([GroupBy.AGENT]) if scopes & {CapScope.AGENT, CapScope.TOTAL} else ()
     today = (
-        await ledger.sums([By.AGENT], since=midnight, until=midnight + DAY_SECONDS)
-        if Scope.DAY in scopes
+        await ledger.sum_charges([GroupBy.AGENT], since=midnight, until=midnight + DAY_SECONDS)
+        if CapScope.DAY in scopes
         else ()
     )
-    is_by_session = Scope.SESSION in scopes
-    late = await ledger.sums([By.AGENT, By.SESSION], since=now - RECENT_SECONDS) if is_by_session else ()
-    sessions = await ledger.sums([By.SESSION]) if is_by_session else ()
-    return Spending(
-        agents=sorted(one.group[0] for one in ever),
-        sessions=[(one.group[0], one.group[1]) for one in late if one.group[1]],
-        unknown_by_agent=_unknown(ever),
-        unknown_today=_unknown(today),
-        unknown_by_session=_unknown(sessions),
+    is_by_session = CapScope.SESSION in scopes
+    recent = (
+        await ledger.sum_charges([GroupBy.AGENT, GroupBy.SESSION], since=now - RECENT_SECONDS)
+        if is_by_session
+        else ()
+    )
+    sessions = await ledger.sum_charges([GroupBy.SESSION]) if is_by_session else ()
+    return CallerSummary(
+        agents=sorted(total.group[0] for total in all_time),
+        sessions=[(total.group[0], total.group[1]) for total in recent if total.group[1]],
+        unknown_by_agent=_count_unknown_by_group(all_time),
+        unknown_today=_count_unknown_by_group(today),
+        unknown_by_session=_count_unknown_by_group(sessions),
     )
 
 
-def held_in(
+def compute_cap_status(
     caps: Sequence[Cap],
     *,
     now: float,
-    spending: Spending = Spending(),  # noqa: B008 - it is frozen
-    standings: Mapping[str, Standing] | None = None,
-) -> list[Held]:
+    callers: CallerSummary = CallerSummary(),  # noqa: B008 - it is frozen
+    balances: Mapping[str, AccountBalance] | None = None,
+) -> list[CapStatus]:
     """How caps stand where this is known of who calls, and of accounts."""
     return [
-        Held(cap=cap, uses=tuple(_most_first(_stood(_uses(cap, spending, now), standings or {}, now))))
+        CapStatus(
+            cap=cap,
+            uses=tuple(_sort_by_remaining(_with_balances(_list_uses(cap, callers, now), balances or {}, now))),
+        )
         for cap in caps
     ]
 
 
-def about(cap: Cap, agent: str | None = None, session: str | None = None, day: str | None = None) -> str:
+def describe_cap(cap: Cap, agent: str | None = None, session: str | None = None, day: str | None = None) -> str:
     """On what a cap is, and on whose account, as far as that is said; `agent` and `session` as they are shown.
 
     Without either it is on each of them; a cap on one agent names it.
     """
-    of = f" of {agent}" if agent is not None else ""
+    agent_suffix = f" of {agent}" if agent is not None else ""
     match cap.scope:
-        case Scope.CALL:
-            return f"each call{of}"
-        case Scope.SESSION:
-            return f"each session{of}" if session is None else f"session {session}{of}"
-        case Scope.DAY if day is not None:
-            return f"day {day}{of}"
-        case Scope.AGENT if agent is None:
+        case CapScope.CALL:
+            return f"each call{agent_suffix}"
+        case CapScope.SESSION:
+            return f"each session{agent_suffix}" if session is None else f"session {session}{agent_suffix}"
+        case CapScope.DAY if day is not None:
+            return f"day {day}{agent_suffix}"
+        case CapScope.AGENT if agent is None:
             return "each agent"
         case _:
             return "all" if agent is None else f"agent {agent}"
 
 
-def nearness(use: Use, write: Callable[[Decimal], str] = in_words) -> str:
+def describe_cap_use(use: CapUse, write: Callable[[Decimal], str] = format_dollars) -> str:
     """How near a cap is, in words; `write` writes dollars."""
-    if use.left < 0:
-        return f"over by {write(-use.left)}"
-    if use.level is Level.FULL:
+    if use.remaining < 0:
+        return f"over by {write(-use.remaining)}"
+    if use.level is CapLevel.FULL:
         return "nothing left"
-    share = (use.standing.spent + use.standing.reserved) / use.cap.dollars
-    return f"{share:.0%} used" + (f", warned from {use.cap.warn_at:.0%} on" if use.level is Level.NEAR else "")
+    share = (use.balance.spent + use.balance.reserved) / use.cap.dollars
+    return f"{share:.0%} used" + (
+        f", warned from {use.cap.warn_at:.0%} on" if use.level is CapLevel.NEAR else ""
+    )
 
 
-def _uses(cap: Cap, spending: Spending, now: float) -> list[Use]:
+def _list_uses(cap: Cap, callers: CallerSummary, now: float) -> list[CapUse]:
     """By whom a cap may be used, with nothing known of how much."""
     match cap.scope, cap.agent:
-        case Scope.CALL, _:
+        case CapScope.CALL, _:
             return []
-        case Scope.SESSION, only:
+        case CapScope.SESSION, only:
             return [
-                Use(
+                CapUse(
                     cap=cap,
                     agent=agent,
                     session_id=session_id,
-                    unknown_calls=spending.unknown_by_session.get(session_id, 0),
+                    unknown_calls=callers.unknown_by_session.get(session_id, 0),
                 )
-                for agent, session_id in spending.sessions
+                for agent, session_id in callers.sessions
                 if only in (None, agent)
             ]
-        case Scope.AGENT, None:
+        case CapScope.AGENT, None:
             return [
-                Use(cap=cap, agent=agent, unknown_calls=spending.unknown_by_agent.get(agent, 0))
-                for agent in spending.agents
+                CapUse(cap=cap, agent=agent, unknown_calls=callers.unknown_by_agent.get(agent, 0))
+                for agent in callers.agents
             ]
-        case Scope.DAY, only:
-            unknown_today = _of(spending.unknown_today, only)
-            return [Use(cap=cap, agent=only, day=day_of(now), unknown_calls=unknown_today)]
+        case CapScope.DAY, only:
+            unknown_today = _count_unknown(callers.unknown_today, only)
+            return [CapUse(cap=cap, agent=only, day=utc_day(now), unknown_calls=unknown_today)]
         case _, only:
-            return [Use(cap=cap, agent=only, unknown_calls=_of(spending.unknown_by_agent, only))]
+            return [CapUse(cap=cap, agent=only, unknown_calls=_count_unknown(callers.unknown_by_agent, only))]
 
 
-def _unknown(sums: Iterable[Sum]) -> dict[str, int]:
-    return {one.group[0]: one.unknown_calls for one in sums if one.unknown_calls}
+def _count_unknown_by_group(sums: Iterable[ChargeTotal]) -> dict[str, int]:
+    return {total.group[0]: total.unknown_calls for total in sums if total.unknown_calls}
 
 
-def _of(unknown: Mapping[str, int], only: str | None) -> int:
+def _count_unknown(unknown: Mapping[str, int], only: str | None) -> int:
     """Of one agent, or of all."""
     return sum(unknown.values()) if only is None else unknown.get(only, 0)
 
 
-def _stood(uses: Iterable[Use], standings: Mapping[str, Standing], now: float) -> list[Use]:
-    return [replace(use, standing=standings.get(_account(use, now) or "", _NOTHING)) for use in uses]
+def _with_balances(uses: Iterable[CapUse], balances: Mapping[str, AccountBalance], now: float) -> list[CapUse]:
+    return [replace(use, balance=balances.get(_find_account(use, now) or "", _EMPTY_BALANCE)) for use in uses]
 
 
-def _most_first(uses: Iterable[Use]) -> list[Use]:
-    return sorted(uses, key=lambda use: (use.left, use.agent or "", use.session_id or ""))
+def _sort_by_remaining(uses: Iterable[CapUse]) -> list[CapUse]:
+    return sorted(uses, key=lambda use: (use.remaining, use.agent or "", use.session_id or ""))
 
 
-def _account(use: Use, now: float) -> str | None:
+def _find_account(use: CapUse, now: float) -> str | None:
     """The account that a call would be booked on."""
     call = Call(
         id="",
@@ -208,4 +217,4 @@ def _account(use: Use, now: float) -> str | None:
         category=Category.MAIN,
         at=now,
     )
-    return use.cap.account(call)
+    return use.cap.find_account(call)

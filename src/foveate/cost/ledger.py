@@ -39,7 +39,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     is_subscription: bool = False
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class Charge(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the ledger: a call, what was billed, and what was expected before.
 
     `dollars` is None where the price is not known. Then `charge` is what its accounts are charged all the same:
@@ -62,7 +62,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class AccountBalance:
     """What was spent of an account, and what calls that are under way may spend of it, in dollars."""
 
     spent: Decimal
@@ -85,15 +85,15 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Over:
+class AccountOverLimit:
     """An account that has no room for a call, as it stands without it."""
 
     account: str
     limit: Decimal
-    standing: Standing
+    balance: AccountBalance
 
 
-class By(StrEnum):
+class GroupBy(StrEnum):
     """What a sum can be told by."""
 
     AGENT = "agent"
@@ -104,7 +104,7 @@ class By(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sum:
+class ChargeTotal:
     """All calls of a group added up; `group` has one value for each of what it was asked by.
 
     `dollars` are those of calls with a known price, and `unknown_calls` says how many have none. `savings` are
@@ -138,17 +138,17 @@ class Sum:
     possibly_charged_dollars: Decimal = Decimal(0)
 
 
-class Spool(Protocol):
+class Outbox(Protocol):
     """Keeps bills that wait for the ledger to be back, so that they outlive their process.
 
     Raises:
         UnwritableFile: it cannot.
     """
 
-    async def put(self, entry: Entry) -> None:
+    async def put(self, charge: Charge) -> None:
         """Have a bill kept when this returns."""
 
-    async def done(self, call_id: str) -> None:
+    async def remove(self, call_id: str) -> None:
         """Have a bill there no longer, at the latest when none waits."""
 
 
@@ -161,14 +161,16 @@ class Ledger(Protocol):
         BadOption: dollars that are no number, less than nothing, or more than can be kept.
     """
 
-    async def reserve(self, reservation: Reservation, *, now: float) -> Mapping[str, Standing] | Over:
+    async def reserve(
+        self, reservation: Reservation, *, now: float
+    ) -> Mapping[str, AccountBalance] | AccountOverLimit:
         """Take the dollars from all accounts or from none: then the first that has no room is told.
 
         How each account with a limit stands then is given back. What was reserved and has run out stands in
         nobody's way. Where something is reserved for the call already, it stays at that.
         """
 
-    async def settle_all(self, bills: Sequence[tuple[Entry, Sequence[str]]]) -> Sequence[bool | Exception]:
+    async def settle_all(self, charges: Sequence[tuple[Charge, Sequence[str]]]) -> Sequence[bool | Exception]:
         """Keep what calls cost, book each on its accounts and free what was reserved for it, all in one.
 
         False, and nothing booked, of a call that was settled before; what is reserved for it is freed too.
@@ -183,38 +185,38 @@ class Ledger(Protocol):
     async def renew(self, call_ids: Sequence[str], *, expires_at: float) -> Set[str]:
         """Those of the calls that something is reserved for; it now runs out at `expires_at`."""
 
-    async def standing(self, accounts: Sequence[str], *, now: float) -> Mapping[str, Standing]:
+    async def get_balances(self, accounts: Sequence[str], *, now: float) -> Mapping[str, AccountBalance]:
         """How accounts stand; one that nothing was ever booked on is at zero."""
 
-    async def sums(
+    async def sum_charges(
         self,
-        by: Sequence[By],
+        group_by: Sequence[GroupBy],
         *,
         since: float | None = None,
         until: float | None = None,
         agent: str | None = None,
         session_id: str | None = None,
-    ) -> Sequence[Sum]:
+    ) -> Sequence[ChargeTotal]:
         """What calls cost, from `since` up to, not with, `until`; days are those of UTC. The dearest first."""
 
-    def entries(
+    def list_charges(
         self,
         *,
         since: float | None = None,
         until: float | None = None,
         agent: str | None = None,
         session_id: str | None = None,
-    ) -> AsyncIterator[Entry]:
+    ) -> AsyncIterator[Charge]:
         """Every call, the oldest first, read a few at a time."""
 
 
-class Notes(Protocol):
+class WriteAheadLog(Protocol):
     """Holds bills from when they are known until they are booked, beyond the life of the process."""
 
-    def jot(self, entry: Entry) -> None:
+    def append(self, charge: Charge) -> None:
         """Hold a bill, if that can be. It replaces what was held for the same call."""
 
-    def cross_out(self, call_id: str) -> None:
+    def mark_recorded(self, call_id: str) -> None:
         """It need not be held any longer: the ledger has it."""
 
     def discard(self, call_id: str) -> None:

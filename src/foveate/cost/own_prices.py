@@ -6,18 +6,18 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from fnmatch import fnmatchcase
 
-from foveate.cost.price_names import provider_id
-from foveate.cost.prices import EXACT, Kind, PriceSource, Rate, Rates, Step
+from foveate.cost.price_names import normalize_provider
+from foveate.cost.prices import EXACT, PriceSource, Rate, Rates, RateTier, TokenKind
 from foveate.errors import BadOption
-from foveate.wire.bills import Unit
+from foveate.wire.bills import BillableUnit
 
 _MILLIONTH = Decimal("1e-6")
-_MOST_DOLLARS = Decimal(1_000_000_000)
-_MOST_DECIMALS = 12
+_MAX_DOLLARS = Decimal(1_000_000_000)
+_MAX_DECIMALS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PerMillion:
+class DollarsPerMillion:
     """Dollars for a million tokens of each kind; a kind that is not given costs as its like does."""
 
     uncached: Decimal | None = None
@@ -29,21 +29,21 @@ class PerMillion:
 
     def __post_init__(self) -> None:
         """Refuses what cannot be a price."""
-        for kind in Kind:
-            _check(getattr(self, kind), kind)
+        for kind in TokenKind:
+            _check_amount(getattr(self, kind), kind)
 
-    def given(self) -> dict[Kind, Decimal]:
+    def given_kinds(self) -> dict[TokenKind, Decimal]:
         """The kinds that are given."""
-        said = {kind: getattr(self, kind) for kind in Kind}
-        return {kind: dollars for kind, dollars in said.items() if dollars is not None}
+        by_kind = {kind: getattr(self, kind) for kind in TokenKind}
+        return {kind: dollars for kind, dollars in by_kind.items() if dollars is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnTier:
+class CustomPriceTier:
     """What a million tokens cost once the whole input has more than `over_tokens`; the rest stays as it was."""
 
     over_tokens: int
-    dollars_per_million: PerMillion
+    dollars_per_million: DollarsPerMillion
 
     def __post_init__(self) -> None:
         """Refuses what cannot be a tier."""
@@ -54,7 +54,7 @@ class OwnTier:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnPrice:
+class CustomPrice:
     """What some models cost: dollars for a million tokens of each kind, or a share off the table's price.
 
     `model` is a glob (`claude-*`), matched with the name as it was sent and with the last part of its path, in
@@ -65,8 +65,8 @@ class OwnPrice:
     model: str
     provider: str | None = None
     since: date | None = None
-    dollars_per_million: PerMillion | None = None
-    tiers: tuple[OwnTier, ...] = ()
+    dollars_per_million: DollarsPerMillion | None = None
+    tiers: tuple[CustomPriceTier, ...] = ()
     discount: Decimal | None = None
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class OwnPrice:
         if (self.dollars_per_million is None) == (self.discount is None):
             raise BadOption(f"the price of {self.model} must be either dollars_per_million or a discount")
         if self.discount is not None:
-            _check(self.discount, "discount")
+            _check_amount(self.discount, "discount")
             if self.discount > 1:
                 raise BadOption(
                     f"a discount is a share, at most 1: {self.discount} (for 15 percent say 0.15)",
@@ -87,7 +87,7 @@ class OwnPrice:
             if self.tiers:
                 raise BadOption("a discount has no tiers: it is on those of the table", path=("tiers",))
         elif self.dollars_per_million is not None:
-            missing = [kind for kind in _NEEDED if kind not in self.dollars_per_million.given()]
+            missing = [kind for kind in _REQUIRED_KINDS if kind not in self.dollars_per_million.given_kinds()]
             if missing:
                 raise BadOption(f"the price of {self.model} lacks {' and '.join(missing)}", path=(missing[0],))
         sizes = [tier.over_tokens for tier in self.tiers]
@@ -95,14 +95,14 @@ class OwnPrice:
             raise BadOption("two tiers begin at the same number of tokens", path=("tiers",))
 
     @property
-    def about(self) -> tuple[str, str | None]:
+    def match_key(self) -> tuple[str, str | None]:
         """Which models it is the price of, in one spelling: the pattern, and the provider if there is one."""
-        return self.model.strip().lower(), None if self.provider is None else provider_id(self.provider)
+        return self.model.strip().lower(), None if self.provider is None else normalize_provider(self.provider)
 
-    def fits(self, model: str, provider: str) -> bool:
+    def matches(self, model: str, provider: str) -> bool:
         """Whether it is about a model at a provider."""
-        glob, only_at = self.about
-        if only_at is not None and only_at != provider_id(provider):
+        glob, only_at = self.match_key
+        if only_at is not None and only_at != normalize_provider(provider):
             return False
         name = model.strip().lower()
         return fnmatchcase(name, glob) or fnmatchcase(name.rpartition("/")[2], glob)
@@ -111,70 +111,74 @@ class OwnPrice:
         """What it makes of the table's rates; None for a discount on nothing."""
         origin = f"own price of {self.model}" + (f", since {self.since}" if self.since else "")
         if self.dollars_per_million is not None:
-            return Rates(by_kind=self._by_kind(), source=PriceSource.OWN, origin=origin)
+            return Rates(by_kind=self._rates_by_kind(), source=PriceSource.CUSTOM, origin=origin)
         if self.discount is None or table is None:
             return None
-        left = table.times(EXACT.subtract(Decimal(1), self.discount))
-        return replace(left, source=PriceSource.OWN, origin=origin)
+        discounted = table.scale(EXACT.subtract(Decimal(1), self.discount))
+        return replace(discounted, source=PriceSource.CUSTOM, origin=origin)
 
-    def _by_kind(self) -> dict[Kind | Unit, Rate]:
+    def _rates_by_kind(self) -> dict[TokenKind | BillableUnit, Rate]:
         assert self.dollars_per_million is not None
-        given = self.dollars_per_million.given()
+        given = self.dollars_per_million.given_kinds()
         tiers = sorted(self.tiers, key=lambda tier: tier.over_tokens)
-        found: dict[Kind | Unit, Rate] = {}
-        for kind in Kind:
-            if kind is Kind.REASONING and not any(kind in said for said in (given, *_given(tiers))):
+        rates: dict[TokenKind | BillableUnit, Rate] = {}
+        for kind in TokenKind:
+            if kind is TokenKind.REASONING and not any(
+                kind in said for said in (given, *_given_kinds_by_tier(tiers))
+            ):
                 continue
-            dollars = given.get(kind, given[_LIKES[kind]])
+            dollars = given.get(kind, given[_FALLBACK_KINDS[kind]])
             rate, steps = EXACT.multiply(dollars, _MILLIONTH), []
-            for tier, said in zip(tiers, _given(tiers), strict=True):
+            for tier, said in zip(tiers, _given_kinds_by_tier(tiers), strict=True):
                 if kind in said:
                     dollars = said[kind]
-                elif kind not in given and _LIKES[kind] in said:
-                    dollars = said[_LIKES[kind]]
-                steps.append(Step(tier.over_tokens, EXACT.multiply(dollars, _MILLIONTH)))
-            found[kind] = Rate(rate, tuple(steps))
-        return found
+                elif kind not in given and _FALLBACK_KINDS[kind] in said:
+                    dollars = said[_FALLBACK_KINDS[kind]]
+                steps.append(RateTier(tier.over_tokens, EXACT.multiply(dollars, _MILLIONTH)))
+            rates[kind] = Rate(rate, tuple(steps))
+        return rates
 
 
-_NEEDED = (Kind.UNCACHED, Kind.OUTPUT)
+_REQUIRED_KINDS = (TokenKind.UNCACHED, TokenKind.OUTPUT)
 # What a kind costs that is not given.
-_LIKES = {
-    **dict.fromkeys((Kind.UNCACHED, Kind.READ, Kind.WRITTEN_5M, Kind.WRITTEN_1H), Kind.UNCACHED),
-    **dict.fromkeys((Kind.OUTPUT, Kind.REASONING), Kind.OUTPUT),
+_FALLBACK_KINDS = {
+    **dict.fromkeys(
+        (TokenKind.UNCACHED, TokenKind.READ, TokenKind.WRITTEN_5M, TokenKind.WRITTEN_1H), TokenKind.UNCACHED
+    ),
+    **dict.fromkeys((TokenKind.OUTPUT, TokenKind.REASONING), TokenKind.OUTPUT),
 }
 
 
-def _given(tiers: Sequence[OwnTier]) -> list[dict[Kind, Decimal]]:
-    return [tier.dollars_per_million.given() for tier in tiers]
+def _given_kinds_by_tier(tiers: Sequence[CustomPriceTier]) -> list[dict[TokenKind, Decimal]]:
+    return [tier.dollars_per_million.given_kinds() for tier in tiers]
 
 
-def check_own_prices(own: Sequence[OwnPrice]) -> None:
+def check_custom_prices(prices: Sequence[CustomPrice]) -> None:
     """Refuses two prices for the same models from the same day on.
 
     Raises:
         BadOption: there are two; its path leads to the second.
     """
     seen = set()
-    for index, price in enumerate(own):
-        key = (price.about, price.since)
+    for index, price in enumerate(prices):
+        key = (price.match_key, price.since)
         if key in seen:
             since = f"since {price.since}" if price.since else "without a day since when"
             raise BadOption(f"there are two prices of {price.model} {since}", path=(index,))
         seen.add(key)
 
 
-def price_in_force(fitting: Sequence[OwnPrice], at: float) -> OwnPrice | None:
+def find_current_price(matching: Sequence[CustomPrice], at: float) -> CustomPrice | None:
     """Which of the prices that fit a model holds at a time: of the first pattern that has one, the newest."""
     today = datetime.fromtimestamp(at, UTC).date()
-    begun = [price for price in fitting if price.since is None or price.since <= today]
-    if not begun:
+    started = [price for price in matching if price.since is None or price.since <= today]
+    if not started:
         return None
-    same = [price for price in begun if price.about == begun[0].about]
+    same = [price for price in started if price.match_key == started[0].match_key]
     return max(same, key=lambda price: price.since or date.min)
 
 
-def _check(dollars: Decimal | None, name: str) -> None:
+def _check_amount(dollars: Decimal | None, name: str) -> None:
     """Refuses what cannot be an amount.
 
     Raises:
@@ -187,8 +191,8 @@ def _check(dollars: Decimal | None, name: str) -> None:
     if not dollars.is_finite() or dollars < 0:
         raise BadOption(f"{name} must be a number, not below zero: {dollars}", path=(name,))
     exponent = dollars.as_tuple().exponent
-    if dollars > _MOST_DOLLARS or (isinstance(exponent, int) and exponent < -_MOST_DECIMALS):
+    if dollars > _MAX_DOLLARS or (isinstance(exponent, int) and exponent < -_MAX_DECIMALS):
         raise BadOption(
-            f"{name} can be {_MOST_DOLLARS:,} at most, with {_MOST_DECIMALS} decimals: {dollars}",
+            f"{name} can be {_MAX_DOLLARS:,} at most, with {_MAX_DECIMALS} decimals: {dollars}",
             path=(name,),
         )

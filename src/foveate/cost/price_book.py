@@ -4,16 +4,24 @@ from collections.abc import Callable, Collection, Sequence
 from decimal import Decimal
 from functools import cache, cached_property, partial
 
-from foveate.cost.own_prices import OwnPrice, check_own_prices, price_in_force
-from foveate.cost.price_names import says_its_price
-from foveate.cost.price_table import FamilySchedule, Schedule, load, schedule_of
-from foveate.cost.price_update import PriceUpdate
-from foveate.cost.prices import EXACT, Price, Rates, ceiling_of, dollars_of, price_of, said_price
+from foveate.cost.own_prices import CustomPrice, check_custom_prices, find_current_price
+from foveate.cost.price_names import states_its_price
+from foveate.cost.price_table import FamilyPriceSchedule, PriceSchedule, find_schedule, load_tables
+from foveate.cost.price_update import ImportedPrices
+from foveate.cost.prices import (
+    EXACT,
+    Price,
+    Rates,
+    compute_ceiling,
+    compute_dollars,
+    make_stated_price,
+    price_call,
+)
 from foveate.values import Ttl, Usage
-from foveate.wire.bills import Unit, billed_calls
+from foveate.wire.bills import BillableUnit, split_usage
 
-_LONGEST_NAME_CHARS = 1_000  # names are kept, and anybody may send one
-_MOST_FOUND = 1024
+_MAX_NAME_CHARS = 1_000  # names are kept, and anybody may send one
+_MAX_CACHED_MODELS = 1024
 
 
 class PriceBook:
@@ -24,18 +32,21 @@ class PriceBook:
     """
 
     def __init__(
-        self, own: Sequence[OwnPrice] = (), *, updates: Callable[[], PriceUpdate | None] = lambda: None
+        self,
+        custom: Sequence[CustomPrice] = (),
+        *,
+        load_imported: Callable[[], ImportedPrices | None] = lambda: None,
     ) -> None:
         """Take prices of one's own, and the price file that holds at the time it is asked for.
 
         Raises:
             BadOption: two of them are for the same models from the same day on.
         """
-        check_own_prices(own)
-        self._own = tuple(own)
-        self._updates = updates
-        self._update: PriceUpdate | None = None
-        self._found: dict[tuple[str, str, str, str], _Found] = {}
+        check_custom_prices(custom)
+        self._custom = tuple(custom)
+        self._load_imported = load_imported
+        self._imported: ImportedPrices | None = None
+        self._model_prices: dict[tuple[str, str, str, str], _ModelPrices] = {}
 
     def price(
         self,
@@ -52,48 +63,48 @@ class PriceBook:
         `provider` is who was called, by any of its usual names, and `at` when, in seconds since 1970. `tier` is
         its word for how the call was served, where the usage does not say it, and `region` its word for where.
         """
-        said = self._said(model, usage, provider, at)
-        if said is not None:
-            return said_price(said, provider)
-        whole: Price | None = None
-        for call in billed_calls(usage):
-            where = region or call.region
-            rates = self._rates(call.model or model, provider, tier or call.usage.tier, where, at)
-            price = None if rates is None else price_of(rates, call)
+        stated = self._find_stated_dollars(model, usage, provider, at)
+        if stated is not None:
+            return make_stated_price(stated, provider)
+        total: Price | None = None
+        for call in split_usage(usage):
+            call_region = region or call.region
+            rates = self._find_rates(call.model or model, provider, tier or call.usage.tier, call_region, at)
+            price = None if rates is None else price_call(rates, call)
             if price is None:
                 return None
-            whole = price if whole is None else whole.plus(price)
-        return whole
+            total = price if total is None else total.add(price)
+        return total
 
     def dollars(
         self, model: str, usage: Usage, *, provider: str, at: float, region: str = ""
     ) -> Decimal | None:
         """All dollars of that price, which is many times as fast."""
-        said = self._said(model, usage, provider, at)
-        if said is not None:
-            return said
-        whole: Decimal | None = None
-        for call in billed_calls(usage):
-            rates = self._rates(call.model or model, provider, call.usage.tier, region or call.region, at)
-            dollars = None if rates is None else dollars_of(rates, call)
+        stated = self._find_stated_dollars(model, usage, provider, at)
+        if stated is not None:
+            return stated
+        total: Decimal | None = None
+        for call in split_usage(usage):
+            rates = self._find_rates(call.model or model, provider, call.usage.tier, region or call.region, at)
+            dollars = None if rates is None else compute_dollars(rates, call)
             if dollars is None:
                 return None
-            whole = dollars if whole is None else EXACT.add(whole, dollars)
-        return whole
+            total = dollars if total is None else EXACT.add(total, dollars)
+        return total
 
     def is_inherited(self, model: str, usage: Usage, *, provider: str, at: float) -> bool:
         """Tell whether a part of that price is an upper bound by a model's family."""
-        if self._said(model, usage, provider, at) is not None:
+        if self._find_stated_dollars(model, usage, provider, at) is not None:
             return False
         rates = (
-            self._rates(call.model or model, provider, call.usage.tier, call.region, at)
-            for call in billed_calls(usage)
+            self._find_rates(call.model or model, provider, call.usage.tier, call.region, at)
+            for call in split_usage(usage)
         )
         return any(found is not None and found.inherited_from for found in rates)
 
     def rates(self, model: str, *, provider: str, at: float, tier: str = "") -> Rates | None:
         """What one of each thing costs in such calls at that time; None where nobody knows."""
-        return self._rates(model, provider, tier, "", at)
+        return self._find_rates(model, provider, tier, "", at)
 
     def ceiling(
         self,
@@ -107,7 +118,7 @@ class PriceBook:
         tier: str | None = None,
         region: str | None = None,
         searches: int = 0,
-        units: Collection[Unit] = (),
+        units: Collection[BillableUnit] = (),
     ) -> Decimal | None:
         """The most dollars that a call can cost which has at most so many tokens; None where that is not known.
 
@@ -115,14 +126,14 @@ class PriceBook:
         how and where it is asked to be served. `searches` and `units` need a price.
         """
         if region is None:  # one may be set with the provider
-            found = self._find(model, provider, "", "")
+            found = self._find_model(model, provider, "", "")
             region = found.dearest_region if found is not None else ""
-        most: Decimal | None = None
+        highest: Decimal | None = None
         for served in {"", tier or ""}:  # a tier that is asked for may not be had
-            rates = self._rates(model, provider, served, region, at)
+            rates = self._find_rates(model, provider, served, region, at)
             if rates is None:
                 return None
-            dollars = ceiling_of(
+            dollars = compute_ceiling(
                 rates,
                 input_tokens=input_tokens,
                 output_tokens=output_tokens,
@@ -132,51 +143,53 @@ class PriceBook:
             )
             if dollars is None:
                 return None
-            most = dollars if most is None else max(most, dollars)
-        return most
+            highest = dollars if highest is None else max(highest, dollars)
+        return highest
 
-    def warm(self) -> None:
+    def preload(self) -> None:
         """Loads the tables now, which takes most of a second, and not when the first price is asked for."""
-        load()
-        self._updates()
+        load_tables()
+        self._load_imported()
 
-    def _said(self, model: str, usage: Usage, provider: str, at: float) -> Decimal | None:
+    def _find_stated_dollars(self, model: str, usage: Usage, provider: str, at: float) -> Decimal | None:
         """What the provider says that a call cost, where that holds."""
-        if usage.said_dollars is None or not says_its_price(provider):
+        if usage.said_dollars is None or not states_its_price(provider):
             return None
-        fitting = [price for price in self._own if price.fits(model, provider)]
-        return usage.said_dollars if price_in_force(fitting, at) is None else None
+        fitting = [price for price in self._custom if price.matches(model, provider)]
+        return usage.said_dollars if find_current_price(fitting, at) is None else None
 
-    def _rates(self, model: str, provider: str, tier: str, region: str, at: float) -> Rates | None:
-        found = self._find(model, provider, tier, region)
-        return None if found is None else found.at(at)
+    def _find_rates(self, model: str, provider: str, tier: str, region: str, at: float) -> Rates | None:
+        found = self._find_model(model, provider, tier, region)
+        return None if found is None else found.rates_at(at)
 
-    def _find(self, model: str, provider: str, tier: str, region: str) -> "_Found | None":
-        update = self._updates()
-        if update is not self._update:
-            self._update, self._found = update, {}
+    def _find_model(self, model: str, provider: str, tier: str, region: str) -> "_ModelPrices | None":
+        imported = self._load_imported()
+        if imported is not self._imported:
+            self._imported, self._model_prices = imported, {}
         key = provider, tier, region, model
-        found = self._found.get(key)
+        found = self._model_prices.get(key)
         if found is None:
-            if max(map(len, key)) > _LONGEST_NAME_CHARS:
+            if max(map(len, key)) > _MAX_NAME_CHARS:
                 return None
-            if len(self._found) >= _MOST_FOUND:
-                self._found = {}
-            own = tuple(price for price in self._own if price.fits(model, provider))
-            found = _Found(own, partial(schedule_of, provider, model, tier=tier, region=region, update=update))
-            self._found[key] = found
+            if len(self._model_prices) >= _MAX_CACHED_MODELS:
+                self._model_prices = {}
+            custom = tuple(price for price in self._custom if price.matches(model, provider))
+            found = _ModelPrices(
+                custom, partial(find_schedule, provider, model, tier=tier, region=region, imported=imported)
+            )
+            self._model_prices[key] = found
         return found
 
 
-class _Found:
+class _ModelPrices:
     """What was found of a model: the prices of one's own that fit it, and the table's once they are needed."""
 
     def __init__(
-        self, own: tuple[OwnPrice, ...], look_up: Callable[[], Schedule | FamilySchedule | None]
+        self, custom: tuple[CustomPrice, ...], look_up: Callable[[], PriceSchedule | FamilyPriceSchedule | None]
     ) -> None:
-        self._own = own
+        self._custom = custom
         self._schedule = cache(look_up)
-        self._made: dict[OwnPrice, tuple[Rates | None, Rates | None]] = {}
+        self._custom_rates: dict[CustomPrice, tuple[Rates | None, Rates | None]] = {}
 
     @cached_property
     def dearest_region(self) -> str:
@@ -184,19 +197,19 @@ class _Found:
         schedule = self._schedule()
         return schedule.dearest_region() if schedule else ""
 
-    def at(self, at: float) -> Rates | None:
+    def rates_at(self, at: float) -> Rates | None:
         """The rates in force at a time."""
-        own = price_in_force(self._own, at) if self._own else None
-        if own is not None and own.discount is None:
-            return self._with(own, None)
+        custom = find_current_price(self._custom, at) if self._custom else None
+        if custom is not None and custom.discount is None:
+            return self._apply_custom_price(custom, None)
         schedule = self._schedule()
-        table = schedule.at(at) if schedule else None
-        return table if own is None else self._with(own, table)
+        table = schedule.rates_at(at) if schedule else None
+        return table if custom is None else self._apply_custom_price(custom, table)
 
-    def _with(self, own: OwnPrice, table: Rates | None) -> Rates | None:
+    def _apply_custom_price(self, custom: CustomPrice, table: Rates | None) -> Rates | None:
         """What a price of one's own makes of the table's, made once for each of them."""
-        under, made = self._made.get(own, (None, None))
-        if made is None or under is not table:
-            made = own.rates(table)
-            self._made[own] = (table, made)
-        return made
+        known_table, rates = self._custom_rates.get(custom, (None, None))
+        if rates is None or known_table is not table:
+            rates = custom.rates(table)
+            self._custom_rates[custom] = (table, rates)
+        return rates

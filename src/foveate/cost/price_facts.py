@@ -10,13 +10,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from foveate.cost.prices import Kind
+from foveate.cost.prices import TokenKind
 
-_FACTS = Path(__file__).with_name("prices.toml")
+_FACTS_PATH = Path(__file__).with_name("prices.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class PriceFact:
     """Something that holds for the models of a provider whose whole name is `names`; who says so, and when."""
 
     provider: str
@@ -24,13 +24,13 @@ class Fact:
     source: str
     as_of: str
 
-    def holds(self, provider: str, model: str) -> bool:
+    def applies_to(self, provider: str, model: str) -> bool:
         """Whether it says something of this model."""
         return provider == self.provider and re.fullmatch(self.names, model, re.DOTALL) is not None
 
 
 @dataclass(frozen=True, slots=True)
-class LongInput:
+class LongInputTier:
     """Above `over_tokens` of input all tokens of a request cost this many times as much."""
 
     over_tokens: int
@@ -39,14 +39,14 @@ class LongInput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DatedModel(Fact):
+class DatedModel(PriceFact):
     """The prices of a model, in dollars per million tokens; `times` are multiples of `input`."""
 
     id: str
     input: Decimal
     output: Decimal
-    times: Mapping[Kind, Decimal]
-    over: tuple[LongInput, ...] = ()
+    times: Mapping[TokenKind, Decimal]
+    over: tuple[LongInputTier, ...] = ()
     web_searches: Decimal | None = None
 
     @property
@@ -56,7 +56,7 @@ class DatedModel(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ModelFamily:
     """Models that succeed each other; `names` is a pattern that is searched in their plain names."""
 
     id: str
@@ -64,26 +64,26 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheTimes:
+class CacheMultiples:
     """What reads and writes cost, as multiples of uncached input, where nobody says it of a model."""
 
     names: str
-    times: Mapping[Kind, Decimal]
+    times: Mapping[TokenKind, Decimal]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Like(Fact):
+class SamePriceAs(PriceFact):
     """A model that costs what another does."""
 
     like: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostsAs(Fact):
+class KindPricedAs(PriceFact):
     """A kind of token that costs what another does."""
 
-    kind: Kind
-    other: Kind
+    kind: TokenKind
+    other: TokenKind
 
 
 # "not_available" is Anthropic's word in usage for models that are not bound to a region.
@@ -91,12 +91,12 @@ _UNKNOWN_OR_GLOBAL = frozenset(("", "global", "not_available"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Free(Fact):
+class FreeModel(PriceFact):
     """A model that costs nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Multiple(Fact):
+class PriceMultiple(PriceFact):
     """How many times as dear every token is: at a tier, or in a region.
 
     The region `regional` is any but the whole world.
@@ -106,7 +106,7 @@ class Multiple(Fact):
     tier: str = ""
     region: str = ""
 
-    def is_of(self, region: str) -> bool:
+    def applies_in(self, region: str) -> bool:
         """Return whether it is paid in this region."""
         if self.region == "regional":
             return region not in _UNKNOWN_OR_GLOBAL
@@ -114,14 +114,14 @@ class Multiple(Fact):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weekend(Fact):
+class WeekendPrice(PriceFact):
     """A model that costs at weekends what it costs on any day at the hour `at` (UTC)."""
 
     at: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class PriceFacts:
     """All that is known beside the tables.
 
     `as_of` is the day on which the installed tables were last compared with what providers say. Names that
@@ -132,49 +132,51 @@ class Facts:
 
     as_of: date
     models: tuple[DatedModel, ...]
-    families: tuple[Family, ...]
+    families: tuple[ModelFamily, ...]
     other_kinds: re.Pattern[str]
     variants: re.Pattern[str]
-    cache_times: tuple[CacheTimes, ...]
-    likes: tuple[Like, ...]
-    costs_as: tuple[CostsAs, ...]
-    free: tuple[Free, ...]
-    multiples: tuple[Multiple, ...]
-    weekends: tuple[Weekend, ...]
-    says: frozenset[str]
+    cache_times: tuple[CacheMultiples, ...]
+    likes: tuple[SamePriceAs, ...]
+    costs_as: tuple[KindPricedAs, ...]
+    free: tuple[FreeModel, ...]
+    multiples: tuple[PriceMultiple, ...]
+    weekends: tuple[WeekendPrice, ...]
+    price_stating_providers: frozenset[str]
     providers: Mapping[str, str]
 
 
 @cache
-def facts() -> Facts:
+def load_price_facts() -> PriceFacts:
     """What `prices.toml` says."""
-    table = tomllib.loads(_FACTS.read_text(encoding="utf-8"))
-    return Facts(
+    table = tomllib.loads(_FACTS_PATH.read_text(encoding="utf-8"))
+    return PriceFacts(
         as_of=date.fromisoformat(table["as_of"]),
-        models=tuple(_dated_model(dict(entry)) for entry in table["model"]),
-        families=tuple(Family(entry["id"], entry["names"]) for entry in table["family"]),
+        models=tuple(_parse_dated_model(dict(entry)) for entry in table["model"]),
+        families=tuple(ModelFamily(entry["id"], entry["names"]) for entry in table["family"]),
         other_kinds=re.compile(table["other_kinds"]),
         variants=re.compile(table["variants"]),
-        cache_times=tuple(CacheTimes(entry["names"], _times(entry["times"])) for entry in table["times"]),
-        likes=tuple(Like(**entry) for entry in table["like"]),
+        cache_times=tuple(
+            CacheMultiples(entry["names"], _parse_multiples(entry["times"])) for entry in table["times"]
+        ),
+        likes=tuple(SamePriceAs(**entry) for entry in table["like"]),
         costs_as=tuple(
-            CostsAs(**entry | {"kind": Kind(entry["kind"]), "other": Kind(entry.pop("as"))})
+            KindPricedAs(**entry | {"kind": TokenKind(entry["kind"]), "other": TokenKind(entry.pop("as"))})
             for entry in table["as"]
         ),
-        free=tuple(Free(**entry) for entry in table["free"]),
+        free=tuple(FreeModel(**entry) for entry in table["free"]),
         multiples=tuple(
-            Multiple(**entry | {"multiple": Decimal(entry["multiple"])}) for entry in table["multiple"]
+            PriceMultiple(**entry | {"multiple": Decimal(entry["multiple"])}) for entry in table["multiple"]
         ),
-        weekends=tuple(Weekend(**entry) for entry in table["weekend"]),
-        says=frozenset(entry["provider"] for entry in table["says"]),
+        weekends=tuple(WeekendPrice(**entry) for entry in table["weekend"]),
+        price_stating_providers=frozenset(entry["provider"] for entry in table["says"]),
         providers={name: entry["id"] for entry in table["provider"] for name in (entry["id"], *entry["also"])},
     )
 
 
-def _dated_model(entry: dict[str, Any]) -> DatedModel:
-    times = _times(entry.pop("times"))
+def _parse_dated_model(entry: dict[str, Any]) -> DatedModel:
+    times = _parse_multiples(entry.pop("times"))
     over = tuple(
-        LongInput(tier["over_tokens"], Decimal(tier["input_times"]), Decimal(tier["output_times"]))
+        LongInputTier(tier["over_tokens"], Decimal(tier["input_times"]), Decimal(tier["output_times"]))
         for tier in entry.pop("over", ())
     )
     searches = entry.pop("web_searches", None)
@@ -188,5 +190,5 @@ def _dated_model(entry: dict[str, Any]) -> DatedModel:
     )
 
 
-def _times(said: Mapping[str, str]) -> Mapping[Kind, Decimal]:
-    return {Kind(kind): Decimal(times) for kind, times in said.items()}
+def _parse_multiples(table: Mapping[str, str]) -> Mapping[TokenKind, Decimal]:
+    return {TokenKind(kind): Decimal(times) for kind, times in table.items()}

@@ -7,27 +7,31 @@ if TYPE_CHECKING:
     from genai_prices.types import MatchLogic, ModelInfo
 
 
-def reads_on(model: "ModelInfo", name: str) -> bool:
+def is_other_version(model: "ModelInfo", name: str) -> bool:
     """Whether a name only begins as the model's does, and goes on to another version: 4-10 is not 4-1."""
-    ends = [end for end in (_end_in(clause, name) for clause in _clauses(model.match)) if end is not None]
+    ends = [
+        end
+        for end in (_find_match_end(clause, name) for clause in _flatten_clauses(model.match))
+        if end is not None
+    ]
     return bool(ends) and all(_is_within_version(name, end) for end in ends)
 
 
-def _clauses(match: "MatchLogic") -> "Iterator[MatchLogic]":
+def _flatten_clauses(match: "MatchLogic") -> "Iterator[MatchLogic]":
     from genai_prices.types import ClauseAnd, ClauseOr
 
     match match:
         case ClauseOr():
             for clause in match.or_:
-                yield from _clauses(clause)
+                yield from _flatten_clauses(clause)
         case ClauseAnd():
             for clause in match.and_:
-                yield from _clauses(clause)
+                yield from _flatten_clauses(clause)
         case _:
             yield match
 
 
-def _end_in(clause: "MatchLogic", name: str) -> int | None:
+def _find_match_end(clause: "MatchLogic", name: str) -> int | None:
     """Where the part of a name ends that a clause is about; None where it is about none."""
     from genai_prices.types import ClauseContains, ClauseStartsWith
 

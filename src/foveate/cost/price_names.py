@@ -2,21 +2,21 @@
 
 from collections.abc import Iterator
 
-from foveate.cost.price_facts import facts
+from foveate.cost.price_facts import load_price_facts
 
 
-def provider_id(name: str) -> str:
+def normalize_provider(name: str) -> str:
     """One name for a provider, whichever of its names it was given."""
     lowered = name.strip().lower()
-    return facts().providers.get(lowered, lowered)
+    return load_price_facts().providers.get(lowered, lowered)
 
 
-def says_its_price(name: str) -> bool:
+def states_its_price(name: str) -> bool:
     """Whether a provider says what it bills, and is to be believed."""
-    return provider_id(name) in facts().says
+    return normalize_provider(name) in load_price_facts().price_stating_providers
 
 
-def spellings(provider: str, model: str) -> Iterator[tuple[str, str]]:
+def candidate_names(provider: str, model: str) -> Iterator[tuple[str, str]]:
     """Under which provider and name to look for a model: as it was written, then without the path to it.
 
     A path that names another provider is left alone: it may be another price.
@@ -25,7 +25,7 @@ def spellings(provider: str, model: str) -> Iterator[tuple[str, str]]:
     maker, slash, rest = name.partition("/")
     if provider == "litellm":
         if slash:
-            yield from spellings(provider_id(maker), rest)
+            yield from candidate_names(normalize_provider(maker), rest)
         return
     if provider == "huggingface":
         name, _, host = name.rpartition(":")
@@ -35,5 +35,5 @@ def spellings(provider: str, model: str) -> Iterator[tuple[str, str]]:
     _, models, last = name.rpartition("models/")  # models/…, publishers/…/models/…, accounts/…/models/…
     if models:
         yield provider, last
-    if slash and provider_id(maker) == provider:
-        yield from spellings(provider, rest)
+    if slash and normalize_provider(maker) == provider:
+        yield from candidate_names(provider, rest)

@@ -16,49 +16,49 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, TypeVar
 
 from foveate.cost.caps import DAY_SECONDS
-from foveate.cost.price_facts import Fact, facts
-from foveate.cost.price_match import reads_on
-from foveate.cost.price_names import provider_id, spellings
-from foveate.cost.prices import EXACT, ZERO, Kind, PriceSource, Rate, Rates, Step, upper_bound
-from foveate.tokens.names import plain_name
-from foveate.wire.bills import Unit
+from foveate.cost.price_facts import PriceFact, load_price_facts
+from foveate.cost.price_match import is_other_version
+from foveate.cost.price_names import candidate_names, normalize_provider
+from foveate.cost.prices import EXACT, ZERO, PriceSource, Rate, Rates, RateTier, TokenKind, upper_bound_by_kind
+from foveate.tokens.names import normalize_model_name
+from foveate.wire.bills import BillableUnit
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice, Provider, TieredPrices
 
-    from foveate.cost.price_update import PriceUpdate
+    from foveate.cost.price_update import ImportedPrices
 
 _EPOCH = date(1970, 1, 1)
-_Fact = TypeVar("_Fact", bound=Fact)
+_Fact = TypeVar("_Fact", bound=PriceFact)
 
 # Its names for what has a price, and ours. Writes that it does not tell apart are for the short time.
-_KINDS: Mapping[str, Kind | Unit] = {
-    "input_mtok": Kind.UNCACHED,
-    "cache_read_mtok": Kind.READ,
-    "cache_write_mtok": Kind.WRITTEN_5M,
-    "cache_write_5m_mtok": Kind.WRITTEN_5M,
-    "cache_write_1h_mtok": Kind.WRITTEN_1H,
-    "output_mtok": Kind.OUTPUT,
-    "output_reasoning_mtok": Kind.REASONING,
-    "input_audio_mtok": Unit.INPUT_AUDIO,
-    "input_image_mtok": Unit.INPUT_IMAGE,
-    "input_video_mtok": Unit.INPUT_VIDEO,
-    "cache_audio_read_mtok": Unit.READ_AUDIO,
-    "cache_image_read_mtok": Unit.READ_IMAGE,
-    "cache_video_read_mtok": Unit.READ_VIDEO,
-    "output_audio_mtok": Unit.OUTPUT_AUDIO,
-    "output_image_mtok": Unit.OUTPUT_IMAGE,
-    "output_video_mtok": Unit.OUTPUT_VIDEO,
-    "output_citation_mtok": Unit.CITATIONS,
-    "web_searches_kcount": Unit.WEB_SEARCHES,
-    "rerank_searches_kcount": Unit.RERANKS,
-    "requests_kcount": Unit.REQUESTS,
+_KINDS_BY_FIELD: Mapping[str, TokenKind | BillableUnit] = {
+    "input_mtok": TokenKind.UNCACHED,
+    "cache_read_mtok": TokenKind.READ,
+    "cache_write_mtok": TokenKind.WRITTEN_5M,
+    "cache_write_5m_mtok": TokenKind.WRITTEN_5M,
+    "cache_write_1h_mtok": TokenKind.WRITTEN_1H,
+    "output_mtok": TokenKind.OUTPUT,
+    "output_reasoning_mtok": TokenKind.REASONING,
+    "input_audio_mtok": BillableUnit.INPUT_AUDIO,
+    "input_image_mtok": BillableUnit.INPUT_IMAGE,
+    "input_video_mtok": BillableUnit.INPUT_VIDEO,
+    "cache_audio_read_mtok": BillableUnit.READ_AUDIO,
+    "cache_image_read_mtok": BillableUnit.READ_IMAGE,
+    "cache_video_read_mtok": BillableUnit.READ_VIDEO,
+    "output_audio_mtok": BillableUnit.OUTPUT_AUDIO,
+    "output_image_mtok": BillableUnit.OUTPUT_IMAGE,
+    "output_video_mtok": BillableUnit.OUTPUT_VIDEO,
+    "output_citation_mtok": BillableUnit.CITATIONS,
+    "web_searches_kcount": BillableUnit.WEB_SEARCHES,
+    "rerank_searches_kcount": BillableUnit.RERANKS,
+    "requests_kcount": BillableUnit.REQUESTS,
 }
-_ONE_OF = {"mtok": Decimal("1e-6"), "kcount": Decimal("1e-3")}
+_UNIT_SCALES = {"mtok": Decimal("1e-6"), "kcount": Decimal("1e-3")}
 
 # What providers call their tiers: the usual one, and those that have another price. What is prepaid has none.
-_USUAL = frozenset(("", "auto", "default", "on_demand", "standard", "standard_only"))
-_TIERS: Mapping[str, Mapping[str, str]] = {
+_STANDARD_TIERS = frozenset(("", "auto", "default", "on_demand", "standard", "standard_only"))
+_TIER_CONTEXTS: Mapping[str, Mapping[str, str]] = {
     "batch": {"processing": "batch"},
     "fast": {"service_tier": "fast"},
     "flex": {"service_tier": "flex"},
@@ -66,106 +66,116 @@ _TIERS: Mapping[str, Mapping[str, str]] = {
     "on_demand_priority": {"service_tier": "priority"},
     "priority": {"service_tier": "priority"},
 }
-_PREPAID = frozenset(("provisioned_throughput", "reserved", "scale"))
+_PREPAID_TIERS = frozenset(("provisioned_throughput", "reserved", "scale"))
 
 
 def is_known_tier(tier: str) -> bool:
     """Whether the price of a tier is known, or known not to have one; any other word may mean anything."""
-    return tier.strip().lower() in _USUAL | _TIERS.keys() | _PREPAID
+    return tier.strip().lower() in _STANDARD_TIERS | _TIER_CONTEXTS.keys() | _PREPAID_TIERS
 
 
-def load() -> None:
+def load_tables() -> None:
     """Loads the tables, so that the first price does not wait for them."""
-    _providers()
+    _installed_providers()
 
 
-def schedule_of(
-    provider: str, model: str, *, tier: str = "", region: str = "", update: "PriceUpdate | None" = None
-) -> "Schedule | FamilySchedule | None":
+def find_schedule(
+    provider: str, model: str, *, tier: str = "", region: str = "", imported: "ImportedPrices | None" = None
+) -> "PriceSchedule | FamilyPriceSchedule | None":
     """The prices of a model at a provider over time; None where neither it nor its family has any.
 
     Of all sources that know a model the newest holds: the price file `update` or the dated table. The installed
     tables hold where the latter has no entry, and a price file that is older than them where they have none.
     """
-    spelled = list(spellings(provider_id(provider), model))
-    for host, name in spelled:
-        terms = _Terms(provider=host, name=name, tier=tier.strip().lower(), region=region.strip().lower())
-        schedule = _own_schedule(terms, update)
+    candidates = list(candidate_names(normalize_provider(provider), model))
+    for host, name in candidates:
+        terms = _PurchaseTerms(
+            provider=host, name=name, tier=tier.strip().lower(), region=region.strip().lower()
+        )
+        schedule = _find_model_schedule(terms, imported)
         if schedule is not None:
             return schedule
-    for host, name in spelled:
-        terms = _Terms(provider=host, name=name, tier=tier.strip().lower(), region=region.strip().lower())
-        inherited = _family_schedule(terms, update)
+    for host, name in candidates:
+        terms = _PurchaseTerms(
+            provider=host, name=name, tier=tier.strip().lower(), region=region.strip().lower()
+        )
+        inherited = _find_family_schedule(terms, imported)
         if inherited is not None:
             return inherited
     return None
 
 
-def _own_schedule(terms: "_Terms", update: "PriceUpdate | None") -> "Schedule | None":
-    dated = next(iter(terms.of(facts().models)), None)
-    updated = None if update is None else _find_in(update.providers, terms, update.origin)
+def _find_model_schedule(terms: "_PurchaseTerms", imported: "ImportedPrices | None") -> "PriceSchedule | None":
+    dated = next(iter(terms.select_facts(load_price_facts().models)), None)
+    updated = None if imported is None else _find_in_tables(imported.providers, terms, imported.origin)
     if dated is not None:
         origin = f"Foveate's table, {dated.as_of}"
-        table: Schedule | None = Schedule(_dated_models()[dated.id], terms, is_own=True, origin=origin)
+        table: PriceSchedule | None = PriceSchedule(
+            _dated_models()[dated.id], terms, is_own=True, origin=origin
+        )
     else:
-        table = _find_in(_providers(), terms, _origin())
-    if updated is None or update is None:
+        table = _find_in_tables(_installed_providers(), terms, _installed_origin())
+    if updated is None or imported is None:
         return table
     updated.derives_cache_prices = True
-    if update.day >= (dated.day if dated else facts().as_of):
+    if imported.day >= (dated.day if dated else load_price_facts().as_of):
         updated.table = table
         return updated
     return table or updated
 
 
-def _find_in(known: "Mapping[str, Provider]", terms: "_Terms", origin: str) -> "Schedule | None":
+def _find_in_tables(
+    providers: "Mapping[str, Provider]", terms: "_PurchaseTerms", origin: str
+) -> "PriceSchedule | None":
     """Find a model in tables: by its name, or as one that it costs the same as."""
-    likes = [fact.like for fact in terms.of(facts().likes)]
+    likes = [fact.like for fact in terms.select_facts(load_price_facts().likes)]
     for name in (terms.name, *likes):
-        host = known.get(terms.provider)
+        host = providers.get(terms.provider)
         if host is None:
             continue
-        found = host.find_model(name, all_providers=[*known.values()])
-        if found is None or reads_on(found, name):
-            found = next((model for model in host.models if model.id.lower() == name), None)
-        if found is not None:
-            is_own = any(found is other for other in host.models)
-            return Schedule(found, replace(terms, name=name), is_own=is_own, origin=origin)
+        match = host.find_model(name, all_providers=[*providers.values()])
+        if match is None or is_other_version(match, name):
+            match = next((model for model in host.models if model.id.lower() == name), None)
+        if match is not None:
+            is_own = any(match is other for other in host.models)
+            return PriceSchedule(match, replace(terms, name=name), is_own=is_own, origin=origin)
     return None
 
 
-def _family_schedule(terms: "_Terms", update: "PriceUpdate | None") -> "FamilySchedule | None":
+def _find_family_schedule(
+    terms: "_PurchaseTerms", imported: "ImportedPrices | None"
+) -> "FamilyPriceSchedule | None":
     """The prices of the family of a model, whose members are all that its provider has of it."""
-    known, name = facts(), plain_name(terms.name)
+    known, name = load_price_facts(), normalize_model_name(terms.name)
     family = next((family for family in known.families if re.search(family.names, name)), None)
     if family is None or known.other_kinds.search(name):
         return None
     words = set(known.variants.findall(name))
     path = terms.name.rpartition("/")[0]  # another maker's name in it may mean another price
     members = [
-        Schedule(model, terms, is_own=is_own, origin=model.id)
-        for model, is_own in _models_at(terms.provider, update)
+        PriceSchedule(model, terms, is_own=is_own, origin=model.id)
+        for model, is_own in _list_models(terms.provider, imported)
         if model.id.rpartition("/")[0].lower() == path
-        and re.search(family.names, member := plain_name(model.id))
+        and re.search(family.names, member := normalize_model_name(model.id))
         and not known.other_kinds.search(member)
         and words.issuperset(known.variants.findall(member))
     ]
-    return FamilySchedule(family.id, terms.provider, members) if members else None
+    return FamilyPriceSchedule(family.id, terms.provider, members) if members else None
 
 
-def _models_at(host: str, update: "PriceUpdate | None") -> "Iterator[tuple[ModelInfo, bool]]":
+def _list_models(host: str, imported: "ImportedPrices | None") -> "Iterator[tuple[ModelInfo, bool]]":
     """All models of a provider with known prices, and whether these are its own prices."""
-    for known in (_providers(), {} if update is None else update.providers):
+    for known in (_installed_providers(), {} if imported is None else imported.providers):
         found = known.get(host)
         if found is not None:
             yield from ((model, True) for model in found.models)
             for other in found.fallback_model_providers or ():
                 yield from ((model, False) for model in (known[other].models if other in known else ()))
-    yield from ((_dated_models()[fact.id], True) for fact in facts().models if fact.provider == host)
+    yield from ((_dated_models()[fact.id], True) for fact in load_price_facts().models if fact.provider == host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Terms:
+class _PurchaseTerms:
     """How a model is bought."""
 
     provider: str
@@ -173,113 +183,121 @@ class _Terms:
     tier: str
     region: str
 
-    def of(self, found: Iterable[_Fact]) -> list[_Fact]:
+    def select_facts(self, candidates: Iterable[_Fact]) -> list[_Fact]:
         """The facts that hold for it."""
-        return [fact for fact in found if fact.holds(self.provider, self.name)]
+        return [fact for fact in candidates if fact.applies_to(self.provider, self.name)]
 
 
-class Schedule:
+class PriceSchedule:
     """The rates of one model, those that are in force at a time; what was worked out is kept."""
 
-    def __init__(self, model: "ModelInfo", terms: _Terms, *, is_own: bool, origin: str) -> None:
-        self._model, self._terms, self._is_own, self.origin = model, terms, is_own, origin
-        self.changes = _changes(model)
+    def __init__(self, model: "ModelInfo", terms: _PurchaseTerms, *, is_own: bool, origin: str) -> None:
+        self._model, self._terms, self._is_own_price, self.origin = model, terms, is_own, origin
+        self.changes = _find_change_times(model)
         self.derives_cache_prices = False
-        self.table: Schedule | None = None  # has what a price file leaves out: service tiers, searches
-        self._weekend_hour = next((fact.at for fact in terms.of(facts().weekends)), None)
-        self._found: dict[tuple[int, int], Rates | None] = {}
+        self.table: PriceSchedule | None = None  # has what a price file leaves out: service tiers, searches
+        self._weekend_hour = next((fact.at for fact in terms.select_facts(load_price_facts().weekends)), None)
+        self._rates_by_period: dict[tuple[int, int], Rates | None] = {}
 
-    def at(self, at: float) -> Rates | None:
+    def rates_at(self, at: float) -> Rates | None:
         """The rates in force at a time; None where there are none."""
         if self._weekend_hour is not None and _is_weekend(at):
             at = at - at % DAY_SECONDS + self._weekend_hour * 3600
-        place = self.changes.place(at)
-        if place not in self._found:
-            self._found[place] = self._rates(datetime.fromtimestamp(at, UTC))
-        return self._found[place]
+        period = self.changes.period_of(at)
+        if period not in self._rates_by_period:
+            self._rates_by_period[period] = self._compute_rates(datetime.fromtimestamp(at, UTC))
+        return self._rates_by_period[period]
 
     def dearest_region(self) -> str:
         """Of the regions with a price of their own, the one where every token costs most; none if not more."""
         multiples = {"": Decimal(1)}
-        for fact in self._terms.of(facts().multiples):
+        for fact in self._terms.select_facts(load_price_facts().multiples):
             if fact.region:
                 multiples[fact.region] = EXACT.multiply(multiples.get(fact.region, Decimal(1)), fact.multiple)
         return max(multiples, key=lambda region: multiples[region])
 
-    def _rates(self, moment: datetime) -> Rates | None:
-        at_tier = self._at_tier(moment)
+    def _compute_rates(self, moment: datetime) -> Rates | None:
+        at_tier = self._find_tier_prices(moment)
         if at_tier is None:
-            return None if self.table is None else self.table._rates(moment)
+            return None if self.table is None else self.table._compute_rates(moment)
         prices, multiple = at_tier
-        by_kind = _by_kind(prices)
-        for same in self._terms.of(facts().costs_as):
-            if same.other in by_kind:
-                by_kind.setdefault(same.kind, by_kind[same.other])
+        by_kind = _rates_by_kind(prices)
+        for fact_as in self._terms.select_facts(load_price_facts().costs_as):
+            if fact_as.other in by_kind:
+                by_kind.setdefault(fact_as.kind, by_kind[fact_as.other])
         if not by_kind:
-            if not self._terms.of(facts().free):
+            if not self._terms.select_facts(load_price_facts().free):
                 return None
-            by_kind = dict.fromkeys(Kind, Rate(ZERO))
-        for fact in self._terms.of(facts().multiples):
-            if fact.is_of(self._terms.region):
+            by_kind = dict.fromkeys(TokenKind, Rate(ZERO))
+        for fact in self._terms.select_facts(load_price_facts().multiples):
+            if fact.applies_in(self._terms.region):
                 multiple = EXACT.multiply(multiple, fact.multiple)
         # Another provider's price may not be this one's, a price by the hour knows no first day, and a word for
         # a tier that nobody has heard of may mean anything.
         tier = self._terms.tier
-        assumed = not self._is_own or bool(self.changes.seconds) or (tier not in _USUAL and tier not in _TIERS)
+        assumed = (
+            not self._is_own_price
+            or bool(self.changes.seconds)
+            or (tier not in _STANDARD_TIERS and tier not in _TIER_CONTEXTS)
+        )
         rates = Rates(by_kind=by_kind, source=PriceSource.TABLE, origin=self.origin, assumed=assumed)
         if self.derives_cache_prices:
-            rates = with_cache_prices(rates, self._model.id)
-        rates = rates if multiple == 1 else rates.times(multiple)
-        other = None if self.table is None else self.table._rates(moment)
+            rates = add_cache_prices(rates, self._model.id)
+        rates = rates if multiple == 1 else rates.scale(multiple)
+        other = None if self.table is None else self.table._compute_rates(moment)
         return rates if other is None else replace(rates, by_kind={**other.by_kind, **rates.by_kind})
 
-    def _at_tier(self, moment: datetime) -> "tuple[ModelPrice, Decimal] | None":
+    def _find_tier_prices(self, moment: datetime) -> "tuple[ModelPrice, Decimal] | None":
         """The prices of the tier at a moment, and how many times they are to be paid; None: not known."""
         tier = self._terms.tier
-        context = _TIERS.get(tier, {})
+        context = _TIER_CONTEXTS.get(tier, {})
         if not context:
-            return None if tier in _PREPAID else (self._model.get_prices(moment), Decimal(1))
-        if self._is_own and _has_variant(self._model, context, moment):
+            return None if tier in _PREPAID_TIERS else (self._model.get_prices(moment), Decimal(1))
+        if self._is_own_price and _has_variant(self._model, context, moment):
             return self._model.get_prices(moment, context), Decimal(1)
-        multiples = (fact.multiple for fact in self._terms.of(facts().multiples) if fact.tier == tier)
+        multiples = (
+            fact.multiple
+            for fact in self._terms.select_facts(load_price_facts().multiples)
+            if fact.tier == tier
+        )
         multiple = next(multiples, None)
         return None if multiple is None else (self._model.get_prices(moment), multiple)
 
 
-class FamilySchedule:
+class FamilyPriceSchedule:
     """The most that the members of a family cost, for a model of it that has no price of its own."""
 
-    def __init__(self, family: str, host: str, members: Sequence[Schedule]) -> None:
+    def __init__(self, family: str, host: str, members: Sequence[PriceSchedule]) -> None:
         self._family, self._host, self._members = family, host, members
-        self._changes = _Changes(
+        self._changes = _ChangeTimes(
             moments=sorted({at for member in members for at in member.changes.moments}),
             seconds=sorted({at for member in members for at in member.changes.seconds}),
         )
-        self._found: dict[tuple[int, int, bool], Rates | None] = {}
+        self._rates_by_period: dict[tuple[int, int, bool], Rates | None] = {}
 
-    def at(self, at: float) -> Rates | None:
+    def rates_at(self, at: float) -> Rates | None:
         """The rates in force at a time; None where no member has any."""
-        place = (*self._changes.place(at), _is_weekend(at))
-        if place not in self._found:
-            self._found[place] = self._rates(at)
-        return self._found[place]
+        period = (*self._changes.period_of(at), _is_weekend(at))
+        if period not in self._rates_by_period:
+            self._rates_by_period[period] = self._compute_rates(at)
+        return self._rates_by_period[period]
 
     def dearest_region(self) -> str:
         """Of the regions with a price of their own, the one where every token costs most."""
         return self._members[0].dearest_region()
 
-    def _rates(self, at: float) -> Rates | None:
+    def _compute_rates(self, at: float) -> Rates | None:
         known = [
-            with_cache_prices(found, found.origin)
+            add_cache_prices(found, found.origin)
             for member in self._members
-            if (found := member.at(at)) is not None
+            if (found := member.rates_at(at)) is not None
         ]
-        priced = [found for found in known if {Kind.UNCACHED, Kind.OUTPUT} <= found.by_kind.keys()]
+        priced = [found for found in known if {TokenKind.UNCACHED, TokenKind.OUTPUT} <= found.by_kind.keys()]
         if not priced:
             return None
-        dearest = max(priced, key=lambda rates: (rates.by_kind[Kind.OUTPUT].dollars, rates.origin))
+        dearest = max(priced, key=lambda rates: (rates.by_kind[TokenKind.OUTPUT].dollars, rates.origin))
         return Rates(
-            by_kind=upper_bound(priced),
+            by_kind=upper_bound_by_kind(priced),
             source=PriceSource.TABLE,
             origin=f"the most expensive of {self._family} at {self._host} ({dearest.origin})",
             assumed=True,
@@ -287,31 +305,33 @@ class FamilySchedule:
         )
 
 
-def with_cache_prices(rates: Rates, model: str) -> Rates:
+def add_cache_prices(rates: Rates, model: str) -> Rates:
     """The rates of a model, with prices of reads and writes if it has none."""
-    name = plain_name(model)
-    known = next((fact for fact in facts().cache_times if re.search(fact.names, name)), None)
-    uncached = rates.by_kind.get(Kind.UNCACHED)
+    name = normalize_model_name(model)
+    known = next((fact for fact in load_price_facts().cache_times if re.search(fact.names, name)), None)
+    uncached = rates.by_kind.get(TokenKind.UNCACHED)
     if known is None or uncached is None:
         return rates
-    by_kind: dict[Kind | Unit, Rate] = {kind: uncached.times(times) for kind, times in known.times.items()}
+    by_kind: dict[TokenKind | BillableUnit, Rate] = {
+        kind: uncached.scale(times) for kind, times in known.times.items()
+    }
     return replace(rates, by_kind=by_kind | dict(rates.by_kind))
 
 
-def _by_kind(prices: "ModelPrice") -> dict[Kind | Unit, Rate]:
-    found = {}
+def _rates_by_kind(prices: "ModelPrice") -> dict[TokenKind | BillableUnit, Rate]:
+    rates = {}
     for name, price in vars(prices).items():
-        kind = _KINDS.get(name)
+        kind = _KINDS_BY_FIELD.get(name)
         if kind is not None and price is not None:
-            found[kind] = _rate(price, _ONE_OF[name.rpartition("_")[2]])
-    return found
+            rates[kind] = _to_rate(price, _UNIT_SCALES[name.rpartition("_")[2]])
+    return rates
 
 
-def _rate(price: "Decimal | TieredPrices", one: Decimal) -> Rate:
+def _to_rate(price: "Decimal | TieredPrices", unit_scale: Decimal) -> Rate:
     if isinstance(price, Decimal):
-        return Rate(EXACT.multiply(price, one))
-    steps = tuple(Step(tier.start, EXACT.multiply(tier.price, one)) for tier in price.tiers)
-    return Rate(EXACT.multiply(price.base, one), steps)
+        return Rate(EXACT.multiply(price, unit_scale))
+    tiers = tuple(RateTier(tier.start, EXACT.multiply(tier.price, unit_scale)) for tier in price.tiers)
+    return Rate(EXACT.multiply(price.base, unit_scale), tiers)
 
 
 def _has_variant(model: "ModelInfo", context: Mapping[str, str], moment: datetime) -> bool:
@@ -322,13 +342,13 @@ def _has_variant(model: "ModelInfo", context: Mapping[str, str], moment: datetim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Changes:
+class _ChangeTimes:
     """When prices change, in seconds since 1970, and the seconds of the day at which they do."""
 
     moments: list[int]
     seconds: list[float]
 
-    def place(self, at: float) -> tuple[int, int]:
+    def period_of(self, at: float) -> tuple[int, int]:
         """Where a time stands among them: between two changes no price does."""
         return (
             bisect_right(self.moments, at) if self.moments else 0,
@@ -336,7 +356,7 @@ class _Changes:
         )
 
 
-def _changes(model: "ModelInfo") -> _Changes:
+def _find_change_times(model: "ModelInfo") -> _ChangeTimes:
     prices = model.prices if isinstance(model.prices, list) else []
     from genai_prices.types import StartDateConstraint, TimeOfDateConstraint
 
@@ -348,7 +368,7 @@ def _changes(model: "ModelInfo") -> _Changes:
                 moments.add((constraint.start_date - _EPOCH).days * DAY_SECONDS)
             case TimeOfDateConstraint():
                 seconds.update(map(_second_of_day, (constraint.start_time, constraint.end_time)))
-    return _Changes(moments=sorted(moments), seconds=sorted(seconds))
+    return _ChangeTimes(moments=sorted(moments), seconds=sorted(seconds))
 
 
 def _is_weekend(at: float) -> bool:
@@ -356,12 +376,12 @@ def _is_weekend(at: float) -> bool:
 
 
 def _second_of_day(moment: time) -> float:
-    stood = datetime.combine(_EPOCH, moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-    return stood.timestamp() % DAY_SECONDS
+    combined = datetime.combine(_EPOCH, moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    return combined.timestamp() % DAY_SECONDS
 
 
 @cache
-def _providers() -> "Mapping[str, Provider]":
+def _installed_providers() -> "Mapping[str, Provider]":
     """The tables as they were installed: a snapshot that somebody else in this process fetched is not ours."""
     from genai_prices.data import providers
 
@@ -378,7 +398,7 @@ def _dated_models() -> "Mapping[str, ModelInfo]":
         return TieredPrices(base=dollars, tiers=steps) if steps else dollars
 
     found = {}
-    for fact in facts().models:
+    for fact in load_price_facts().models:
         long_input = [(tier.over_tokens, tier.input_times) for tier in fact.over]
         long_output = [(tier.over_tokens, tier.output_times) for tier in fact.over]
         prices = {
@@ -394,12 +414,12 @@ def _dated_models() -> "Mapping[str, ModelInfo]":
 
 
 _CACHE_KINDS = {
-    "cache_read_mtok": Kind.READ,
-    "cache_write_mtok": Kind.WRITTEN_5M,
-    "cache_write_1h_mtok": Kind.WRITTEN_1H,
+    "cache_read_mtok": TokenKind.READ,
+    "cache_write_mtok": TokenKind.WRITTEN_5M,
+    "cache_write_1h_mtok": TokenKind.WRITTEN_1H,
 }
 
 
 @cache
-def _origin() -> str:
+def _installed_origin() -> str:
     return f"genai-prices {version('genai-prices')}"

@@ -12,7 +12,7 @@ from datetime import date, time
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from foveate.cost.litellm_prices import is_litellm, providers_in
+from foveate.cost.litellm_prices import convert_providers, is_litellm_list
 from foveate.errors import UnreadableInput
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 32_000_000
 GENAI_PRICES, LITELLM = "genai-prices", "litellm"
 
-VERSION = 1
+STORED_VERSION = 1
 _MAX_PROVIDERS = 1_000
 _MAX_MODELS = 50_000
 _MAX_PRICES = 50
@@ -46,14 +46,14 @@ _MAX_DIGITS, _MIN_EXPONENT = 25, -25
 _MAX_TIER_TOKENS = 1_000_000_000
 _PRICE_NAME = re.compile(r"[a-z0-9_]{1,40}_(mtok|kcount)")
 # At most one repetition without a bound, none of a group, and few optional parts: each match is then quick.
-_REPEATS = re.compile(r"\*|\+|(?<!\()\?|\{[^}]*\}?")
-_FIXED = re.compile(r"(?<![)?*+])\{\d{1,2}\}")
+_REPEAT = re.compile(r"\*|\+|(?<!\()\?|\{[^}]*\}?")
+_FIXED_REPEAT = re.compile(r"(?<![)?*+])\{\d{1,2}\}")
 _MAX_OPTIONAL = 4
 _TEXT_CLAUSES = ("equals", "starts_with", "ends_with", "contains")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PriceUpdate:
+class ImportedPrices:
     """The prices of a file. `format` says whose file it was, and `day` how old its prices are.
 
     `skipped` counts the entries that are not used, by the reason.
@@ -76,245 +76,260 @@ class PriceUpdate:
                 yield provider.id, model.id
 
 
-def read_price_file(data: bytes, *, day: date, source: str) -> PriceUpdate:
+def read_price_file(data: bytes, *, day: date, source: str) -> ImportedPrices:
     """Read a price file of genai-prices or LiteLLM; errors call it `source`.
 
     Raises:
         UnreadableInput: it is neither, or has a price that cannot be.
     """
-    found = _parsed(data, source)
-    if is_litellm(found):
-        providers, skipped = providers_in(found)
-        return _Reader(source).update(providers, LITELLM, day, skipped)
-    if isinstance(found, list):
-        return _Reader(source).update(found, GENAI_PRICES, day, {})
+    document = _parse_json(data, source)
+    if is_litellm_list(document):
+        providers, skipped = convert_providers(document)
+        return _PriceFileReader(source).read_providers(providers, LITELLM, day, skipped)
+    if isinstance(document, list):
+        return _PriceFileReader(source).read_providers(document, GENAI_PRICES, day, {})
     raise UnreadableInput(
         source, "is not a price file of genai-prices (a list) or LiteLLM (an object of models)"
     )
 
 
-def kept_update(data: bytes, *, source: str) -> PriceUpdate:
+def read_stored_price_file(data: bytes, *, source: str) -> ImportedPrices:
     """Read what `price_update_json.to_json` has written.
 
     Raises:
         UnreadableInput: it has not.
     """
-    found = _parsed(data, source)
-    if not isinstance(found, dict) or found.get("version") != VERSION:
+    document = _parse_json(data, source)
+    if not isinstance(document, dict) or document.get("version") != STORED_VERSION:
         raise UnreadableInput(source, "is not a price file that `foveate prices update` has written")
-    reader = _Reader(source)
-    format_ = found.get("format")
+    reader = _PriceFileReader(source)
+    format_ = document.get("format")
     if format_ not in (GENAI_PRICES, LITELLM):
-        raise reader.problem("format", "is not known")
-    return reader.update(found.get("providers"), format_, reader.day(found.get("as_of"), "as_of"), {})
+        raise reader.make_error("format", "is not known")
+    return reader.read_providers(
+        document.get("providers"), format_, reader.read_day(document.get("as_of"), "as_of"), {}
+    )
 
 
-def _parsed(data: bytes, source: str) -> Any:
-    def refuse(constant: str) -> NoReturn:
+def _parse_json(data: bytes, source: str) -> Any:
+    def reject_constant(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is not a number")
 
     try:
-        return json.loads(data, parse_float=Decimal, parse_constant=refuse)
+        return json.loads(data, parse_float=Decimal, parse_constant=reject_constant)
     except (ValueError, InvalidOperation, RecursionError) as error:
         raise UnreadableInput(source, f"is not JSON: {str(error)[:200] or 'nested too deeply'}") from None
 
 
-class _Reader:
+class _PriceFileReader:
     """Checks what a file says, and makes the types of genai-prices of it."""
 
     def __init__(self, source: str) -> None:
         self._source = source
         self._skipped: dict[str, int] = {}
 
-    def problem(self, where: str, what: str) -> UnreadableInput:
-        return UnreadableInput(self._source, f"{where[:_MAX_NAME_CHARS]}: {what}")
+    def make_error(self, where: str, problem: str) -> UnreadableInput:
+        return UnreadableInput(self._source, f"{where[:_MAX_NAME_CHARS]}: {problem}")
 
-    def update(self, said: object, format_: str, day: date, skipped: Mapping[str, int]) -> PriceUpdate:
+    def read_providers(
+        self, value: object, format_: str, day: date, skipped: Mapping[str, int]
+    ) -> ImportedPrices:
         from genai_prices.types import Provider
 
         self._skipped = dict(skipped)
         providers: dict[str, Provider] = {}
         count = 0
-        for entry in self._list(said, "providers", _MAX_PROVIDERS):
-            provider = self._object(entry, "a provider")
-            id_ = self._name(provider.get("id"), "the id of a provider")
+        for entry in self._check_list(value, "providers", _MAX_PROVIDERS):
+            provider = self._check_object(entry, "a provider")
+            id_ = self._check_name(provider.get("id"), "the id of a provider")
             fallbacks = [
-                self._name(other, f"{id_}: fallback_model_providers")
-                for other in self._list(provider.get("fallback_model_providers") or [], id_, _MAX_PROVIDERS)
+                self._check_name(other, f"{id_}: fallback_model_providers")
+                for other in self._check_list(
+                    provider.get("fallback_model_providers") or [], id_, _MAX_PROVIDERS
+                )
             ]
             models = []
-            for model in self._list(provider.get("models"), f"models of {id_}", _MAX_MODELS):
-                found = self._model(self._object(model, f"a model of {id_}"), id_)
+            for model in self._check_list(provider.get("models"), f"models of {id_}", _MAX_MODELS):
+                found = self._read_model(self._check_object(model, f"a model of {id_}"), id_)
                 if found is not None:
                     models.append(found)
             count += len(models)
             if count > _MAX_MODELS:
-                raise self.problem("models", f"are more than {_MAX_MODELS:,}")
+                raise self.make_error("models", f"are more than {_MAX_MODELS:,}")
             if models:
                 providers[id_] = Provider(
                     id=id_, name=id_, api_pattern="", models=models, fallback_model_providers=fallbacks
                 )
         if not count:
-            raise self.problem("models", "none has a price")
-        return PriceUpdate(format=format_, day=day, providers=providers, skipped=self._skipped)
+            raise self.make_error("models", "none has a price")
+        return ImportedPrices(format=format_, day=day, providers=providers, skipped=self._skipped)
 
-    def day(self, said: object, where: str) -> date:
+    def read_day(self, value: object, where: str) -> date:
         try:
-            return date.fromisoformat(said if isinstance(said, str) else "")
+            return date.fromisoformat(value if isinstance(value, str) else "")
         except ValueError:
-            raise self.problem(where, "is not a day (2026-11-01)") from None
+            raise self.make_error(where, "is not a day (2026-11-01)") from None
 
     def _skip(self, reason: str) -> None:
         self._skipped[reason] = self._skipped.get(reason, 0) + 1
 
-    def _model(self, said: Mapping[str, Any], provider: str) -> "ModelInfo | None":
+    def _read_model(self, value: Mapping[str, Any], provider: str) -> "ModelInfo | None":
         from genai_prices.types import ClauseEquals, ClauseOr, ModelInfo
 
-        id_ = self._name(said.get("id"), f"the id of a model of {provider}")
+        id_ = self._check_name(value.get("id"), f"the id of a model of {provider}")
         where = f"{provider} {id_}"
-        prices = self._prices(said.get("prices"), where)
+        prices = self._read_prices(value.get("prices"), where)
         if not _has_price(prices):
             self._skip("without a price")
             return None
         match: MatchLogic = ClauseEquals(equals=id_)
-        clause = self._clause(said["match"], where) if "match" in said else None
+        clause = self._read_clause(value["match"], where) if "match" in value else None
         if clause is not None:
             match = ClauseOr(or_=[match, clause])
-        return ModelInfo(id=id_, match=match, prices=prices, price_variants=self._variants(said, where) or None)
+        return ModelInfo(
+            id=id_, match=match, prices=prices, price_variants=self._read_variants(value, where) or None
+        )
 
-    def _prices(self, said: object, where: str) -> "ModelPrice | list[ConditionalPrice]":
+    def _read_prices(self, value: object, where: str) -> "ModelPrice | list[ConditionalPrice]":
         from genai_prices.types import ConditionalPrice
 
-        if not isinstance(said, list):
-            return self._price(said, where)
+        if not isinstance(value, list):
+            return self._read_price(value, where)
         found = []
-        for entry in self._list(said, where, _MAX_PRICES):
-            price = self._object(entry, where)
-            constraint = self._constraint(price.get("constraint"), where)
-            found.append(ConditionalPrice(constraint, prices=self._price(price.get("prices"), where)))
+        for entry in self._check_list(value, where, _MAX_PRICES):
+            price = self._check_object(entry, where)
+            constraint = self._read_constraint(price.get("constraint"), where)
+            found.append(ConditionalPrice(constraint, prices=self._read_price(price.get("prices"), where)))
         return found
 
-    def _variants(self, said: Mapping[str, Any], where: str) -> "list[PriceVariant]":
+    def _read_variants(self, model: Mapping[str, Any], where: str) -> "list[PriceVariant]":
         from genai_prices.types import PriceVariant
 
         found = []
-        for entry in self._list(said.get("price_variants") or [], where, _MAX_PRICES):
-            variant = self._object(entry, where)
-            when = self._object(variant.get("when"), where)
-            names = {self._name(key, where): self._name(value, where) for key, value in when.items()}
+        for entry in self._check_list(model.get("price_variants") or [], where, _MAX_PRICES):
+            variant = self._check_object(entry, where)
+            when = self._check_object(variant.get("when"), where)
+            names = {
+                self._check_name(key, where): self._check_name(value, where) for key, value in when.items()
+            }
             if not names:
-                raise self.problem(where, "a price variant does not say when")
-            constraint = self._constraint(variant.get("constraint"), where)
-            prices = self._price(variant.get("prices"), where)
+                raise self.make_error(where, "a price variant does not say when")
+            constraint = self._read_constraint(variant.get("constraint"), where)
+            prices = self._read_price(variant.get("prices"), where)
             found.append(PriceVariant(when=names, prices=prices, constraint=constraint))
         return found
 
-    def _price(self, said: object, where: str) -> "ModelPrice":
+    def _read_price(self, value: object, where: str) -> "ModelPrice":
         from genai_prices.types import ModelPrice
 
         found = {}
-        for name, price in self._object(said, where).items():
+        for name, price in self._check_object(value, where).items():
             if price is not None and _PRICE_NAME.fullmatch(name):
-                found[name] = self._amount(price, f"{where} {name}")
+                found[name] = self._read_amount(price, f"{where} {name}")
         return ModelPrice(**found)
 
-    def _amount(self, said: object, where: str) -> "Decimal | TieredPrices":
+    def _read_amount(self, value: object, where: str) -> "Decimal | TieredPrices":
         from genai_prices.types import Tier, TieredPrices
 
-        if not isinstance(said, dict):
-            return self._dollars(said, where)
+        if not isinstance(value, dict):
+            return self._read_dollars(value, where)
         tiers = []
-        for entry in self._list(said.get("tiers"), where, _MAX_TIERS):
-            tier = self._object(entry, where)
+        for entry in self._check_list(value.get("tiers"), where, _MAX_TIERS):
+            tier = self._check_object(entry, where)
             start = tier.get("start")
             if type(start) is not int or not 0 < start <= _MAX_TIER_TOKENS:
-                raise self.problem(where, f"a tier cannot begin at {str(start)[:40]}")
-            tiers.append(Tier(start=start, price=self._dollars(tier.get("price"), where)))
+                raise self.make_error(where, f"a tier cannot begin at {str(start)[:40]}")
+            tiers.append(Tier(start=start, price=self._read_dollars(tier.get("price"), where)))
         if [tier.start for tier in tiers] != sorted({tier.start for tier in tiers}):
-            raise self.problem(where, "its tiers are not in order")
-        return TieredPrices(base=self._dollars(said.get("base"), where), tiers=tiers)
+            raise self.make_error(where, "its tiers are not in order")
+        return TieredPrices(base=self._read_dollars(value.get("base"), where), tiers=tiers)
 
-    def _dollars(self, said: object, where: str) -> Decimal:
+    def _read_dollars(self, value: object, where: str) -> Decimal:
         try:
-            if isinstance(said, bool) or not isinstance(said, int | Decimal | str):
+            if isinstance(value, bool) or not isinstance(value, int | Decimal | str):
                 raise InvalidOperation
-            if isinstance(said, str) and len(said) > _MAX_DIGITS * 2:
+            if isinstance(value, str) and len(value) > _MAX_DIGITS * 2:
                 raise InvalidOperation
-            found = Decimal(said)
+            found = Decimal(value)
         except (InvalidOperation, ValueError):
-            raise self.problem(where, f"{str(said)[:40]!r} is not a number") from None
+            raise self.make_error(where, f"{str(value)[:40]!r} is not a number") from None
         if not found.is_finite() or found < 0 or found > _MAX_DOLLARS:
-            raise self.problem(where, f"{found:.4g} dollars cannot be a price")
+            raise self.make_error(where, f"{found:.4g} dollars cannot be a price")
         exponent = found.as_tuple().exponent
         if (
             len(found.as_tuple().digits) > _MAX_DIGITS
             or not isinstance(exponent, int)
             or exponent < _MIN_EXPONENT
         ):
-            raise self.problem(where, "a price has more digits than money has")
+            raise self.make_error(where, "a price has more digits than money has")
         return found
 
-    def _constraint(self, said: object, where: str) -> "StartDateConstraint | TimeOfDateConstraint | None":
+    def _read_constraint(
+        self, value: object, where: str
+    ) -> "StartDateConstraint | TimeOfDateConstraint | None":
         from genai_prices.types import StartDateConstraint, TimeOfDateConstraint
 
-        if said is None:
+        if value is None:
             return None
-        found = self._object(said, where)
+        found = self._check_object(value, where)
         if "start_date" in found:
-            return StartDateConstraint(start_date=self.day(found["start_date"], where))
+            return StartDateConstraint(start_date=self.read_day(found["start_date"], where))
         try:
             start, end = (time.fromisoformat(found[name]) for name in ("start_time", "end_time"))
         except (KeyError, TypeError, ValueError):
-            raise self.problem(where, "a price is for a time that cannot be read") from None
+            raise self.make_error(where, "a price is for a time that cannot be read") from None
         return TimeOfDateConstraint(start_time=start, end_time=end)
 
-    def _clause(self, said: object, where: str, depth: int = 0) -> "MatchLogic | None":
+    def _read_clause(self, entry: object, where: str, depth: int = 0) -> "MatchLogic | None":
         """What names mean a model; None where nothing is left of it that is quick to match."""
         from genai_prices import types
 
-        clause = self._object(said, where)
+        clause = self._check_object(entry, where)
         if len(clause) != 1 or depth > _MAX_DEPTH:
-            raise self.problem(where, "its names cannot be matched")
+            raise self.make_error(where, "its names cannot be matched")
         kind, value = next(iter(clause.items()))
         if kind in ("or", "and"):
-            parts = [self._clause(part, where, depth + 1) for part in self._list(value, where, _MAX_CLAUSES)]
+            parts = [
+                self._read_clause(part, where, depth + 1)
+                for part in self._check_list(value, where, _MAX_CLAUSES)
+            ]
             kept = [part for part in parts if part is not None]
             if not kept or (kind == "and" and len(kept) < len(parts)):
                 return None
             return types.ClauseOr(or_=kept) if kind == "or" else types.ClauseAnd(and_=kept)
-        text = self._name(value, where)
+        text = self._check_name(value, where)
         if kind == "regex":
-            if not _is_quick(text):
+            if not _is_fast_regex(text):
                 self._skip("a pattern that could take long to match")
                 return None
             return types.ClauseRegex(regex=text)
         if kind not in _TEXT_CLAUSES:
-            raise self.problem(where, "its names cannot be matched")
-        made: dict[str, type[Any]] = {
+            raise self.make_error(where, "its names cannot be matched")
+        clause_types: dict[str, type[Any]] = {
             "equals": types.ClauseEquals,
             "starts_with": types.ClauseStartsWith,
             "ends_with": types.ClauseEndsWith,
             "contains": types.ClauseContains,
         }
-        found: MatchLogic = made[kind](**{kind: text})
+        found: MatchLogic = clause_types[kind](**{kind: text})
         return found
 
-    def _name(self, said: object, where: str) -> str:
-        if not isinstance(said, str) or not 0 < len(said) <= _MAX_NAME_CHARS or not said.isprintable():
-            raise self.problem(where, "is not a name")
-        return said
+    def _check_name(self, value: object, where: str) -> str:
+        if not isinstance(value, str) or not 0 < len(value) <= _MAX_NAME_CHARS or not value.isprintable():
+            raise self.make_error(where, "is not a name")
+        return value
 
-    def _object(self, said: object, where: str) -> Mapping[str, Any]:
-        if not isinstance(said, dict):
-            raise self.problem(where, "is not an object")
-        return said
+    def _check_object(self, value: object, where: str) -> Mapping[str, Any]:
+        if not isinstance(value, dict):
+            raise self.make_error(where, "is not an object")
+        return value
 
-    def _list(self, said: object, where: str, most: int) -> Sequence[object]:
-        if not isinstance(said, list):
-            raise self.problem(where, "is not a list")
-        if len(said) > most:
-            raise self.problem(where, f"has more than {most:,} entries")
-        return said
+    def _check_list(self, value: object, where: str, max_items: int) -> Sequence[object]:
+        if not isinstance(value, list):
+            raise self.make_error(where, "is not a list")
+        if len(value) > max_items:
+            raise self.make_error(where, f"has more than {max_items:,} entries")
+        return value
 
 
 def _has_price(prices: "ModelPrice | list[ConditionalPrice]") -> bool:
@@ -324,15 +339,15 @@ def _has_price(prices: "ModelPrice | list[ConditionalPrice]") -> bool:
     return any(amount if isinstance(amount, Decimal) else amount.base for amount in amounts)
 
 
-def _is_quick(regex: str) -> bool:
+def _is_fast_regex(regex: str) -> bool:
     if len(regex) > _MAX_REGEX_CHARS:
         return False
     try:
         re.compile(regex)
     except (re.error, RecursionError, OverflowError):
         return False
-    bare = re.sub(r"\\.", "x", _FIXED.sub("", regex))
-    repeats = _REPEATS.findall(bare)
+    bare = re.sub(r"\\.", "x", _FIXED_REPEAT.sub("", regex))
+    repeats = _REPEAT.findall(bare)
     unbounded = sum(repeat in ("*", "+") for repeat in repeats)
     braces = any(repeat.startswith("{") for repeat in repeats)
     return (

@@ -4,7 +4,7 @@ import json
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from foveate.cost.price_update import VERSION, PriceUpdate
+from foveate.cost.price_update import STORED_VERSION, ImportedPrices
 
 if TYPE_CHECKING:
     from genai_prices.types import (
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     )
 
 
-def to_json(update: PriceUpdate) -> bytes:
+def price_file_json(imported: ImportedPrices) -> bytes:
     """The update in one form, whichever its file had."""
-    providers = [_provider_json(provider) for provider in update.providers.values()]
-    whole = {
-        "version": VERSION,
-        "format": update.format,
-        "as_of": update.day.isoformat(),
+    providers = [_provider_json(provider) for provider in imported.providers.values()]
+    document = {
+        "version": STORED_VERSION,
+        "format": imported.format,
+        "as_of": imported.day.isoformat(),
         "providers": providers,
     }
-    return json.dumps(whole, separators=(",", ":")).encode()
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def _provider_json(provider: "Provider") -> dict[str, object]:
@@ -38,18 +38,18 @@ def _provider_json(provider: "Provider") -> dict[str, object]:
 
 
 def _model_json(model: "ModelInfo") -> dict[str, object]:
-    found: dict[str, object] = {"id": model.id}
+    document: dict[str, object] = {"id": model.id}
     if isinstance(alternatives := getattr(model.match, "or_", None), list):  # its id, and what the file says
-        found["match"] = _clause_json(alternatives[-1])
+        document["match"] = _clause_json(alternatives[-1])
     if isinstance(model.prices, list):
-        found["prices"] = [
+        document["prices"] = [
             {"constraint": _constraint_json(price.constraint), "prices": _price_json(price.prices)}
             for price in model.prices
         ]
     else:
-        found["prices"] = _price_json(model.prices)
+        document["prices"] = _price_json(model.prices)
     if model.price_variants:
-        found["price_variants"] = [
+        document["price_variants"] = [
             {
                 "when": variant.when,
                 "constraint": _constraint_json(variant.constraint),
@@ -57,18 +57,18 @@ def _model_json(model: "ModelInfo") -> dict[str, object]:
             }
             for variant in model.price_variants
         ]
-    return found
+    return document
 
 
 def _price_json(price: "ModelPrice") -> dict[str, object]:
-    found: dict[str, object] = {}
+    document: dict[str, object] = {}
     for name, amount in vars(price).items():
         if isinstance(amount, Decimal):
-            found[name] = str(amount)
+            document[name] = str(amount)
         else:
             tiers = [{"start": tier.start, "price": str(tier.price)} for tier in amount.tiers]
-            found[name] = {"base": str(amount.base), "tiers": tiers}
-    return found
+            document[name] = {"base": str(amount.base), "tiers": tiers}
+    return document
 
 
 def _constraint_json(constraint: "StartDateConstraint | TimeOfDateConstraint | None") -> object:

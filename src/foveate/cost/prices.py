@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import cached_property, reduce
 
 from foveate.values import Ttl
-from foveate.wire.bills import BilledCall, Unit
+from foveate.wire.bills import BillableUnit, UsagePart
 
 # Sums depend on no thread's own context, and a digit that would be lost is an error. None ever is: tokens have
 # 16 digits, a price of one's own and a discount 21 each at most, those of tables fewer.
@@ -19,11 +19,11 @@ class PriceSource(StrEnum):
     """Who says what something costs."""
 
     TABLE = "table"
-    OWN = "own"
-    SAID = "said"
+    CUSTOM = "own"
+    STATED = "said"
 
 
-class Kind(StrEnum):
+class TokenKind(StrEnum):
     """The kinds of tokens that can each have a price: `written_5m` is for a provider's short time."""
 
     UNCACHED = "uncached"
@@ -35,7 +35,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RateTier:
     """Dollars for one of something, once the whole input has more than `over_tokens`."""
 
     over_tokens: int
@@ -47,26 +47,26 @@ class Rate:
     """Dollars for one of something; the highest of `steps` that the input reaches holds for all of it."""
 
     dollars: Decimal
-    steps: tuple[Step, ...] = ()
+    tiers: tuple[RateTier, ...] = ()
 
     def at(self, input_tokens: int) -> Decimal:
         """The dollars for one, in a call of so many input tokens."""
-        if self.steps:
-            for step in reversed(self.steps):
+        if self.tiers:
+            for step in reversed(self.tiers):
                 if input_tokens > step.over_tokens:
                     return step.dollars
         return self.dollars
 
-    def most(self, input_tokens: int) -> Decimal:
+    def max_at(self, input_tokens: int) -> Decimal:
         """The most dollars for one, in a call of at most so many input tokens."""
-        if not self.steps:
+        if not self.tiers:
             return self.dollars if self.dollars > ZERO else ZERO
-        reached = (step.dollars for step in self.steps if input_tokens > step.over_tokens)
+        reached = (step.dollars for step in self.tiers if input_tokens > step.over_tokens)
         return max(self.dollars, ZERO, *reached)
 
-    def times(self, multiple: Decimal) -> "Rate":
+    def scale(self, multiple: Decimal) -> "Rate":
         """The same rate, so many times as dear."""
-        steps = (Step(step.over_tokens, EXACT.multiply(step.dollars, multiple)) for step in self.steps)
+        steps = (RateTier(step.over_tokens, EXACT.multiply(step.dollars, multiple)) for step in self.tiers)
         return Rate(EXACT.multiply(self.dollars, multiple), tuple(steps))
 
 
@@ -79,31 +79,32 @@ class Rates:
     its own; empty for one that has one.
     """
 
-    by_kind: Mapping[Kind | Unit, Rate]
+    by_kind: Mapping[TokenKind | BillableUnit, Rate]
     source: PriceSource
     origin: str
     assumed: bool = False
     inherited_from: str = ""
 
-    def times(self, multiple: Decimal) -> "Rates":
+    def scale(self, multiple: Decimal) -> "Rates":
         """The same with every token so many times as dear; what is paid by the piece stays."""
         scaled = {
-            kind: rate if kind in _PIECES else rate.times(multiple) for kind, rate in self.by_kind.items()
+            kind: rate if kind in _PER_PIECE_UNITS else rate.scale(multiple)
+            for kind, rate in self.by_kind.items()
         }
         return replace(self, by_kind=scaled)
 
     @cached_property
-    def dearest(self) -> "_Dearest":
+    def upper_bound(self) -> "_UpperBound":
         """What each token may be billed as at most, where none is kept for the long time."""
-        return _dearest(self.by_kind, is_long=False)
+        return _compute_upper_bound(self.by_kind, is_long=False)
 
     @cached_property
-    def dearest_for_long(self) -> "_Dearest":
+    def upper_bound_long_ttl(self) -> "_UpperBound":
         """The same where some may be."""
-        return _dearest(self.by_kind, is_long=True)
+        return _compute_upper_bound(self.by_kind, is_long=True)
 
 
-_PIECES = frozenset((Unit.WEB_SEARCHES, Unit.RERANKS, Unit.REQUESTS))
+_PER_PIECE_UNITS = frozenset((BillableUnit.WEB_SEARCHES, BillableUnit.RERANKS, BillableUnit.REQUESTS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,7 @@ class Price:
     written_1h: Decimal = ZERO
     output: Decimal = ZERO
     reasoning: Decimal = ZERO
-    units: tuple[tuple[Unit, Decimal], ...] = ()
+    units: tuple[tuple[BillableUnit, Decimal], ...] = ()
     unsplit: Decimal = ZERO
     source: PriceSource
     origin: str
@@ -131,27 +132,29 @@ class Price:
     @property
     def dollars(self) -> Decimal:
         """All of it."""
-        return _total((self.input_dollars, self.output_dollars, self.other_dollars))
+        return _sum((self.input_dollars, self.output_dollars, self.other_dollars))
 
     @property
     def input_dollars(self) -> Decimal:
         """Of what came in: tokens that the cache served, kept or did not know, whatever their medium."""
         kinds = (self.uncached, self.read, self.written_5m, self.written_1h)
-        return _total((*kinds, *(dollars for unit, dollars in self.units if unit in _INPUT)))
+        return _sum((*kinds, *(dollars for unit, dollars in self.units if unit in _INPUT_UNITS)))
 
     @property
     def output_dollars(self) -> Decimal:
         """Of what came out, reasoning too."""
-        media = (dollars for unit, dollars in self.units if unit in _OUTPUT)
-        return _total((self.output, self.reasoning, *media))
+        media = (dollars for unit, dollars in self.units if unit in _OUTPUT_UNITS)
+        return _sum((self.output, self.reasoning, *media))
 
     @property
     def other_dollars(self) -> Decimal:
         """Of neither: what is paid by the piece, and what is only known as a whole."""
-        pieces = (dollars for unit, dollars in self.units if unit not in _INPUT and unit not in _OUTPUT)
-        return _total((self.unsplit, *pieces))
+        pieces = (
+            dollars for unit, dollars in self.units if unit not in _INPUT_UNITS and unit not in _OUTPUT_UNITS
+        )
+        return _sum((self.unsplit, *pieces))
 
-    def plus(self, other: "Price") -> "Price":
+    def add(self, other: "Price") -> "Price":
         """The price of two calls; it is as sure as the less sure one."""
         units = dict(self.units)
         for unit, dollars in other.units:
@@ -163,7 +166,7 @@ class Price:
             written_1h=EXACT.add(self.written_1h, other.written_1h),
             output=EXACT.add(self.output, other.output),
             reasoning=EXACT.add(self.reasoning, other.reasoning),
-            units=tuple((unit, units[unit]) for unit in Unit if unit in units),
+            units=tuple((unit, units[unit]) for unit in BillableUnit if unit in units),
             unsplit=EXACT.add(self.unsplit, other.unsplit),
             source=self.source,
             origin=self.origin,
@@ -172,21 +175,23 @@ class Price:
         )
 
 
-_INPUT = frozenset(unit for unit in Unit if unit.startswith(("input_", "read_")))
-_OUTPUT = frozenset((*(unit for unit in Unit if unit.startswith("output_")), Unit.CITATIONS))
+_INPUT_UNITS = frozenset(unit for unit in BillableUnit if unit.startswith(("input_", "read_")))
+_OUTPUT_UNITS = frozenset(
+    (*(unit for unit in BillableUnit if unit.startswith("output_")), BillableUnit.CITATIONS)
+)
 
 
-def _total(dollars: Iterable[Decimal]) -> Decimal:
+def _sum(dollars: Iterable[Decimal]) -> Decimal:
     return reduce(EXACT.add, dollars, ZERO)
 
 
-def price_of(rates: Rates, call: BilledCall) -> Price | None:
+def price_call(rates: Rates, call: UsagePart) -> Price | None:
     """What a call cost at these rates; None where something was billed that has no known price.
 
     What the cache served is taken at the price of uncached input where it has none of its own: many hosts give
     no discount, and it cannot be dearer. What it kept is not, since that mostly is dearer.
     """
-    parts = _parts(rates, call)
+    parts = _price_parts(rates, call)
     if parts is None:
         return None
     kinds, units, sure = parts
@@ -200,78 +205,82 @@ def price_of(rates: Rates, call: BilledCall) -> Price | None:
     )
 
 
-def dollars_of(rates: Rates, call: BilledCall) -> Decimal | None:
+def compute_dollars(rates: Rates, call: UsagePart) -> Decimal | None:
     """All dollars of that price, for those who need no more of it."""
-    parts = _parts(rates, call)
-    return None if parts is None else _total((*parts[0].values(), *parts[1].values()))
+    parts = _price_parts(rates, call)
+    return None if parts is None else _sum((*parts[0].values(), *parts[1].values()))
 
 
-def _parts(rates: Rates, call: BilledCall) -> tuple[dict[str, Decimal], dict[Unit, Decimal], bool] | None:
+def _price_parts(
+    rates: Rates, call: UsagePart
+) -> tuple[dict[str, Decimal], dict[BillableUnit, Decimal], bool] | None:
     """The dollars of each kind of token that was billed, and of other units; and whether they are sure."""
     by_kind, usage, cache = rates.by_kind, call.usage, call.usage.cache
     sure, size = not rates.assumed, cache.input_tokens
-    reasoning = min(usage.reasoning_tokens, usage.output_tokens) if Kind.REASONING in by_kind else 0
+    reasoning = min(usage.reasoning_tokens, usage.output_tokens) if TokenKind.REASONING in by_kind else 0
     tokens = (cache.uncached, cache.read, cache.written_5m, cache.written_1h)
     counts = [*tokens, usage.output_tokens - reasoning, reasoning]
-    units: dict[Unit, Decimal] = {}
-    for unit, count in (*call.units, (Unit.REQUESTS, 1)) if Unit.REQUESTS in by_kind else call.units:
-        rate = _unit_rate(rates, unit)
-        home = _HOMES.get(unit)
+    units: dict[BillableUnit, Decimal] = {}
+    for unit, count in (
+        (*call.units, (BillableUnit.REQUESTS, 1)) if BillableUnit.REQUESTS in by_kind else call.units
+    ):
+        rate = _find_unit_rate(rates, unit)
+        kind_index = _KIND_INDEX_BY_UNIT.get(unit)
         if rate is None:
             if unit in _ALWAYS_BILLED:
                 return None
-            sure = sure and unit not in _DEARER
-        elif home is None:
+            sure = sure and unit not in _DEARER_UNITS
+        elif kind_index is None:
             units[unit] = EXACT.multiply(rate.at(size), count)
         else:
-            taken = min(count, counts[home])
-            counts[home] -= taken
+            taken = min(count, counts[kind_index])
+            counts[kind_index] -= taken
             units[unit] = EXACT.multiply(rate.at(size), taken)
     kinds: dict[str, Decimal] = {}
     for kind, count in zip(_KINDS, counts, strict=True):
         if not count:
             continue
         rate = by_kind.get(kind)
-        if rate is None and kind is Kind.READ:
-            rate, sure = by_kind.get(Kind.UNCACHED), False
+        if rate is None and kind is TokenKind.READ:
+            rate, sure = by_kind.get(TokenKind.UNCACHED), False
         if rate is None:
             return None
         kinds[kind] = EXACT.multiply(rate.at(size), count)
     return kinds, units, sure
 
 
-_KINDS = tuple(Kind)
+_KINDS = tuple(TokenKind)
 # The place of the kind whose tokens hold those of a medium.
-_HOMES = {
-    **{unit: _KINDS.index(Kind.UNCACHED) for unit in Unit if unit.startswith("input_")},
-    **{unit: _KINDS.index(Kind.READ) for unit in Unit if unit.startswith("read_")},
-    **{unit: _KINDS.index(Kind.OUTPUT) for unit in Unit if unit.startswith("output_")},
+_KIND_INDEX_BY_UNIT = {
+    **{unit: _KINDS.index(TokenKind.UNCACHED) for unit in BillableUnit if unit.startswith("input_")},
+    **{unit: _KINDS.index(TokenKind.READ) for unit in BillableUnit if unit.startswith("read_")},
+    **{unit: _KINDS.index(TokenKind.OUTPUT) for unit in BillableUnit if unit.startswith("output_")},
 }
-_ALWAYS_BILLED = frozenset((Unit.WEB_SEARCHES, Unit.RERANKS))
+_ALWAYS_BILLED = frozenset((BillableUnit.WEB_SEARCHES, BillableUnit.RERANKS))
 # Sound is dearer than text wherever it has a price; pictures and video mostly cost the same.
-_DEARER = frozenset((Unit.INPUT_AUDIO, Unit.READ_AUDIO, Unit.OUTPUT_AUDIO))
+_DEARER_UNITS = frozenset((BillableUnit.INPUT_AUDIO, BillableUnit.READ_AUDIO, BillableUnit.OUTPUT_AUDIO))
 
 
-def _unit_rate(rates: Rates, unit: Unit) -> Rate | None:
+def _find_unit_rate(rates: Rates, unit: BillableUnit) -> Rate | None:
     rate = rates.by_kind.get(unit)
-    if rate is None and unit is Unit.SEARCH_QUERIES:
-        return rates.by_kind.get(Unit.WEB_SEARCHES)
-    if rate is None and unit.startswith("read_") and Kind.READ not in rates.by_kind:
-        return rates.by_kind.get(Unit(unit.replace("read_", "input_")))
+    if rate is None and unit is BillableUnit.SEARCH_QUERIES:
+        return rates.by_kind.get(BillableUnit.WEB_SEARCHES)
+    if rate is None and unit.startswith("read_") and TokenKind.READ not in rates.by_kind:
+        return rates.by_kind.get(BillableUnit(unit.replace("read_", "input_")))
     return rate
 
 
-_LONG = (Ttl.ONE_HOUR, Ttl.TWELVE_HOURS)
+_LONG_TTLS = (Ttl.ONE_HOUR, Ttl.TWELVE_HOURS)
 
 
-def ceiling_of(
+def compute_ceiling(
     rates: Rates,
     *,
     input_tokens: int,
     output_tokens: int,
     ttl: Ttl | None = None,
     searches: int = 0,
-    units: Collection[Unit] = (),
+    units: Collection[BillableUnit] = (),
 ) -> Decimal | None:
     """The most dollars that a call of at most so many tokens can cost; None where that is not known.
 
@@ -280,27 +289,23 @@ def ceiling_of(
     web are added: they have a price of their own, or are part of a fee for each request. `units` are what it
     may be billed for beside text. Other things that are counted (citations) nobody knows before.
     """
-    has_search_fee = Unit.WEB_SEARCHES in rates.by_kind or Unit.REQUESTS in rates.by_kind
+    has_search_fee = BillableUnit.WEB_SEARCHES in rates.by_kind or BillableUnit.REQUESTS in rates.by_kind
     if (searches and not has_search_fee) or not rates.by_kind.keys() >= set(units):
         return None
-    dearest = rates.dearest_for_long if ttl in _LONG else rates.dearest
-    if (
-        dearest.is_unknown
-        or (input_tokens and not dearest.has_input)
-        or (output_tokens and not dearest.has_output)
-    ):
+    bound = rates.upper_bound_long_ttl if ttl in _LONG_TTLS else rates.upper_bound
+    if bound.is_unknown or (input_tokens and not bound.has_input) or (output_tokens and not bound.has_output):
         return None
-    found = EXACT.add(
-        EXACT.multiply(dearest.input.at(input_tokens), input_tokens),
-        EXACT.multiply(dearest.output.at(input_tokens), output_tokens),
+    ceiling = EXACT.add(
+        EXACT.multiply(bound.input.at(input_tokens), input_tokens),
+        EXACT.multiply(bound.output.at(input_tokens), output_tokens),
     )
-    if searches and (each := rates.by_kind.get(Unit.WEB_SEARCHES)) is not None:
-        found = EXACT.add(found, EXACT.multiply(each.most(input_tokens), searches))
-    return found if dearest.request is None else EXACT.add(found, dearest.request.most(input_tokens))
+    if searches and (search_rate := rates.by_kind.get(BillableUnit.WEB_SEARCHES)) is not None:
+        ceiling = EXACT.add(ceiling, EXACT.multiply(search_rate.max_at(input_tokens), searches))
+    return ceiling if bound.request is None else EXACT.add(ceiling, bound.request.max_at(input_tokens))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Dearest:
+class _UpperBound:
     """The most that a token of the input, or of the output, can cost of all that it may be billed as.
 
     Both are no less for a larger input.
@@ -314,53 +319,63 @@ class _Dearest:
     is_unknown: bool
 
 
-def _dearest(by_kind: Mapping[Kind | Unit, Rate], *, is_long: bool) -> _Dearest:
-    long = (Kind.WRITTEN_1H,) if is_long else ()
-    kinds: tuple[Kind | Unit, ...] = (Kind.UNCACHED, Kind.READ, Kind.WRITTEN_5M, *long, *_INPUT)
-    outs: tuple[Kind | Unit, ...] = (Kind.OUTPUT, Kind.REASONING, *(_OUTPUT - {Unit.CITATIONS}))
-    return _Dearest(
-        input=_most_of([by_kind[kind] for kind in kinds if kind in by_kind]),
-        output=_most_of([by_kind[kind] for kind in outs if kind in by_kind]),
-        request=by_kind.get(Unit.REQUESTS),
-        has_input=Kind.UNCACHED in by_kind,
+def _compute_upper_bound(by_kind: Mapping[TokenKind | BillableUnit, Rate], *, is_long: bool) -> _UpperBound:
+    long = (TokenKind.WRITTEN_1H,) if is_long else ()
+    kinds: tuple[TokenKind | BillableUnit, ...] = (
+        TokenKind.UNCACHED,
+        TokenKind.READ,
+        TokenKind.WRITTEN_5M,
+        *long,
+        *_INPUT_UNITS,
+    )
+    outs: tuple[TokenKind | BillableUnit, ...] = (
+        TokenKind.OUTPUT,
+        TokenKind.REASONING,
+        *(_OUTPUT_UNITS - {BillableUnit.CITATIONS}),
+    )
+    return _UpperBound(
+        input=_upper_bound_rate([by_kind[kind] for kind in kinds if kind in by_kind]),
+        output=_upper_bound_rate([by_kind[kind] for kind in outs if kind in by_kind]),
+        request=by_kind.get(BillableUnit.REQUESTS),
+        has_input=TokenKind.UNCACHED in by_kind,
         has_output=any(kind in by_kind for kind in outs),
-        is_unknown=is_long and Kind.WRITTEN_5M in by_kind and Kind.WRITTEN_1H not in by_kind,
+        is_unknown=is_long and TokenKind.WRITTEN_5M in by_kind and TokenKind.WRITTEN_1H not in by_kind,
     )
 
 
-def _most_of(rates: Sequence[Rate]) -> Rate:
+def _upper_bound_rate(rates: Sequence[Rate]) -> Rate:
     """A rate that is what the dearest of these can be at any size of the input; nothing where there is none."""
 
-    def most(input_tokens: int) -> Decimal:
-        return max((rate.most(input_tokens) for rate in rates), default=ZERO)
+    def max_at(input_tokens: int) -> Decimal:
+        return max((rate.max_at(input_tokens) for rate in rates), default=ZERO)
 
-    sizes = sorted({step.over_tokens for rate in rates for step in rate.steps})
-    return Rate(most(0), tuple(Step(size, most(size + 1)) for size in sizes))
+    sizes = sorted({step.over_tokens for rate in rates for step in rate.tiers})
+    return Rate(max_at(0), tuple(RateTier(size, max_at(size + 1)) for size in sizes))
 
 
-_PART_OF: Mapping[Kind | Unit, Kind] = {
-    Kind.READ: Kind.UNCACHED,
-    Kind.WRITTEN_5M: Kind.UNCACHED,
-    Kind.WRITTEN_1H: Kind.UNCACHED,
-    Kind.REASONING: Kind.OUTPUT,
+_PART_OF: Mapping[TokenKind | BillableUnit, TokenKind] = {
+    TokenKind.READ: TokenKind.UNCACHED,
+    TokenKind.WRITTEN_5M: TokenKind.UNCACHED,
+    TokenKind.WRITTEN_1H: TokenKind.UNCACHED,
+    TokenKind.REASONING: TokenKind.OUTPUT,
 }
 
 
-def upper_bound(members: Sequence[Rates]) -> dict[Kind | Unit, Rate]:
+def upper_bound_by_kind(members: Sequence[Rates]) -> dict[TokenKind | BillableUnit, Rate]:
     """For each kind of token the price of the most expensive member, at any size of the input.
 
     What has no price of its own costs as much as what it is a part of: reads and writes as uncached input,
     reasoning as output.
     """
     kinds = {kind for rates in members for kind in rates.by_kind}
-    found = {}
+    bounds = {}
     for kind in kinds:
         other = _PART_OF.get(kind, kind)
         given = [rates.by_kind.get(kind, rates.by_kind.get(other)) for rates in members]
-        found[kind] = _most_of([rate for rate in given if rate is not None])
-    return found
+        bounds[kind] = _upper_bound_rate([rate for rate in given if rate is not None])
+    return bounds
 
 
-def said_price(dollars: Decimal, provider: str) -> Price:
+def make_stated_price(dollars: Decimal, provider: str) -> Price:
     """The price that a provider says itself."""
-    return Price(unsplit=dollars, source=PriceSource.SAID, origin=provider)
+    return Price(unsplit=dollars, source=PriceSource.STATED, origin=provider)

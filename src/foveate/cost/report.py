@@ -4,14 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from foveate.cost.ledger import By, Category, Sum
+from foveate.cost.ledger import Category, ChargeTotal, GroupBy
 from foveate.cost.prices import EXACT, ZERO
 from foveate.cost.savings import add_savings
 from foveate.values import Savings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class CostReportRow:
     """All calls of a group added up: tokens, dollars, and what was saved.
 
     `dollars` and `estimated_dollars` are those of calls that have any, and None where none does:
@@ -51,102 +51,106 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class CostReport:
     """Rows by what was asked for, and the total of them all."""
 
-    by: tuple[By, ...]
-    rows: tuple[Row, ...]
-    total: Row
+    by: tuple[GroupBy, ...]
+    rows: tuple[CostReportRow, ...]
+    total: CostReportRow
 
 
-def asked_of(by: Sequence[By]) -> tuple[By, ...]:
+def required_groups(group_by: Sequence[GroupBy]) -> tuple[GroupBy, ...]:
     """What to ask a ledger for: categories too, since calls for summaries count against folds."""
-    return (*by, By.CATEGORY) if By.CATEGORY not in by else tuple(by)
+    return (*group_by, GroupBy.CATEGORY) if GroupBy.CATEGORY not in group_by else tuple(group_by)
 
 
-def report_of(sums: Iterable[Sum], by: Sequence[By]) -> Report:
+def build_report(sums: Iterable[ChargeTotal], group_by: Sequence[GroupBy]) -> CostReport:
     """The report by `by`, of sums by `asked_of(by)`: days in their order, all else the dearest first."""
-    place = asked_of(by).index(By.CATEGORY)
-    rows: dict[tuple[str, ...], Row] = {}
-    total = Row()
-    for one in sums:
-        if not one.calls:
+    category_index = required_groups(group_by).index(GroupBy.CATEGORY)
+    rows: dict[tuple[str, ...], CostReportRow] = {}
+    total = CostReportRow()
+    for total_of_group in sums:
+        if not total_of_group.calls:
             continue
-        row = _row(one, group=one.group[: len(by)], category=one.group[place])
-        rows[row.group] = _added(rows.get(row.group, Row(group=row.group)), row)
-        total = _added(total, row)
-    days_first = bool(by) and by[0] is By.DAY
+        row = _make_row(
+            total_of_group,
+            group=total_of_group.group[: len(group_by)],
+            category=total_of_group.group[category_index],
+        )
+        rows[row.group] = _add_rows(rows.get(row.group, CostReportRow(group=row.group)), row)
+        total = _add_rows(total, row)
+    days_first = bool(group_by) and group_by[0] is GroupBy.DAY
     ordered = sorted(
         rows.values(), key=lambda row: (row.group[:1] if days_first else (), -(row.dollars or ZERO), row.group)
     )
-    return Report(by=tuple(by), rows=tuple(ordered), total=total)
+    return CostReport(by=tuple(group_by), rows=tuple(ordered), total=total)
 
 
-def _row(one: Sum, *, group: tuple[str, ...], category: str) -> Row:
+def _make_row(total: ChargeTotal, *, group: tuple[str, ...], category: str) -> CostReportRow:
     is_compaction = category == Category.COMPACTION
-    has_price = one.unknown_calls < one.calls
-    spent = one.dollars if is_compaction and has_price else None
-    return Row(
+    has_price = total.unknown_calls < total.calls
+    spent = total.dollars if is_compaction and has_price else None
+    return CostReportRow(
         group=group,
-        calls=one.calls,
-        unknown_calls=one.unknown_calls,
-        partial_calls=one.partial_calls,
-        uncached=one.uncached,
-        read=one.read,
-        written_5m=one.written_5m,
-        written_1h=one.written_1h,
-        output_tokens=one.output_tokens,
-        reasoning_tokens=one.reasoning_tokens,
-        dollars=one.dollars if has_price else None,
+        calls=total.calls,
+        unknown_calls=total.unknown_calls,
+        partial_calls=total.partial_calls,
+        uncached=total.uncached,
+        read=total.read,
+        written_5m=total.written_5m,
+        written_1h=total.written_1h,
+        output_tokens=total.output_tokens,
+        reasoning_tokens=total.reasoning_tokens,
+        dollars=total.dollars if has_price else None,
         # A sum does not tell none from nothing, and nobody expects a call to be free.
-        estimated_dollars=one.estimated_dollars or None,
-        compared_calls=one.compared_calls,
-        compared_dollars=_charged(one.savings),
-        saved=one.savings,
-        would_not_fit_calls=one.would_not_fit_calls,
-        would_not_fit_dollars=one.would_not_fit_dollars,
+        estimated_dollars=total.estimated_dollars or None,
+        compared_calls=total.compared_calls,
+        compared_dollars=_compute_charged_dollars(total.savings),
+        saved=total.savings,
+        would_not_fit_calls=total.would_not_fit_calls,
+        would_not_fit_dollars=total.would_not_fit_dollars,
         compaction_dollars=spent or ZERO,
-        unknown_compactions=one.unknown_calls if is_compaction else 0,
-        inherited_calls=one.inherited_calls,
-        inherited_dollars=one.inherited_dollars,
-        subscription_calls=one.subscription_calls,
-        subscription_dollars=one.subscription_dollars,
-        possibly_charged_calls=one.possibly_charged_calls,
-        possibly_charged_dollars=one.possibly_charged_dollars,
+        unknown_compactions=total.unknown_calls if is_compaction else 0,
+        inherited_calls=total.inherited_calls,
+        inherited_dollars=total.inherited_dollars,
+        subscription_calls=total.subscription_calls,
+        subscription_dollars=total.subscription_dollars,
+        possibly_charged_calls=total.possibly_charged_calls,
+        possibly_charged_dollars=total.possibly_charged_dollars,
     )
 
 
-def _added(one: Row, other: Row) -> Row:
-    return Row(
-        group=one.group,
-        calls=one.calls + other.calls,
-        unknown_calls=one.unknown_calls + other.unknown_calls,
-        partial_calls=one.partial_calls + other.partial_calls,
-        uncached=one.uncached + other.uncached,
-        read=one.read + other.read,
-        written_5m=one.written_5m + other.written_5m,
-        written_1h=one.written_1h + other.written_1h,
-        output_tokens=one.output_tokens + other.output_tokens,
-        reasoning_tokens=one.reasoning_tokens + other.reasoning_tokens,
-        dollars=_sum(one.dollars, other.dollars),
-        estimated_dollars=_sum(one.estimated_dollars, other.estimated_dollars),
-        compared_calls=one.compared_calls + other.compared_calls,
-        compared_dollars=_sum(one.compared_dollars, other.compared_dollars),
-        saved=add_savings((one.saved, other.saved)),
-        would_not_fit_calls=one.would_not_fit_calls + other.would_not_fit_calls,
-        would_not_fit_dollars=EXACT.add(one.would_not_fit_dollars, other.would_not_fit_dollars),
-        compaction_dollars=EXACT.add(one.compaction_dollars, other.compaction_dollars),
-        unknown_compactions=one.unknown_compactions + other.unknown_compactions,
-        inherited_calls=one.inherited_calls + other.inherited_calls,
-        inherited_dollars=EXACT.add(one.inherited_dollars, other.inherited_dollars),
-        subscription_calls=one.subscription_calls + other.subscription_calls,
-        subscription_dollars=EXACT.add(one.subscription_dollars, other.subscription_dollars),
-        possibly_charged_calls=one.possibly_charged_calls + other.possibly_charged_calls,
-        possibly_charged_dollars=EXACT.add(one.possibly_charged_dollars, other.possibly_charged_dollars),
+def _add_rows(left: CostReportRow, right: CostReportRow) -> CostReportRow:
+    return CostReportRow(
+        group=left.group,
+        calls=left.calls + right.calls,
+        unknown_calls=left.unknown_calls + right.unknown_calls,
+        partial_calls=left.partial_calls + right.partial_calls,
+        uncached=left.uncached + right.uncached,
+        read=left.read + right.read,
+        written_5m=left.written_5m + right.written_5m,
+        written_1h=left.written_1h + right.written_1h,
+        output_tokens=left.output_tokens + right.output_tokens,
+        reasoning_tokens=left.reasoning_tokens + right.reasoning_tokens,
+        dollars=_add_known(left.dollars, right.dollars),
+        estimated_dollars=_add_known(left.estimated_dollars, right.estimated_dollars),
+        compared_calls=left.compared_calls + right.compared_calls,
+        compared_dollars=_add_known(left.compared_dollars, right.compared_dollars),
+        saved=add_savings((left.saved, right.saved)),
+        would_not_fit_calls=left.would_not_fit_calls + right.would_not_fit_calls,
+        would_not_fit_dollars=EXACT.add(left.would_not_fit_dollars, right.would_not_fit_dollars),
+        compaction_dollars=EXACT.add(left.compaction_dollars, right.compaction_dollars),
+        unknown_compactions=left.unknown_compactions + right.unknown_compactions,
+        inherited_calls=left.inherited_calls + right.inherited_calls,
+        inherited_dollars=EXACT.add(left.inherited_dollars, right.inherited_dollars),
+        subscription_calls=left.subscription_calls + right.subscription_calls,
+        subscription_dollars=EXACT.add(left.subscription_dollars, right.subscription_dollars),
+        possibly_charged_calls=left.possibly_charged_calls + right.possibly_charged_calls,
+        possibly_charged_dollars=EXACT.add(left.possibly_charged_dollars, right.possibly_charged_dollars),
     )
 
 
-def _charged(savings: Savings) -> Decimal | None:
+def _compute_charged_dollars(savings: Savings) -> Decimal | None:
     """What the compared calls were charged."""
     without, saved, error = savings.without, savings.total, savings.simulation_error
     if without is None or saved is None or error is None:
@@ -154,8 +158,8 @@ def _charged(savings: Savings) -> Decimal | None:
     return EXACT.add(EXACT.subtract(without, saved), error)
 
 
-def _sum(one: Decimal | None, other: Decimal | None) -> Decimal | None:
+def _add_known(left: Decimal | None, right: Decimal | None) -> Decimal | None:
     """What is known of two amounts together; None where neither is known."""
-    if one is None or other is None:
-        return other if one is None else one
-    return EXACT.add(one, other)
+    if left is None or right is None:
+        return right if left is None else left
+    return EXACT.add(left, right)

@@ -11,22 +11,22 @@ from decimal import Decimal
 from msgspec.structs import replace
 
 from foveate.cost.ledger import Call, Category
-from foveate.cost.money import MOST_DOLLARS, dollars, picodollars
+from foveate.cost.money import MAX_DOLLARS, to_dollars, to_picodollars
 from foveate.cost.price_book import PriceBook
 from foveate.cost.prices import EXACT, ZERO
 from foveate.values import CacheUsage, Comparison, Savings, SimulatedState, Usage
-from foveate.wire.bills import billed_calls
-from foveate.wire.body import compact
+from foveate.wire.bills import split_usage
+from foveate.wire.body import to_json
 
-PriceOf = Callable[[Usage], Decimal | None]
+PriceUsage = Callable[[Usage], Decimal | None]
 """The dollars of a usage; None if its price is not known."""
 
-_SENT = SimulatedState.KEEP_ALIVE
+_SENT_STATE = SimulatedState.KEEP_ALIVE
 _ONE = Decimal(1)
 
 
-def compare(
-    usage: Usage, charged: Decimal | None, price: PriceOf, simulated: Mapping[SimulatedState, CacheUsage]
+def compare_costs(
+    usage: Usage, charged: Decimal | None, price: PriceUsage, simulated: Mapping[SimulatedState, CacheUsage]
 ) -> Savings:
     """Compare the states of a call that was charged so much.
 
@@ -36,47 +36,47 @@ def compare(
     """
     if charged is None:
         return Savings()
-    sent = simulated[_SENT].input_tokens if simulated else 0
+    sent = simulated[_SENT_STATE].input_tokens if simulated else 0
     if not sent:
-        return unchanged(charged)
-    reported, prices = usage.cache, _Prices(usage, price, charged)
+        return make_unchanged_savings(charged)
+    reported, prices = usage.cache, _UsagePrices(usage, price, charged)
     scale, discount = reported.input_tokens / sent, prices.discount(charged)
     cost: dict[SimulatedState, Decimal] = {}
     for state in SimulatedState:
-        more = prices.difference(_scaled(simulated[state], scale), reported)
+        more = prices.difference(_scale_usage(simulated[state], scale), reported)
         if more is None:
             return Savings()
-        cost[state] = _rounded(EXACT.add(charged, more * discount))
-    client, compacted, context, marked, kept_alive = cost.values()
+        cost[state] = _round_to_picodollars(EXACT.add(charged, more * discount))
+    client, with_compaction, with_context, with_breakpoints, with_keep_alive = cost.values()
     return Savings(
         comparison=Comparison.SIMULATED,
         without=client,
-        compaction=EXACT.subtract(client, compacted),
-        context=EXACT.subtract(compacted, context),
-        breakpoints=EXACT.subtract(context, marked),
-        keep_alive=EXACT.subtract(marked, kept_alive),
-        simulation_error=EXACT.subtract(_rounded(charged), kept_alive),
+        compaction=EXACT.subtract(client, with_compaction),
+        context=EXACT.subtract(with_compaction, with_context),
+        breakpoints=EXACT.subtract(with_context, with_breakpoints),
+        keep_alive=EXACT.subtract(with_breakpoints, with_keep_alive),
+        simulation_error=EXACT.subtract(_round_to_picodollars(charged), with_keep_alive),
     )
 
 
-def unchanged(charged: Decimal | None) -> Savings:
+def make_unchanged_savings(charged: Decimal | None) -> Savings:
     """The comparison of a call that Foveate does not make cheaper or dearer."""
     if charged is None:
         return Savings()
-    return replace(_NO_DIFFERENCE, without=_rounded(charged))
+    return replace(_NO_DIFFERENCE, without=_round_to_picodollars(charged))
 
 
-def own_call(call: Call, charged: Decimal | None) -> Savings:
+def make_own_call_savings(call: Call, charged: Decimal | None) -> Savings:
     """The comparison of a call that Foveate makes by itself: its price counts against what it was made for."""
     if charged is None:
         return Savings()
-    charged = _rounded(charged)
+    charged = _round_to_picodollars(charged)
     match call.category:
         case Category.COMPACTION:
             return replace(_NO_DIFFERENCE, compaction=EXACT.minus(charged))
         case Category.PING:
             return replace(_NO_DIFFERENCE, keep_alive=EXACT.minus(charged))
-    return unchanged(charged)
+    return make_unchanged_savings(charged)
 
 
 _AMOUNTS = ("without", "compaction", "context", "breakpoints", "keep_alive", "simulation_error")
@@ -102,50 +102,50 @@ def add_savings(savings: Iterable[Savings]) -> Savings:
     return Savings(comparison=Comparison.SIMULATED, **added)
 
 
-def pricing(book: PriceBook, call: Call) -> PriceOf:
+def make_price_function(book: PriceBook, call: Call) -> PriceUsage:
     """The dollars of a usage, had it been that of `call`; more than can be kept are not known."""
 
     def price(usage: Usage) -> Decimal | None:
         dollars = book.dollars(call.model, usage, provider=call.provider, at=call.at, region=call.region)
-        return dollars if dollars is None or dollars <= MOST_DOLLARS else None
+        return dollars if dollars is None or dollars <= MAX_DOLLARS else None
 
     return price
 
 
-class _Prices:
+class _UsagePrices:
     """The prices of a usage with other input tokens, each computed once.
 
     They are prices of tokens alone, so that the same holds for all of them: a price that the provider states,
     calls within the call and billed units are of what was really sent. The region holds for all of it.
     """
 
-    def __init__(self, usage: Usage, price: PriceOf, charged: Decimal) -> None:
-        first = billed_calls(usage)[0]
+    def __init__(self, usage: Usage, price: PriceUsage, charged: Decimal) -> None:
+        first = split_usage(usage)[0]
         self._usage = usage
-        self._raw = compact({"inference_geo": first.region}) if first.region else b""
+        self._raw = to_json({"inference_geo": first.region}) if first.region else b""
         self._price = price
-        self._found: dict[CacheUsage, Decimal | None] = {}
+        self._prices: dict[CacheUsage, Decimal | None] = {}
         if first.usage is usage and not first.units and usage.said_dollars is None:
-            self._found[usage.cache] = charged
+            self._prices[usage.cache] = charged
 
     def discount(self, charged: Decimal) -> Decimal:
         """The share of the token prices that a call was charged, if its provider states a lower price.
 
         A call that was free saves nothing.
         """
-        listed = self._of(self._usage.cache) if self._usage.said_dollars is not None else None
+        listed = self._price_input(self._usage.cache) if self._usage.said_dollars is not None else None
         return charged / listed if listed and charged < listed else _ONE
 
     def difference(self, one: CacheUsage, other: CacheUsage) -> Decimal | None:
         """The price of one less that of the other."""
         if one == other:
             return ZERO
-        high, low = self._of(one), self._of(other)
+        high, low = self._price_input(one), self._price_input(other)
         return None if high is None or low is None else EXACT.subtract(high, low)
 
-    def _of(self, cache: CacheUsage) -> Decimal | None:
-        if cache not in self._found:
-            self._found[cache] = self._price(
+    def _price_input(self, cache: CacheUsage) -> Decimal | None:
+        if cache not in self._prices:
+            self._prices[cache] = self._price(
                 Usage(
                     cache=cache,
                     output_tokens=self._usage.output_tokens,
@@ -154,10 +154,10 @@ class _Prices:
                     raw=self._raw,
                 )
             )
-        return self._found[cache]
+        return self._prices[cache]
 
 
-def _scaled(usage: CacheUsage, scale: float) -> CacheUsage:
+def _scale_usage(usage: CacheUsage, scale: float) -> CacheUsage:
     total = round(usage.input_tokens * scale)
     read = min(round(usage.read * scale), total)
     written_1h = min(round(usage.written_1h * scale), total - read)
@@ -167,6 +167,6 @@ def _scaled(usage: CacheUsage, scale: float) -> CacheUsage:
     )
 
 
-def _rounded(amount: Decimal) -> Decimal:
+def _round_to_picodollars(amount: Decimal) -> Decimal:
     """The amount as it is kept, so that parts add up to the whole."""
-    return dollars(picodollars(amount))
+    return to_dollars(to_picodollars(amount))

@@ -4,12 +4,12 @@ import re
 
 from foveate import wire
 from foveate.values import Format, Usage
-from foveate.wire.answer_parts import AnswerParts, StreamParts, answer_parts
+from foveate.wire.answer_parts import AnswerParts, StreamPartCollector, read_answer_parts
 
 # An answer that does not stream is looked at whole, and there is no need to keep more of it than any can have.
-_MOST_BYTES = 64 * 1024 * 1024
+_MAX_BODY_BYTES = 64 * 1024 * 1024
 # What a model writes, in the deltas of any format. A token is hardly ever less than two bytes of JSON.
-_WRITTEN = re.compile(
+_OUTPUT_TEXT = re.compile(
     rb'"(?:text|content|thinking|partial_json|arguments|delta|refusal|reasoning|reasoning_content)"\s*+:\s*+'
     rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)',
     re.DOTALL,
@@ -17,10 +17,10 @@ _WRITTEN = re.compile(
 _BYTES_PER_TOKEN = 2
 # Of each stream, to be counted where its bill does not come: a few hundred tokens in their events. There may
 # be a thousand streams, and all may break off at once.
-_MOST_UNCOUNTED_BYTES = 64 * 1024
+_MAX_UNCOUNTED_BYTES = 64 * 1024
 
 
-class AnswerReader:
+class ResponseReader:
     """Looks at the pieces of one answer. `hides_usage`: the client gets it without the extra chunk of usage.
 
     `keeps`: it can be had whole at its end, also where it streams.
@@ -28,73 +28,73 @@ class AnswerReader:
 
     def __init__(
         self,
-        spoken: Format,
+        api_format: Format,
         *,
-        streams: bool,
+        is_streaming: bool,
         hides_usage: bool,
-        keeps: bool = False,
+        keeps_body: bool = False,
         is_framed: bool = False,
     ) -> None:
-        self._spoken = spoken
-        self._keeps = keeps or not streams
-        self._stream = wire.StreamReader(spoken, is_framed=is_framed) if streams else None
-        self._stream_parts = StreamParts(spoken) if streams else None
-        self._filter = wire.UsageChunkFilter() if streams and hides_usage else None
-        self._pieces: list[bytes] = []
-        self._size = 0
-        self._written = _Written()
-        self._reply_usage: Usage | None = None
+        self._spoken = api_format
+        self._keeps_body = keeps_body or not is_streaming
+        self._stream = wire.StreamReader(api_format, is_framed=is_framed) if is_streaming else None
+        self._stream_parts = StreamPartCollector(api_format) if is_streaming else None
+        self._filter = wire.UsageChunkFilter() if is_streaming and hides_usage else None
+        self._chunks: list[bytes] = []
+        self._size_bytes = 0
+        self._output_meter = _OutputMeter()
+        self._body_usage: Usage | None = None
 
     @property
-    def changes(self) -> bool:
+    def changes_body(self) -> bool:
         """Whether the client may get other bytes than the provider sent."""
         return self._filter is not None
 
-    def passed(self, piece: bytes) -> bytes:
+    def on_chunk(self, chunk: bytes) -> bytes:
         """What the client gets of a piece."""
         if self._stream is not None:
-            self._stream.feed(piece)
-            self._written.add(piece)
+            self._stream.feed(chunk)
+            self._output_meter.add(chunk)
         if self._stream_parts is not None:
-            self._stream_parts.feed(piece)
-        if self._keeps and self._size <= _MOST_BYTES:
-            self._pieces.append(piece)
-            self._size += len(piece)
-        return self._filter.feed(piece) if self._filter is not None else piece
+            self._stream_parts.feed(chunk)
+        if self._keeps_body and self._size_bytes <= _MAX_BODY_BYTES:
+            self._chunks.append(chunk)
+            self._size_bytes += len(chunk)
+        return self._filter.feed(chunk) if self._filter is not None else chunk
 
-    def ended(self) -> bytes:
+    def finish(self) -> bytes:
         """What the client gets at the end."""
         if self._stream is not None:
             self._stream.end()
-        elif self._size <= _MOST_BYTES:
-            self._reply_usage = wire.reply_usage(self._spoken, b"".join(self._pieces))
+        elif self._size_bytes <= _MAX_BODY_BYTES:
+            self._body_usage = wire.read_response_usage(self._spoken, b"".join(self._chunks))
         return self._filter.end() if self._filter is not None else b""
 
     @property
     def usage(self) -> Usage | None:
         """The bill, as far as it came."""
-        return self._stream.usage if self._stream is not None else self._reply_usage
+        return self._stream.usage if self._stream is not None else self._body_usage
 
     @property
-    def whole(self) -> bytes | None:
+    def body(self) -> bytes | None:
         """All of it; None where that was not kept."""
-        return b"".join(self._pieces) if self._keeps and self._size <= _MOST_BYTES else None
+        return b"".join(self._chunks) if self._keeps_body and self._size_bytes <= _MAX_BODY_BYTES else None
 
     def parts(self) -> AnswerParts:
         """Return the parts by which the answer is recognised when the client sends it back; for its end."""
         if self._stream_parts is not None:
             return self._stream_parts.end()
-        return answer_parts(self._spoken, b"".join(self._pieces))
+        return read_answer_parts(self._spoken, b"".join(self._chunks))
 
     @property
-    def streams(self) -> bool:
+    def is_streaming(self) -> bool:
         """Whether it comes as it is written."""
         return self._stream is not None
 
     @property
-    def written_tokens(self) -> int:
+    def estimated_output_tokens(self) -> int:
         """About how many tokens of a stream have come, rather more than fewer."""
-        return -(-self._written.counted_bytes() // _BYTES_PER_TOKEN)
+        return -(-self._output_meter.counted_bytes() // _BYTES_PER_TOKEN)
 
     @property
     def has_ended(self) -> bool:
@@ -107,12 +107,12 @@ class AnswerReader:
         return self._stream is not None and self._stream.error is not None
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the answer came to its end by its own account."""
         return self._stream.is_complete if self._stream is not None else self.usage is not None
 
 
-class _Written:
+class _OutputMeter:
     """How much a model has written of a stream, of which only one without a whole bill has to know.
 
     So the last pieces are not looked at until somebody asks, and many together: that takes half the time.
@@ -123,11 +123,11 @@ class _Written:
         self._uncounted_bytes = 0
         self._counted_bytes = 0
 
-    def add(self, piece: bytes) -> None:
+    def add(self, chunk: bytes) -> None:
         """One more piece has come."""
-        self._uncounted.append(piece)
-        self._uncounted_bytes += len(piece)
-        if self._uncounted_bytes > _MOST_UNCOUNTED_BYTES:
+        self._uncounted.append(chunk)
+        self._uncounted_bytes += len(chunk)
+        if self._uncounted_bytes > _MAX_UNCOUNTED_BYTES:
             self._count()
 
     def counted_bytes(self) -> int:
@@ -136,6 +136,6 @@ class _Written:
         return self._counted_bytes
 
     def _count(self) -> None:
-        self._counted_bytes += sum(map(len, _WRITTEN.findall(b"".join(self._uncounted))))
+        self._counted_bytes += sum(map(len, _OUTPUT_TEXT.findall(b"".join(self._uncounted))))
         self._uncounted.clear()
         self._uncounted_bytes = 0

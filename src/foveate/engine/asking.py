@@ -11,98 +11,104 @@ from decimal import Decimal
 from uuid import uuid4
 
 from foveate.cost.admission import Admission
-from foveate.cost.ledger import Call, Category, Entry
-from foveate.cost.savings import unchanged
-from foveate.engine.calls import Incoming
-from foveate.engine.work import Work
+from foveate.cost.ledger import Call, Category, Charge
+from foveate.cost.savings import make_unchanged_savings
+from foveate.engine.calls import RoutedRequest
+from foveate.engine.work import RequestContext
 from foveate.errors import UpstreamStatus, UpstreamTimeout
-from foveate.fold.model import Endpoint
+from foveate.fold.model import SummarizerEndpoint
 from foveate.tokens.anthropic import AnthropicCounter
-from foveate.tokens.cascade import Answered, Answers
-from foveate.tokens.endpoints import EndpointCounter, Endpoints, Question, Unsupported, shared_endpoints
+from foveate.tokens.cascade import RemoteCount, RemoteCountCache
+from foveate.tokens.endpoints import (
+    CountQuery,
+    EndpointCounter,
+    EndpointRegistry,
+    Unsupported,
+    shared_endpoint_registry,
+)
 from foveate.tokens.gemini import GeminiCounter
 from foveate.tokens.memo import DEFAULT_CAPACITY
 from foveate.tokens.openai import OpenAICounter
 from foveate.tokens.options import Backend, CounterOptions
 from foveate.tokens.tokenize import TokenizeCounter
-from foveate.upstream import Client
+from foveate.upstream import JsonClient
 from foveate.values import CacheUsage, Format, Request, TokenCount, Usage
 
 _LOG = logging.getLogger(__name__)
 
 # Where calls are answered, behind the address of a server.
-_ROUTES = ("/v1/messages", "/chat/completions", "/responses")
-_GOOGLE_TOKEN = "Bearer ya29."
-_KEY_REFUSED = frozenset((401, 403))
-_NOBODY = Answered(None, is_no=True)
+_API_ROUTES = ("/v1/messages", "/chat/completions", "/responses")
+_GOOGLE_TOKEN_PREFIX = "Bearer ya29."
+_KEY_REJECTED = frozenset((401, 403))
+_NOT_ASKED = RemoteCount(None, is_unsupported=True)
 # Each time-out that was ever configured has connections of its own.
-_MOST_CLIENTS = 4
+_MAX_CLIENTS = 4
 
 
-class Asking:
+class RemoteCounter:
     """Asks upstreams how many tokens a request has. Closed by `close`."""
 
     def __init__(
-        self, admission: Admission, clock: Callable[[], float], endpoints: Endpoints | None = None
+        self, admission: Admission, clock: Callable[[], float], endpoints: EndpointRegistry | None = None
     ) -> None:
         """`endpoints`: what is known of servers already; if not given, what the whole process knows."""
         self._admission = admission
         self._clock = clock
-        self._endpoints = endpoints or shared_endpoints()
-        self._answers = Answers(self._endpoints)
+        self._endpoints = endpoints or shared_endpoint_registry()
+        self._answers = RemoteCountCache(self._endpoints)
         self._capacity = DEFAULT_CAPACITY
-        self._clients: dict[int, Client] = {}
-        self._booking: set[asyncio.Task[object]] = set()
+        self._clients: dict[int, JsonClient] = {}
+        self._ledger_tasks: set[asyncio.Task[object]] = set()
 
-    async def always(self, work: Work) -> Answered:
+    async def count_always(self, context: RequestContext) -> RemoteCount:
         """The count where the options want each request counted by its upstream."""
-        options = work.options.counter
+        options = context.options.counter
         if options.backend not in (Backend.ANTHROPIC_API, Backend.ENDPOINT):
-            return _NOBODY
-        return await self._asked(work, options)
+            return _NOT_ASKED
+        return await self._ask(context, options)
 
-    async def where_it_matters(self, work: Work) -> TokenCount | None:
+    async def count_for_decision(self, context: RequestContext) -> TokenCount | None:
         """The count for a decision that hangs on it; None where nobody may be asked, or nobody answers."""
-        options = work.options.counter
+        options = context.options.counter
         if options.backend is not Backend.AUTO:
             return None
-        return (await self._asked(work, options)).total
+        return (await self._ask(context, options)).total
 
-    async def where_opted_in(self, work: Work) -> TokenCount | None:
+    async def count_if_allowed(self, context: RequestContext) -> TokenCount | None:
         """The count of a request that is only shown, by an endpoint that the options allow to be asked."""
-        options = work.options.counter
+        options = context.options.counter
         if not options.use_endpoint or options.backend not in (Backend.AUTO, Backend.ENDPOINT):
             return None
-        return (await self._asked(work, options)).total
+        return (await self._ask(context, options)).total
 
     async def close(self) -> None:
         """Have all booked, and close the connections."""
-        await asyncio.gather(*self._booking, return_exceptions=True)
+        await asyncio.gather(*self._ledger_tasks, return_exceptions=True)
         for client in self._clients.values():
             await client.close()
 
-    async def _asked(self, work: Work, options: CounterOptions) -> Answered:
-        where, request = work.endpoint, work.request
-        if where is None:
-            return _NOBODY
-        client = (await self._client(options.timeout_ms)).with_reuse(where.reuse)
-        endpoint = _endpoint(options, work.incoming, where, request, client, self._endpoints)
+    async def _ask(self, context: RequestContext, options: CounterOptions) -> RemoteCount:
+        target, request = context.endpoint, context.request
+        if target is None:
+            return _NOT_ASKED
+        client = (await self._client_for(options.timeout_ms)).with_reuse(target.reuse_connection)
+        endpoint = _choose_endpoint(options, context.incoming, target, request, client, self._endpoints)
         if endpoint is None:
-            return _NOBODY
+            return _NOT_ASKED
         try:
-            return await self._kept(options.cache_capacity).of(
-                _Patiently(endpoint, options.timeout_ms / 1000),
+            return await self._answers_of_capacity(options.cache_capacity).get_or_fetch(
+                _WithTimeout(endpoint, options.timeout_ms / 1000),
                 request.model,
                 len(request.body),
-                lambda asked: asked.request(request),
-                lambda: self.book(work.incoming, work.session_id, work.model),
+                lambda counter: counter.request_query(request),
+                lambda: self.record_count(context.incoming, context.session_id, context.model),
             )
         except Unsupported as reason:
-            if self._endpoints.passed_over(endpoint.url, reason):
+            if self._endpoints.record_unsupported(endpoint.url, reason):
                 _LOG.warning("%s cannot count this request, counting it here: %s", endpoint.url, reason)
-            return _NOBODY
+            return _NOT_ASKED
 
-    def book(self, incoming: Incoming, session_id: str, model: str) -> None:
+    def record_count(self, incoming: RoutedRequest, session_id: str, model: str) -> None:
         """Have a count in the ledger, at no price; nobody waits for that."""
         call = Call(
             id=f"{incoming.id}-count-{uuid4().hex}",
@@ -114,63 +120,68 @@ class Asking:
             at=self._clock(),
             is_subscription=incoming.is_subscription,
         )
-        entry = Entry(
-            call=call, usage=Usage(cache=CacheUsage()), dollars=Decimal(0), savings=unchanged(Decimal(0))
+        charge = Charge(
+            call=call,
+            usage=Usage(cache=CacheUsage()),
+            dollars=Decimal(0),
+            savings=make_unchanged_savings(Decimal(0)),
         )
-        task = asyncio.create_task(self._admission.settle(entry))
-        self._booking.add(task)
-        task.add_done_callback(self._booking.discard)
+        task = asyncio.create_task(self._admission.settle(charge))
+        self._ledger_tasks.add(task)
+        task.add_done_callback(self._ledger_tasks.discard)
 
-    def _kept(self, capacity: int) -> Answers:
+    def _answers_of_capacity(self, capacity: int) -> RemoteCountCache:
         if capacity != self._capacity:
-            self._answers, self._capacity = Answers(self._endpoints, capacity), capacity
+            self._answers, self._capacity = RemoteCountCache(self._endpoints, capacity), capacity
         return self._answers
 
-    async def _client(self, timeout_ms: int) -> Client:
-        found = self._clients.get(timeout_ms)
-        if found is None:
-            found = self._clients[timeout_ms] = Client(timeout_seconds=timeout_ms / 1000)
-            if len(self._clients) > _MOST_CLIENTS:
+    async def _client_for(self, timeout_ms: int) -> JsonClient:
+        client = self._clients.get(timeout_ms)
+        if client is None:
+            client = self._clients[timeout_ms] = JsonClient(timeout_seconds=timeout_ms / 1000)
+            if len(self._clients) > _MAX_CLIENTS:
                 await self._clients.pop(next(iter(self._clients))).close()
-        return found
+        return client
 
 
-def _endpoint(
+def _choose_endpoint(
     options: CounterOptions,
-    incoming: Incoming,
-    where: Endpoint,
+    incoming: RoutedRequest,
+    target: SummarizerEndpoint,
     request: Request,
-    client: Client,
-    endpoints: Endpoints,
+    client: JsonClient,
+    endpoints: EndpointRegistry,
 ) -> EndpointCounter | None:
     """Who may be asked: Anthropic's counter by whoever speaks its format, all others only where opted in."""
-    asked = where.url.partition("?")[0]
-    url = next((asked.removesuffix(route) for route in _ROUTES if asked.endswith(route)), asked)
+    target_url = target.url.partition("?")[0]
+    url = next(
+        (target_url.removesuffix(route) for route in _API_ROUTES if target_url.endswith(route)), target_url
+    )
     is_anthropic = request.format is Format.ANTHROPIC
     if is_anthropic and options.backend in (Backend.AUTO, Backend.ANTHROPIC_API):
-        return AnthropicCounter(client, "", url, headers=where.headers)
+        return AnthropicCounter(client, "", url, headers=target.headers)
     if not options.use_endpoint or options.backend is Backend.ANTHROPIC_API:
         return None
     if request.format is Format.GEMINI:
-        return _gemini_counter(client, url, where.headers)
+        return _gemini_counter(client, url, target.headers)
     if incoming.served_model:  # the counting route of a deployment is not known
         return None
     if options.backend is Backend.AUTO and incoming.provider == "openai":
-        return OpenAICounter(client, "", url.removesuffix("/v1"), headers=where.headers)
-    return TokenizeCounter(client, url, where.headers, endpoints)
+        return OpenAICounter(client, "", url.removesuffix("/v1"), headers=target.headers)
+    return TokenizeCounter(client, url, target.headers, endpoints)
 
 
-def _gemini_counter(client: Client, url: str, headers: Mapping[str, str]) -> GeminiCounter:
+def _gemini_counter(client: JsonClient, url: str, headers: Mapping[str, str]) -> GeminiCounter:
     """Google's counter, at the server of its endpoint for chats, with the same credential."""
     credential = headers.get("authorization", "")
-    is_token = credential.startswith(_GOOGLE_TOKEN)
+    is_token = credential.startswith(_GOOGLE_TOKEN_PREFIX)
     key = "" if is_token else credential.removeprefix("Bearer ")
     return GeminiCounter(
         client, key, url.removesuffix("/v1beta/openai"), headers=dict(headers) if is_token else None
     )
 
 
-class _Patiently:
+class _WithTimeout:
     """An endpoint that is waited for no longer than so, however many questions one count takes it.
 
     That it refuses the key of one client is not held against it.
@@ -182,22 +193,22 @@ class _Patiently:
         self._endpoint = endpoint
         self._timeout_seconds = timeout_seconds
 
-    def text(self, text: str, model: str) -> Question:
+    def text_query(self, text: str, model: str) -> CountQuery:
         """As the endpoint."""
-        return self._endpoint.text(text, model)
+        return self._endpoint.text_query(text, model)
 
-    def request(self, request: Request) -> Question:
+    def request_query(self, request: Request) -> CountQuery:
         """As the endpoint."""
-        return self._endpoint.request(request)
+        return self._endpoint.request_query(request)
 
-    async def answer(self, question: Question) -> TokenCount:
+    async def fetch_count(self, query: CountQuery) -> TokenCount:
         """As the endpoint; a key that is refused is the client's own trouble."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                return await self._endpoint.answer(question)
+                return await self._endpoint.fetch_count(query)
         except TimeoutError:
             raise UpstreamTimeout(self.url, self._timeout_seconds) from None
         except UpstreamStatus as error:
-            if error.status in _KEY_REFUSED:
+            if error.status in _KEY_REJECTED:
                 raise Unsupported(f"the client's key is refused ({error.status})") from None
             raise

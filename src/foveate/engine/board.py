@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from foveate.engine import series
-from foveate.engine.series import Across, Kind, Series
+from foveate.engine.series import Aggregation, MetricDefinition, MetricKind
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-_BY_NAME = {each.name: each for each in series.SERIES}
+_METRICS_BY_NAME = {each.name: each for each in series.METRICS}
 
 
-class Tally:
+class Scalar:
     """A number; whoever counts adds to its `value`, or sets it."""
 
     __slots__ = ("value",)
@@ -28,12 +28,12 @@ class Tally:
     def __init__(self) -> None:
         self.value: float = 0
 
-    def numbers(self) -> list[float]:
+    def values(self) -> list[float]:
         """What it has come to."""
         return [self.value]
 
 
-class Spread:
+class Histogram:
     """How often something was up to each of its bounds, or beyond all of them, and its sum.
 
     What is observed waits until it is added up: whoever has much to observe has that done now and then.
@@ -49,7 +49,7 @@ class Spread:
         self.observe: Callable[[float], None] = self._waiting.append
         """Count one more."""
 
-    def add_up(self) -> None:
+    def flush(self) -> None:
         """Add up what waits for it."""
         bounds, counts = self._bounds, self._counts
         for value in self._waiting:
@@ -57,9 +57,9 @@ class Spread:
             self._total += value
         self._waiting.clear()
 
-    def numbers(self) -> list[float]:
+    def values(self) -> list[float]:
         """The sum, and how many there are between each bound and the one before."""
-        self.add_up()
+        self.flush()
         return [self._total, *self._counts]
 
 
@@ -68,64 +68,64 @@ class Sample(msgspec.Struct, array_like=True):
 
     name: str
     labels: tuple[str, ...]
-    numbers: list[float]
+    values: list[float]
 
 
-class Board:
+class MetricsRegistry:
     """The numbers of one process, by their series and labels."""
 
     def __init__(self) -> None:
-        self._tallies: dict[tuple[str, ...], Tally] = {}
-        self._spreads: dict[tuple[str, ...], Spread] = {}
+        self._scalars: dict[tuple[str, ...], Scalar] = {}
+        self._histograms: dict[tuple[str, ...], Histogram] = {}
 
-    def tally(self, what: Series, *labels: str) -> Tally:
+    def scalar(self, metric: MetricDefinition, *labels: str) -> Scalar:
         """The number of a counter or gauge; the same one each time."""
-        key = (what.name, *labels)
-        return self._tallies.get(key) or self._tallies.setdefault(key, Tally())
+        key = (metric.name, *labels)
+        return self._scalars.get(key) or self._scalars.setdefault(key, Scalar())
 
-    def spread(self, what: Series, *labels: str) -> Spread:
+    def histogram(self, metric: MetricDefinition, *labels: str) -> Histogram:
         """The numbers of a histogram; the same ones each time."""
-        key = (what.name, *labels)
-        return self._spreads.get(key) or self._spreads.setdefault(key, Spread(what.buckets))
+        key = (metric.name, *labels)
+        return self._histograms.get(key) or self._histograms.setdefault(key, Histogram(metric.buckets))
 
-    def add_up(self) -> None:
+    def flush(self) -> None:
         """Add up all that waits for it."""
-        for spread in self._spreads.values():
-            spread.add_up()
+        for histogram in self._histograms.values():
+            histogram.flush()
 
     def samples(self) -> list[Sample]:
         """All numbers as they are now."""
         return [
-            Sample(name, tuple(labels), kept.numbers())
-            for kept_by_key in (self._tallies, self._spreads)
-            for (name, *labels), kept in kept_by_key.items()
+            Sample(name, tuple(labels), number.values())
+            for by_key in (self._scalars, self._histograms)
+            for (name, *labels), number in by_key.items()
         ]
 
 
-def summed(processes: Iterable[tuple[Iterable[Sample], bool]]) -> list[Sample]:
+def merge_samples(processes: Iterable[tuple[Iterable[Sample], bool]]) -> list[Sample]:
     """The numbers of several processes as one. Of one that is no longer alive (False), gauges say nothing."""
-    found: dict[tuple[str, ...], Sample] = {}
+    merged: dict[tuple[str, ...], Sample] = {}
     for samples, is_alive in processes:
         for sample in samples:
-            what = _BY_NAME.get(sample.name)
-            if what is None or (what.kind is Kind.GAUGE and not is_alive):
+            metric = _METRICS_BY_NAME.get(sample.name)
+            if metric is None or (metric.kind is MetricKind.GAUGE and not is_alive):
                 continue
             key = (sample.name, *sample.labels)
-            before = found.get(key)
-            found[key] = sample if before is None else _joined(what, before, sample)
-    return list(found.values())
+            earlier = merged.get(key)
+            merged[key] = sample if earlier is None else _merge_pair(metric, earlier, sample)
+    return list(merged.values())
 
 
-def _joined(what: Series, one: Sample, other: Sample) -> Sample:
-    if what.kind is Kind.GAUGE and what.across is not Across.SUM:
-        join = min if what.across is Across.LEAST else max
-        numbers = [join(pair) for pair in zip(one.numbers, other.numbers, strict=True)]
+def _merge_pair(metric: MetricDefinition, left: Sample, right: Sample) -> Sample:
+    if metric.kind is MetricKind.GAUGE and metric.aggregation is not Aggregation.SUM:
+        join = min if metric.aggregation is Aggregation.MIN else max
+        numbers = [join(pair) for pair in zip(left.values, right.values, strict=True)]
     else:
-        numbers = [first + second for first, second in zip(one.numbers, other.numbers, strict=True)]
-    return Sample(one.name, one.labels, numbers)
+        numbers = [first + second for first, second in zip(left.values, right.values, strict=True)]
+    return Sample(left.name, left.labels, numbers)
 
 
-def page(samples: Iterable[Sample], accept: str = "") -> tuple[bytes, str]:
+def render_metrics(samples: Iterable[Sample], accept: str = "") -> tuple[bytes, str]:
     """Numbers as Prometheus reads them, and their content type. It takes its time: not in the event loop."""
     from prometheus_client.exposition import choose_encoder
 
@@ -138,44 +138,50 @@ class _Families:
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         self._by_name: dict[str, list[Sample]] = {}
-        for sample in (*samples, *_ratios(samples)):
+        for sample in (*samples, *_hit_ratios(samples)):
             self._by_name.setdefault(sample.name, []).append(sample)
 
     def collect(self) -> "Iterable[Metric]":
-        return [_family(what, self._by_name[what.name]) for what in series.SERIES if what.name in self._by_name]
+        return [
+            _metric_family(metric, self._by_name[metric.name])
+            for metric in series.METRICS
+            if metric.name in self._by_name
+        ]
 
 
-def _ratios(samples: Iterable[Sample]) -> list[Sample]:
+def _hit_ratios(samples: Iterable[Sample]) -> list[Sample]:
     """The hit ratios, which only the sums of all processes tell."""
-    read: Mapping[tuple[str, ...], float] = {
-        sample.labels: sample.numbers[0] for sample in samples if sample.name == series.WINDOW_READ.name
+    read_tokens: Mapping[tuple[str, ...], float] = {
+        sample.labels: sample.values[0] for sample in samples if sample.name == series.WINDOW_READ.name
     }
     return [
-        Sample(series.HIT_RATIO.name, sample.labels, [read.get(sample.labels, 0) / sample.numbers[0]])
+        Sample(series.HIT_RATIO.name, sample.labels, [read_tokens.get(sample.labels, 0) / sample.values[0]])
         for sample in samples
-        if sample.name == series.WINDOW_INPUT.name and sample.numbers[0]
+        if sample.name == series.WINDOW_INPUT.name and sample.values[0]
     ]
 
 
-def _family(what: Series, samples: Iterable[Sample]) -> "Metric":
+def _metric_family(metric: MetricDefinition, samples: Iterable[Sample]) -> "Metric":
     from prometheus_client.metrics_core import Metric
     from prometheus_client.utils import floatToGoString
 
-    family = Metric(what.name.removesuffix("_total"), what.help, what.kind.value)
-    if what.kind is not Kind.HISTOGRAM:
+    family = Metric(metric.name.removesuffix("_total"), metric.help, metric.kind.value)
+    if metric.kind is not MetricKind.HISTOGRAM:
         for sample in samples:
-            family.add_sample(what.name, dict(zip(what.labels, sample.labels, strict=True)), sample.numbers[0])
+            family.add_sample(
+                metric.name, dict(zip(metric.labels, sample.labels, strict=True)), sample.values[0]
+            )
         return family
     bounds: list[str] = [
         floatToGoString(bound)  # type: ignore[no-untyped-call]
-        for bound in (*what.buckets, float("inf"))
+        for bound in (*metric.buckets, float("inf"))
     ]
     for sample in samples:
-        labels = dict(zip(what.labels, sample.labels, strict=True))
-        total, *counts = sample.numbers
-        for bound, up_to in zip(bounds, accumulate(counts), strict=True):
-            family.add_sample(f"{what.name}_bucket", {**labels, "le": bound}, up_to)
-        family.add_sample(f"{what.name}_count", labels, sum(counts))
-        if what.buckets[0] >= 0:  # a sum that can fall looks like a restart to whoever reads it
-            family.add_sample(f"{what.name}_sum", labels, total)
+        labels = dict(zip(metric.labels, sample.labels, strict=True))
+        total, *counts = sample.values
+        for bound, cumulative in zip(bounds, accumulate(counts), strict=True):
+            family.add_sample(f"{metric.name}_bucket", {**labels, "le": bound}, cumulative)
+        family.add_sample(f"{metric.name}_count", labels, sum(counts))
+        if metric.buckets[0] >= 0:  # a sum that can fall looks like a restart to whoever reads it
+            family.add_sample(f"{metric.name}_sum", labels, total)
     return family

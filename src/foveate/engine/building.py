@@ -3,204 +3,213 @@
 from collections.abc import Callable
 
 from foveate.cost.admission import Admission
-from foveate.engine.asking import Asking
-from foveate.engine.behind import Behind
+from foveate.engine.asking import RemoteCounter
+from foveate.engine.behind import CompletionQueue
 from foveate.engine.calibrating import Calibrate, Calibrations
-from foveate.engine.counting import Counts
+from foveate.engine.counting import CountReader
 from foveate.engine.engine import Engine
-from foveate.engine.explaining import Breaks
-from foveate.engine.folds import Folds
-from foveate.engine.keeping import KeepRequests
-from foveate.engine.lessons import KeepLessons
-from foveate.engine.money import Book
-from foveate.engine.options import AgentOptions, MoneyOptions
-from foveate.engine.pinging import Pings
+from foveate.engine.explaining import CacheMissDetector
+from foveate.engine.folds import SessionCompactor
+from foveate.engine.keeping import RequestArchiver
+from foveate.engine.lessons import SaveCalibrations
+from foveate.engine.money import RecordCharges
+from foveate.engine.options import AgentOptions, SpendingOptions
+from foveate.engine.pinging import KeepAliveScheduler
 from foveate.engine.prefix_logs import PrefixLogs, SaveReuse
 from foveate.engine.previewing import (
-    BookCount,
-    FailuresOnly,
-    RoomIfAny,
-    SeenJournal,
-    SeenSessions,
-    SeenTurns,
-    SeeSession,
-    free,
-    no_fold,
+    FailureObserver,
+    PreviewSession,
+    ReadOnlyCompactionStore,
+    ReadOnlySessionStates,
+    ReadOnlySessionStore,
+    RecordCount,
+    TryToFitWindow,
+    admit_always,
+    skip_compaction,
 )
-from foveate.engine.rate_limits import KeepRateLimits
-from foveate.engine.remembered import Remembered
-from foveate.engine.session_answers import RememberAnswer
-from foveate.engine.settling import DoubtThoughts, RememberRefusal, RememberThoughts
-from foveate.engine.steps.cache import MarkCache, RefusalsHeld
-from foveate.engine.steps.caps import HoldCaps
-from foveate.engine.steps.count import Count
-from foveate.engine.steps.history import LimitTurns, ReplaceHistory
-from foveate.engine.steps.keepalive import HoldPings
-from foveate.engine.steps.overflow import MakeRoom
-from foveate.engine.steps.savings import ReadStates, SimulateStates
-from foveate.engine.steps.sections import Inject, InjectInRoom
+from foveate.engine.rate_limits import SaveRateLimits
+from foveate.engine.remembered import SessionStates
+from foveate.engine.session_answers import RecordResponse
+from foveate.engine.settling import DistrustThinking, RecordInvalidThinking, RecordRejections
+from foveate.engine.steps.cache import PlaceBreakpoints, RejectionMemory
+from foveate.engine.steps.caps import EnforceCaps
+from foveate.engine.steps.count import CountTokens
+from foveate.engine.steps.history import ApplyCompactions, LimitTurns
+from foveate.engine.steps.keepalive import CancelKeepAlive
+from foveate.engine.steps.overflow import FitWindow
+from foveate.engine.steps.savings import ReadSimulatedPrompts, SimulateSavings
+from foveate.engine.steps.sections import InjectSections, InjectSectionsInWindow
 from foveate.engine.steps.session import FindSession
-from foveate.engine.steps.thinking import SpareThoughts
+from foveate.engine.steps.thinking import DropInvalidThinking
 from foveate.engine.steps.tools import OrderTools
-from foveate.engine.steps.trail import SeeTrail
-from foveate.engine.steps.usage import AskForUsage
-from foveate.engine.stored_sizes import StoredSizes
-from foveate.engine.tracing import KeepTraces
-from foveate.engine.uncounted import HoldUncounted
-from foveate.engine.watch import UNWATCHED, Watch
-from foveate.fold.journal import Journal
-from foveate.session.sessions import Sessions
-from foveate.session.turns import Turns
+from foveate.engine.steps.trail import NoteTrail
+from foveate.engine.steps.usage import RequestUsage
+from foveate.engine.stored_sizes import StoredConversationSizes
+from foveate.engine.tracing import SaveTraces
+from foveate.engine.uncounted import CapUncounted
+from foveate.engine.watch import NO_OBSERVER, Observer
+from foveate.fold.journal import CompactionStore
+from foveate.session.sessions import SessionMatcher
+from foveate.session.turns import SessionStore
 
 
 def build_engine(
-    turns: Turns,
-    journal: Journal,
+    session_store: SessionStore,
+    compaction_store: CompactionStore,
     *,
     options: Callable[[str], AgentOptions],
     clock: Callable[[], float],
-    folds: Folds,
+    compactor: SessionCompactor,
     admission: Admission,
-    cost: Callable[[], MoneyOptions],
-    watch: Watch | None = None,
+    spending: Callable[[], SpendingOptions],
+    observer: Observer | None = None,
     beta_override: str | None = None,
-    asking: Asking | None = None,
-    remembered: Remembered | None = None,
-    pings: Pings | None = None,
-    inject: Inject | None = None,
-    breaks: Breaks | None = None,
-    keeping: KeepRequests | None = None,
-    tracing: KeepTraces | None = None,
+    remote_counter: RemoteCounter | None = None,
+    session_states: SessionStates | None = None,
+    keep_alive: KeepAliveScheduler | None = None,
+    inject: InjectSections | None = None,
+    cache_misses: CacheMissDetector | None = None,
+    request_archive: RequestArchiver | None = None,
+    tracing: SaveTraces | None = None,
     calibrations: Calibrations | None = None,
-    lessons: KeepLessons | None = None,
+    save_calibrations: SaveCalibrations | None = None,
     prefix_logs: PrefixLogs | None = None,
     save_reuse: SaveReuse | None = None,
-    rate_limits: KeepRateLimits | None = None,
-    has_others: bool = False,
-    keeps_text: Callable[[], bool] = lambda: False,
+    rate_limits: SaveRateLimits | None = None,
+    has_other_processes: bool = False,
+    may_store_text: Callable[[], bool] = lambda: False,
 ) -> Engine:
     """An engine that keeps sessions in `turns`, folds in `journal`, and bills where `admission` does.
 
     `has_others`: other processes serve requests with the same store. `keeps_text`: first words of conversations
     may be stored.
     """
-    remembered, refusals = remembered or Remembered(), RefusalsHeld()
+    session_states, rejections = session_states or SessionStates(), RejectionMemory()
     calibrations, logs = calibrations or Calibrations(), prefix_logs or PrefixLogs()
-    sizes = StoredSizes()
-    history, count = ReplaceHistory(journal), Count(turns, Counts(calibrations, asking), sizes)
-    behind = Behind(admission, turns)
-    book = Book(admission, cost, remembered)
-    sessions = Sessions(turns, has_others=has_others)
-    preview = _preview(
+    stored_conversations = StoredConversationSizes()
+    history, count = (
+        ApplyCompactions(compaction_store),
+        CountTokens(session_store, CountReader(calibrations, remote_counter), stored_conversations),
+    )
+    completion_queue = CompletionQueue(admission, session_store)
+    record_charges = RecordCharges(admission, spending, session_states)
+    sessions = SessionMatcher(session_store, has_other_workers=has_other_processes)
+    preview = _build_preview(
         sessions,
-        turns,
-        journal,
-        remembered,
-        Counts(calibrations),
-        sizes,
+        session_store,
+        compaction_store,
+        session_states,
+        CountReader(calibrations),
+        stored_conversations,
         options=options,
         clock=clock,
-        watch=watch,
-        asking=asking,
+        observer=observer,
+        remote_counter=remote_counter,
         inject=inject,
     )
 
     def looks_anew(agent: str) -> None:
-        for each in (history, *preview.steps):
-            if isinstance(each, ReplaceHistory):
-                each.looks_anew(agent)
+        for step in (history, *preview.steps):
+            if isinstance(step, ApplyCompactions):
+                step.forget_no_compactions(agent)
 
-    folds.kept = looks_anew
-    find_session = FindSession(sessions, turns, remembered, keeps_text=keeps_text)
-    see_trail = (SeeTrail(),) if tracing is not None else ()
-    hold_caps = HoldCaps(admission, cost, behind.caught_up)
-    room = MakeRoom(history, count, folds.now)
+    compactor.on_stored = looks_anew
+    find_session = FindSession(sessions, session_store, session_states, may_store_text=may_store_text)
+    note_trail = (NoteTrail(),) if tracing is not None else ()
+    enforce_caps = EnforceCaps(admission, spending, completion_queue.drain_all_processes)
+    handle_overflow = FitWindow(history, count, compactor.compact_now)
     return Engine(
         steps=(
             find_session,
             history,
             LimitTurns(),
             count,
-            room,
-            *((InjectInRoom(inject, room.take),) if inject is not None else ()),
-            SpareThoughts(),
-            OrderTools(remembered),
-            MarkCache(remembered, refusals, logs),
-            ReadStates(),
-            *see_trail,
-            AskForUsage(refusals),
-            hold_caps,
-            *((HoldPings(pings),) if pings is not None else ()),
+            handle_overflow,
+            *((InjectSectionsInWindow(inject, handle_overflow.apply),) if inject is not None else ()),
+            DropInvalidThinking(),
+            OrderTools(session_states),
+            PlaceBreakpoints(session_states, rejections, logs),
+            ReadSimulatedPrompts(),
+            *note_trail,
+            RequestUsage(rejections),
+            enforce_caps,
+            *((CancelKeepAlive(keep_alive),) if keep_alive is not None else ()),
         ),
-        remember=(
-            RememberAnswer(sessions, turns, sizes),
-            SimulateStates(remembered, logs),
-            book,
+        session_hooks=(
+            RecordResponse(sessions, session_store, stored_conversations),
+            SimulateSavings(session_states, logs),
+            record_charges,
             Calibrate(calibrations),
-            *((pings,) if pings is not None else ()),
-            RememberRefusal(refusals),
-            RememberThoughts(remembered),
-            DoubtThoughts(journal),
+            *((keep_alive,) if keep_alive is not None else ()),
+            RecordRejections(rejections),
+            RecordInvalidThinking(session_states),
+            DistrustThinking(compaction_store),
         ),
-        settle=(
+        background_hooks=(
             *(
-                each
-                for each in (breaks, keeping, tracing, lessons, save_reuse, rate_limits)
-                if each is not None
+                step
+                for step in (cache_misses, request_archive, tracing, save_calibrations, save_reuse, rate_limits)
+                if step is not None
             ),
-            folds,
+            compactor,
         ),
-        behind=behind,
+        completion_queue=completion_queue,
         options=options,
         clock=clock,
-        watch=watch or UNWATCHED,
-        uncounted=HoldUncounted(admission, cost, clock),
+        observer=observer or NO_OBSERVER,
+        admit_uncounted=CapUncounted(admission, spending, clock),
         beta_override=beta_override,
         preview=preview,
-        note=book.note,
-        announce=book.announce,
-        fold_now=folds.now,
-        recount=Counts(calibrations, asking).recount,
-        observe=(find_session, count, *see_trail, hold_caps),
-        forget_conversation=sizes.forget_conversation,
+        record_charge=record_charges.record_charge,
+        announce_call=record_charges.announce_call,
+        compact_now=compactor.compact_now,
+        recount=CountReader(calibrations, remote_counter).recount,
+        read_only_steps=(find_session, count, *note_trail, enforce_caps),
+        forget_conversation=stored_conversations.forget_conversation,
     )
 
 
-def _preview(
-    sessions: Sessions,
-    turns: Turns,
-    journal: Journal,
-    remembered: Remembered,
-    counts: Counts,
-    sizes: StoredSizes,
+def _build_preview(
+    sessions: SessionMatcher,
+    session_store: SessionStore,
+    compaction_store: CompactionStore,
+    session_states: SessionStates,
+    counts: CountReader,
+    stored_conversations: StoredConversationSizes,
     *,
     options: Callable[[str], AgentOptions],
     clock: Callable[[], float],
-    watch: Watch | None,
-    asking: Asking | None,
-    inject: Inject | None,
+    observer: Observer | None,
+    remote_counter: RemoteCounter | None,
+    inject: InjectSections | None,
 ) -> Engine:
     """The same steps up to the edits, over what is only looked at: for counts of what would be sent."""
-    seen, states = SeenTurns(turns), SeenSessions(remembered)
-    history, count = ReplaceHistory(SeenJournal(journal)), Count(seen, counts, sizes)
-    room = RoomIfAny(MakeRoom(history, count, no_fold))
-    see_session = SeeSession(sessions, states)
+    read_only_store, read_only_states = (
+        ReadOnlySessionStore(session_store),
+        ReadOnlySessionStates(session_states),
+    )
+    history, count = (
+        ApplyCompactions(ReadOnlyCompactionStore(compaction_store)),
+        CountTokens(read_only_store, counts, stored_conversations),
+    )
+    handle_overflow = TryToFitWindow(FitWindow(history, count, skip_compaction))
+    preview_session = PreviewSession(sessions, read_only_states)
     return Engine(
         steps=(
-            see_session,
+            preview_session,
             history,
             LimitTurns(),
             count,
-            room,
-            *((InjectInRoom(inject, room.take),) if inject is not None else ()),
-            SpareThoughts(),
-            OrderTools(states),
+            handle_overflow,
+            *((InjectSectionsInWindow(inject, handle_overflow.apply),) if inject is not None else ()),
+            DropInvalidThinking(),
+            OrderTools(read_only_states),
         ),
-        settle=(BookCount(asking),) if asking is not None else (),
-        behind=Behind(turns=seen),
+        background_hooks=(RecordCount(remote_counter),) if remote_counter is not None else (),
+        completion_queue=CompletionQueue(session_store=read_only_store),
         options=options,
         clock=clock,
-        watch=FailuresOnly(watch or UNWATCHED),
-        uncounted=free,
-        observe=(see_session, count),
+        observer=FailureObserver(observer or NO_OBSERVER),
+        admit_uncounted=admit_always,
+        read_only_steps=(preview_session, count),
     )

@@ -9,58 +9,63 @@ bill that the request alone does not explain: one that is not whole, or holds wh
 from collections.abc import Mapping
 
 from foveate.engine.exchange import Exchange
-from foveate.engine.work import Work
-from foveate.session.counting import name_of
-from foveate.tokens.calibration import Calibration, Learner
+from foveate.engine.work import RequestContext
+from foveate.session.counting import get_counter_name
+from foveate.tokens.calibration import Calibration, CalibrationKey
 from foveate.values import TokenCount
 
-MOST_LEARNERS = 256
+MAX_CALIBRATIONS = 256
 """So many are remembered: models are named by clients, who may name as many as they like."""
 # No tokenizer is farther than this from the one that stands in for it; what says so is not to be believed.
-_FARTHEST = 2.0
-_UNKNOWN = Calibration()
+_MAX_CORRECTION = 2.0
+_UNCALIBRATED = Calibration()
 
 
 class Calibrations:
     """What the bills of each counter have taught, the ones heard of last. `learnt` is what was known before."""
 
-    def __init__(self, learnt: Mapping[Learner, Calibration] | None = None) -> None:
-        self._kept = dict(learnt or {})
-        self._new: dict[Learner, Calibration] = {}
+    def __init__(self, known: Mapping[CalibrationKey, Calibration] | None = None) -> None:
+        self._by_counter = dict(known or {})
+        self._changed: dict[CalibrationKey, Calibration] = {}
 
-    def of(self, learner: Learner) -> Calibration:
+    def get(self, learner: CalibrationKey) -> Calibration:
         """What is known of a counter at an upstream."""
-        return self._kept.get(learner, _UNKNOWN)
+        return self._by_counter.get(learner, _UNCALIBRATED)
 
-    def observed(self, learner: Learner, estimated_tokens: int, billed_tokens: int) -> None:
+    def observe(self, learner: CalibrationKey, estimated_tokens: int, reported_tokens: int) -> None:
         """One more bill of something that was estimated at so many tokens, raw."""
-        known = self._kept.pop(learner, _UNKNOWN)  # so that it is the last one
-        self._kept[learner] = self._new[learner] = known.observed(estimated_tokens, billed_tokens)
-        if len(self._kept) > MOST_LEARNERS:
-            oldest = next(iter(self._kept))
-            del self._kept[oldest]
-            self._new.pop(oldest, None)
+        calibration = self._by_counter.pop(learner, _UNCALIBRATED)  # so that it is the last one
+        self._by_counter[learner] = self._changed[learner] = calibration.observe(
+            estimated_tokens, reported_tokens
+        )
+        if len(self._by_counter) > MAX_CALIBRATIONS:
+            oldest = next(iter(self._by_counter))
+            del self._by_counter[oldest]
+            self._changed.pop(oldest, None)
 
     @property
-    def has_news(self) -> bool:
+    def has_changes(self) -> bool:
         """Whether anything was learnt since `news`."""
-        return bool(self._new)
+        return bool(self._changed)
 
-    def news(self) -> Mapping[Learner, Calibration]:
+    def take_changes(self) -> Mapping[CalibrationKey, Calibration]:
         """What was learnt since this was last asked."""
-        news, self._new = self._new, {}
-        return news
+        changes, self._changed = self._changed, {}
+        return changes
 
-    def applied(self, learner: Learner, count: TokenCount) -> TokenCount:
+    def correct(self, learner: CalibrationKey, count: TokenCount) -> TokenCount:
         """`count` as the bills have it, an exact one as it is; never more than twice as many, or half."""
         if count.exact:
             return count
-        found = self.of(learner).applied(count)
-        least, most = int(count.tokens / _FARTHEST), max(int(_FARTHEST * count.tokens), count.upper)
-        if least <= found.tokens <= most and found.upper <= _FARTHEST * most:
-            return found
-        tokens = min(max(found.tokens, least, 1), most)
-        upper = min(max(found.upper, tokens), int(_FARTHEST * most))
+        corrected = self.get(learner).correct(count)
+        min_tokens, max_tokens = (
+            int(count.tokens / _MAX_CORRECTION),
+            max(int(_MAX_CORRECTION * count.tokens), count.upper),
+        )
+        if min_tokens <= corrected.tokens <= max_tokens and corrected.upper <= _MAX_CORRECTION * max_tokens:
+            return corrected
+        tokens = min(max(corrected.tokens, min_tokens, 1), max_tokens)
+        upper = min(max(corrected.upper, tokens), int(_MAX_CORRECTION * max_tokens))
         return TokenCount(tokens, False, max(tokens, upper))
 
 
@@ -72,26 +77,26 @@ class Calibrate:
 
     def __call__(self, exchange: Exchange) -> None:
         """Learn from the bill, where it is whole and can be compared."""
-        work, usage = exchange.work, exchange.usage
-        if work is None or work.count is None or usage is None or not 200 <= exchange.status < 300:
+        context, usage = exchange.context, exchange.usage
+        if context is None or context.token_count is None or usage is None or not 200 <= exchange.status < 300:
             return
-        if not exchange.has_bill or not exchange.is_whole or work.is_unexplained:
+        if not exchange.has_complete_usage or not exchange.is_complete or context.has_unexplained_input:
             return
-        billed = usage.cache.input_tokens
-        if billed <= 0 or work.count.tokens <= 0:
+        reported_tokens = usage.cache.input_tokens
+        if reported_tokens <= 0 or context.token_count.tokens <= 0:
             return
-        work.billed_tokens = billed
-        work.drift_percent = 100 * (billed / work.count.tokens - 1)
-        learn(self._calibrations, work, billed)
+        context.reported_tokens = reported_tokens
+        context.drift_percent = 100 * (reported_tokens / context.token_count.tokens - 1)
+        calibrate(self._calibrations, context, reported_tokens)
 
 
-def learn(calibrations: Calibrations, work: Work, tokens: int) -> None:
+def calibrate(calibrations: Calibrations, context: RequestContext, tokens: int) -> None:
     """Have the true number of tokens of what is sent correct the estimate, where there was one."""
-    raw = work.estimate
-    if raw is not None and not raw.total.exact and not raw.unexplained:
-        calibrations.observed(learner_of(work), raw.total.tokens, tokens)
+    raw_count = context.raw_count
+    if raw_count is not None and not raw_count.total.exact and not raw_count.unexplained:
+        calibrations.observe(calibration_key(context), raw_count.total.tokens, tokens)
 
 
-def learner_of(work: Work) -> Learner:
+def calibration_key(context: RequestContext) -> CalibrationKey:
     """Whose count the one of a request is."""
-    return work.incoming.upstream, name_of(work.counter)
+    return context.incoming.upstream, get_counter_name(context.counter)

@@ -5,26 +5,26 @@ from dataclasses import dataclass
 
 import msgspec
 
-from foveate.engine.injecting.options import NOTHING_TOLD, Told
+from foveate.engine.injecting.options import NO_SECTION_INPUTS, SectionInputs
 from foveate.errors import MalformedRequest
-from foveate.fold.model import Endpoint
+from foveate.fold.model import SummarizerEndpoint
 from foveate.values import Edit, Format
 from foveate.wire.limits import RequestLimits
 
-_LONGEST_MODEL_CHARS = 1_000
+_MAX_MODEL_CHARS = 1_000
 
 
-def check_model(name: str) -> None:
+def check_model_name(name: str) -> None:
     """See that this may be the name of a model: much is remembered by it, of many.
 
     Raises:
         MalformedRequest: it is too long for one.
     """
-    if len(name) > _LONGEST_MODEL_CHARS:
+    if len(name) > _MAX_MODEL_CHARS:
         raise MalformedRequest(f"the name of its model has {len(name):,} characters")
 
 
-class Incoming(msgspec.Struct, frozen=True, kw_only=True):
+class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request that is to be sent on.
 
     `session` is what a header calls its session, `naming` are other headers in which clients name it, and
@@ -43,24 +43,24 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     agent: str
-    spoken: Format
+    api_format: Format
     provider: str
     upstream: str
     body: bytes
     session: str | None = None
-    naming: Mapping[str, str] = {}
+    session_headers: Mapping[str, str] = {}
     caller: str = ""
-    name_scope: str = ""
+    session_scope: str = ""
     kind: str = ""
     model: str | None = None
     served_model: str = ""
     region: str = ""
-    is_unchanged: bool = False
+    is_signed: bool = False
     betas: str = ""
-    find_endpoint: Callable[[], Endpoint] | None = None
-    told: Told = NOTHING_TOLD
+    find_endpoint: Callable[[], SummarizerEndpoint] | None = None
+    section_inputs: SectionInputs = NO_SECTION_INPUTS
     limits: RequestLimits = RequestLimits()
-    keeps_answer: bool = False
+    keeps_response: bool = False
     is_subscription: bool = False
     cost_headers: tuple[str, ...] = ()
 
@@ -69,12 +69,12 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
         return f"Incoming(id={self.id!r}, agent={self.agent!r}, upstream={self.upstream!r})"
 
     @property
-    def endpoint(self) -> Endpoint | None:
+    def endpoint(self) -> SummarizerEndpoint | None:
         """Where a summary of its session can be asked for; made only for those few that ask."""
         return self.find_endpoint() if self.find_endpoint is not None else None
 
 
-class Done(msgspec.Struct, frozen=True):
+class AppliedEdit(msgspec.Struct, frozen=True):
     """An edit that was made, and the step that made it."""
 
     step: str
@@ -82,21 +82,21 @@ class Done(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class StepFailure:
     """A step that failed, and why; the request went out without it."""
 
     step: str
     reason: str
 
 
-class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
+class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is sent: a body, and headers that are set (an empty one is left out)."""
 
     body: bytes
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
-    done: tuple[Done, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    applied_edits: tuple[AppliedEdit, ...] = ()
+    problems: tuple[StepFailure, ...] = ()
 
     def __repr__(self) -> str:
         """What was done to it, without what it says."""
-        return f"Outgoing(done={self.done!r}, problems={self.problems!r})"
+        return f"Outgoing(done={self.applied_edits!r}, problems={self.problems!r})"

@@ -5,17 +5,23 @@ from dataclasses import replace
 
 from foveate.budget.budgets import Budget
 from foveate.budget.limits import VARIABLE as MAX_TOKENS
-from foveate.budget.limits import resolved_limit
-from foveate.cache.layout import LayoutOptions
-from foveate.config.settings import Agent, ContextOptimization, Settings, Switches, TokenCounter
+from foveate.budget.limits import resolve_prompt_limit
+from foveate.cache.layout import PlacementOptions
+from foveate.config.settings import (
+    AgentSettings,
+    AgentSwitches,
+    ContextOptimizationSettings,
+    Settings,
+    TokenCounterSettings,
+)
 from foveate.engine.injecting.configured import section_options
 from foveate.engine.injecting.options import SectionOptions
-from foveate.engine.options import AgentOptions, PingOptions
+from foveate.engine.options import AgentOptions, KeepAliveOptions
 from foveate.errors import BadOption
-from foveate.fold.cuts import FoldOptions
+from foveate.fold.cuts import CompactionOptions
 from foveate.fold.overflow import OnOverflow
-from foveate.memory.logs import log_limit
-from foveate.memory.view import semantic_threshold
+from foveate.memory.logs import log_limit_lines
+from foveate.memory.view import read_semantic_threshold
 from foveate.prompt.time import TimeOptions
 from foveate.tokens.options import Backend, CounterOptions
 from foveate.values import Ttl
@@ -31,15 +37,15 @@ def options_by_agent(
             the environment cannot be read.
     """
     check_environment(environment or {})
-    usual = _options(settings.context_optimization, None)
-    own = {
+    default_options = _agent_options(settings.context_optimization, None)
+    agent_options = {
         agent.id: replace(
-            _options(settings.context_optimization, agent),
-            sections=_sections(settings.context_optimization, agent, number, environment or {}),
+            _agent_options(settings.context_optimization, agent),
+            sections=_section_options(settings.context_optimization, agent, number, environment or {}),
         )
         for number, agent in enumerate(settings.agents)
     }
-    return lambda agent: own.get(agent, usual)
+    return lambda agent: agent_options.get(agent, default_options)
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
@@ -48,80 +54,82 @@ def check_environment(environment: Mapping[str, str]) -> None:
     Raises:
         BadOption: one cannot be read; names it.
     """
-    log_limit(environment)
-    semantic_threshold(environment)
+    log_limit_lines(environment)
+    read_semantic_threshold(environment)
     TimeOptions.from_environment(environment)
-    resolved_limit(
+    resolve_prompt_limit(
         Budget(), environment=environment.get(MAX_TOKENS), agent=None, configuration=None, window_tokens=None
     )
 
 
-def _sections(
-    said: ContextOptimization, agent: Agent, number: int, environment: Mapping[str, str]
+def _section_options(
+    settings: ContextOptimizationSettings, agent: AgentSettings, number: int, environment: Mapping[str, str]
 ) -> SectionOptions | None:
     if agent.sections is None:
         return None
-    is_kept = _either(agent.context_optimization.workspace_cache, said.workspace_cache.enabled)
-    cache = said.workspace_cache.model_copy(update={"enabled": is_kept})
-    at = ("agents", number, "sections")
-    return section_options(agent.sections, cache, environment, at=at, window_tokens=agent.window_tokens)
+    is_cached = _value_or_default(agent.context_optimization.workspace_cache, settings.workspace_cache.enabled)
+    cache = settings.workspace_cache.model_copy(update={"enabled": is_cached})
+    path = ("agents", number, "sections")
+    return section_options(
+        agent.sections, cache, environment, settings_path=path, window_tokens=agent.window_tokens
+    )
 
 
-def _options(said: ContextOptimization, agent: Agent | None) -> AgentOptions:
-    switches = agent.context_optimization if agent is not None else Switches()
-    counter = counter_options(said.token_counter)
-    cache, folds = said.prompt_cache, said.compaction
+def _agent_options(settings: ContextOptimizationSettings, agent: AgentSettings | None) -> AgentOptions:
+    switches = agent.context_optimization if agent is not None else AgentSwitches()
+    counter = counter_options(settings.token_counter)
+    cache, compaction = settings.prompt_cache, settings.compaction
     overflow = agent.on_overflow if agent is not None else None
     return AgentOptions(
-        prompt_cache=_either(switches.prompt_cache, cache.enabled),
-        compaction=_either(switches.compaction, folds.enabled),
-        token_counter=_either(switches.token_counter, said.token_counter.enabled),
+        prompt_cache=_value_or_default(switches.prompt_cache, cache.enabled),
+        compaction=_value_or_default(switches.compaction, compaction.enabled),
+        token_counter=_value_or_default(switches.token_counter, settings.token_counter.enabled),
         counter=counter,
         replace_breakpoints=(switches.client_breakpoints or cache.client_breakpoints) == "replace",
-        layout=LayoutOptions(
+        layout=PlacementOptions(
             ttl=None if cache.ttl == "auto" else Ttl(cache.ttl), cache_tools=cache.cache_tools
         ),
         long_ttl_providers=frozenset(cache.long_ttl_providers),
-        pings=PingOptions(
+        keep_alive=KeepAliveOptions(
             enabled=cache.pings.enabled,
-            most_in_a_row=cache.pings.most_in_a_row,
-            most_sessions=cache.pings.most_sessions,
+            max_in_a_row=cache.pings.most_in_a_row,
+            max_sessions=cache.pings.most_sessions,
         ),
-        fold=FoldOptions(
-            compact_at_pct=folds.compact_at_pct,
-            tail_keep_tokens=folds.tail_keep_tokens,
-            min_turns_between=folds.min_turns_between,
-            lock_ttl_seconds=folds.lock_ttl_seconds,
-            limit_seconds=folds.limit_seconds,
-            extractive=folds.extractive,
+        compaction_options=CompactionOptions(
+            compact_at_pct=compaction.compact_at_pct,
+            tail_keep_tokens=compaction.tail_keep_tokens,
+            min_turns_between=compaction.min_turns_between,
+            lock_ttl_seconds=compaction.lock_ttl_seconds,
+            limit_seconds=compaction.limit_seconds,
+            extractive=compaction.extractive,
         ),
-        tool_result_max_pct=folds.tool_result_max_pct,
-        summarizer_model=folds.summarizer_model,
+        tool_result_max_pct=compaction.tool_result_max_pct,
+        summarizer_model=compaction.summarizer_model,
         on_overflow=None if overflow is None else OnOverflow(overflow),
         window_tokens=agent.window_tokens if agent is not None else None,
         max_turns=agent.max_turns if agent is not None else None,
     )
 
 
-def counter_options(said: TokenCounter) -> CounterOptions:
+def counter_options(settings: TokenCounterSettings) -> CounterOptions:
     """How requests are counted.
 
     Raises:
         BadOption: a server is to count, and may not be asked.
     """
-    backend = Backend.named(said.backend)
-    if backend is Backend.ENDPOINT and not said.use_endpoint:
+    backend = Backend.from_name(settings.backend)
+    if backend is Backend.ENDPOINT and not settings.use_endpoint:
         raise BadOption(
             "the backend `endpoint` asks the upstream's /tokenize, which it may only with use_endpoint: true",
             path=("context_optimization", "token_counter", "backend"),
         )
     return CounterOptions(
         backend=backend,
-        use_endpoint=said.use_endpoint,
-        timeout_ms=said.timeout_ms,
-        cache_capacity=said.cache_capacity,
+        use_endpoint=settings.use_endpoint,
+        timeout_ms=settings.timeout_ms,
+        cache_capacity=settings.cache_capacity,
     )
 
 
-def _either(own: bool | None, usual: bool) -> bool:
-    return usual if own is None else own
+def _value_or_default(value: bool | None, default: bool) -> bool:
+    return default if value is None else value

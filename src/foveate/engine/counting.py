@@ -2,65 +2,70 @@
 
 from dataclasses import replace
 
-from foveate.engine.asking import Asking
-from foveate.engine.calibrating import Calibrations, learn, learner_of
-from foveate.engine.work import Work
-from foveate.session.counting import counted_beside
+from foveate.engine.asking import RemoteCounter
+from foveate.engine.calibrating import Calibrations, calibrate, calibration_key
+from foveate.engine.work import RequestContext
+from foveate.session.counting import count_in_thread
 from foveate.tokens import RequestCount
 from foveate.values import TokenCount
 
 
-class Counts:
+class CountReader:
     """What stands between a raw count and the one that is decided by. Without `asking`, nobody is asked."""
 
-    def __init__(self, calibrations: Calibrations, asking: Asking | None = None) -> None:
+    def __init__(self, calibrations: Calibrations, remote_counter: RemoteCounter | None = None) -> None:
         self._calibrations = calibrations
-        self._asking = asking
+        self._remote_counter = remote_counter
 
-    async def asked(self, work: Work) -> bool:
+    async def count_remotely(self, context: RequestContext) -> bool:
         """Whether the upstream has counted the request; it is asked where the options want that each time."""
-        if self._asking is None:
+        if self._remote_counter is None:
             return False
-        total, is_no = await self._asking.always(work)
-        work.is_doubtful = total is None and not is_no
+        total, is_unsupported = await self._remote_counter.count_always(context)
+        context.is_fallback_count = total is None and not is_unsupported
         if total is None:
             return False
-        work.count, work.estimate = total, None
-        work.is_unexplained = bool(work.request.unexplained)
+        context.token_count, context.raw_count = total, None
+        context.has_unexplained_input = bool(context.request.unexplained)
         return True
 
-    async def asked_for_stored(self, work: Work) -> TokenCount | None:
+    async def count_stored(self, context: RequestContext) -> TokenCount | None:
         """Ask OpenAI for the size of a request and of what it continues; None if that is not wanted."""
-        if self._asking is None or work.incoming.provider != "openai":
+        if self._remote_counter is None or context.incoming.provider != "openai":
             return None
-        return await self._asking.where_it_matters(work)
+        return await self._remote_counter.count_for_decision(context)
 
-    def read(self, work: Work, counted: RequestCount) -> None:
+    def use_raw_count(self, context: RequestContext, raw_count: RequestCount) -> None:
         """Have the count of a request as it was made here be what is decided by."""
-        work.estimate, work.is_unexplained = counted, bool(counted.unexplained)
-        total = counted.total
-        if work.is_doubtful:
+        context.raw_count, context.has_unexplained_input = raw_count, bool(raw_count.unexplained)
+        total = raw_count.total
+        if context.is_fallback_count:
             # It stands in for an endpoint that is failing, and the two kinds of counts must not be mixed.
             total = replace(total, exact=False)
-        work.count = self._calibrations.applied(learner_of(work), total)
+        context.token_count = self._calibrations.correct(calibration_key(context), total)
 
-    async def surely(self, work: Work) -> None:
+    async def confirm(self, context: RequestContext) -> None:
         """Have an estimate give way to what the upstream says, if it may be asked: a decision hangs on it."""
-        if work.estimate is None and work.count is not None:
+        if context.raw_count is None and context.token_count is not None:
             # The upstream has counted already. What its messages come to is measured by ours.
-            work.estimate = await counted_beside(work.request, work.counter)
-            learn(self._calibrations, work, work.count.tokens)
-        if self._asking is None or work.count is None or work.count.exact:
+            context.raw_count = await count_in_thread(context.request, context.counter)
+            calibrate(self._calibrations, context, context.token_count.tokens)
+        if self._remote_counter is None or context.token_count is None or context.token_count.exact:
             return
-        total = await self._asking.where_it_matters(work)
+        total = await self._remote_counter.count_for_decision(context)
         if total is not None:
-            work.count = total
-            learn(self._calibrations, work, total.tokens)
+            context.token_count = total
+            calibrate(self._calibrations, context, total.tokens)
 
-    async def recount(self, work: Work) -> None:
+    async def recount(self, context: RequestContext) -> None:
         """Have a request that is only shown counted by its upstream, if the options allow to ask it."""
-        if self._asking is None or work.count is None or work.count.exact or work.request.continues_stored:
+        if (
+            self._remote_counter is None
+            or context.token_count is None
+            or context.token_count.exact
+            or context.request.continues_stored_conversation
+        ):
             return
-        total = await self._asking.where_opted_in(work)
+        total = await self._remote_counter.count_if_allowed(context)
         if total is not None:
-            work.count = total
+            context.token_count = total

@@ -6,41 +6,41 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from foveate import wire
-from foveate.cost.admission import Admission, Admitted
-from foveate.cost.ledger import Call, Category, Entry
-from foveate.cost.savings import pricing, unchanged
-from foveate.engine.behind import Behind
-from foveate.engine.calls import Done, Incoming, Outgoing, check_model
+from foveate.cost.admission import Admission, AdmittedCall
+from foveate.cost.ledger import Call, Category, Charge
+from foveate.cost.savings import make_price_function, make_unchanged_savings
+from foveate.engine.behind import CompletionQueue
+from foveate.engine.calls import AppliedEdit, RoutedRequest, UpstreamRequest, check_model_name
 from foveate.engine.cost_features import (
-    Feature,
+    CostFeature,
     header_features,
     unknown_embedding_fields,
     without_allowed,
 )
 from foveate.engine.exchange import Exchange
-from foveate.engine.options import MoneyOptions
+from foveate.engine.options import SpendingOptions
 from foveate.engine.steps.names import ROUTE
-from foveate.engine.uncounted import Uncounted, check_unknown, let_through
-from foveate.engine.watch import UNWATCHED, Watch
+from foveate.engine.uncounted import AdmitUncounted, admit_call, check_unknown_cost
+from foveate.engine.watch import NO_OBSERVER, Observer
 from foveate.errors import BadEdit, DuplicateKey, MalformedRequest
-from foveate.session.counting import beside
-from foveate.session.ids import named_id
+from foveate.session.counting import run_in_thread_if_large
+from foveate.session.ids import derive_named_session_id
 from foveate.tokens import counter_for
-from foveate.values import NOTHING, CacheUsage, Format, SetParameter, TokenCount, Usage
-from foveate.wire.body import fields, value
+from foveate.values import ZERO_TOKENS, CacheUsage, Format, SetParameter, TokenCount, Usage
+from foveate.wire.body import parse_fields, parse_json
 from foveate.wire.duplicate_keys import check_unique_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddingsAsked:
+class EmbeddingsRequest:
     """Whose vectors are asked for, how many tokens are read for them, and features of unknown cost."""
 
     model: str
     count: TokenCount
-    features: tuple[Feature, ...] = ()
+    features: tuple[CostFeature, ...] = ()
 
 
-def embeddings_asked(body: bytes, served_model: str = "") -> EmbeddingsAsked:
+def read_embeddings_request(body: bytes, served_model: str = "") -> EmbeddingsRequest:
     """What a request for embeddings says: texts, lists of token ids, or one of either.
 
     `served_model` takes the place of the model in the body.
@@ -49,12 +49,12 @@ def embeddings_asked(body: bytes, served_model: str = "") -> EmbeddingsAsked:
         DuplicateKey: one of its objects has the same key twice.
         MalformedRequest: it has no model, or none of that name can be, or its input is something else.
     """
-    found = fields(body)
-    check_unique_keys(body, found)
-    model, given = served_model or value(found.get("model")), value(found.get("input"))
+    body_fields = parse_fields(body)
+    check_unique_keys(body, body_fields)
+    model, inputs = served_model or parse_json(body_fields.get("model")), parse_json(body_fields.get("input"))
     if not isinstance(model, str) or not model:
         raise MalformedRequest("no model in the request for embeddings")
-    check_model(model)
+    check_model_name(model)
     counter = counter_for(model)
 
     def counted(part: object) -> TokenCount:
@@ -64,26 +64,26 @@ def embeddings_asked(body: bytes, served_model: str = "") -> EmbeddingsAsked:
             return TokenCount(len(part), exact=True, upper=len(part))
         raise MalformedRequest("the input of embeddings is a text, a list of token ids, or a list of these")
 
-    is_many = isinstance(given, list) and not all(type(token) is int for token in given)
-    return EmbeddingsAsked(
+    is_many = isinstance(inputs, list) and not all(type(token) is int for token in inputs)
+    return EmbeddingsRequest(
         model=model,
-        count=sum(map(counted, given if is_many else [given]), NOTHING),
-        features=unknown_embedding_fields(found),
+        count=sum(map(counted, inputs if is_many else [inputs]), ZERO_TOKENS),
+        features=unknown_embedding_fields(body_fields),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Embeddings:
+class EmbeddingsEngine:
     """Prepares requests for embeddings, in the place of the engine's steps."""
 
     admission: Admission
-    options: Callable[[], MoneyOptions]
-    uncounted: Uncounted
+    options: Callable[[], SpendingOptions]
+    admit_uncounted: AdmitUncounted
     clock: Callable[[], float]
-    behind: Behind
-    watch: Watch = UNWATCHED
+    completion_queue: CompletionQueue
+    observer: Observer = NO_OBSERVER
 
-    async def prepare(self, incoming: Incoming) -> Exchange:
+    async def prepare(self, incoming: RoutedRequest) -> Exchange:
         """The request as it came; one that cannot be read is let through where no cap holds.
 
         Raises:
@@ -91,80 +91,84 @@ class Embeddings:
             CallRefused: a cap keeps it from being made.
             RequestLimitExceeded: it has more inputs or values than are read.
         """
-        outgoing, size_bytes = Outgoing(body=incoming.body), len(incoming.body)
-        await beside(lambda: incoming.limits.check(incoming.body), size_bytes)
+        upstream_request, size_bytes = UpstreamRequest(body=incoming.body), len(incoming.body)
+        await run_in_thread_if_large(lambda: incoming.limits.check(incoming.body), size_bytes)
         try:
-            outgoing = await beside(lambda: _named(incoming), size_bytes)
-            asked = await beside(lambda: embeddings_asked(outgoing.body, incoming.served_model), size_bytes)
+            upstream_request = await run_in_thread_if_large(lambda: _rename_model(incoming), size_bytes)
+            embeddings = await run_in_thread_if_large(
+                lambda: read_embeddings_request(upstream_request.body, incoming.served_model), size_bytes
+            )
         except DuplicateKey:
             raise
         except (MalformedRequest, BadEdit) as error:
-            await self.uncounted(incoming.id, incoming.agent, f"the request cannot be read ({error})")
-            return self._exchange(incoming, outgoing)
+            await self.admit_uncounted(incoming.id, incoming.agent, f"the request cannot be read ({error})")
+            return self._make_exchange(incoming, upstream_request)
         now = self.clock()
         call = Call(
             id=incoming.id,
             agent=incoming.agent,
             session_id=_session_id(incoming),
             provider=incoming.provider,
-            model=asked.model,
+            model=embeddings.model,
             category=Category.MAIN,
             at=now,
             is_subscription=incoming.is_subscription,
         )
         options = self.options()
         ceiling = options.prices.ceiling(
-            asked.model,
+            embeddings.model,
             provider=incoming.provider,
-            input_tokens=asked.count.upper,
+            input_tokens=embeddings.count.upper,
             output_tokens=0,
             at=now,
         )
-        unknown = (*asked.features, *header_features(incoming.cost_headers))
+        unknown = (*embeddings.features, *header_features(incoming.cost_headers))
         if features := without_allowed(unknown, options.allow_fields):
-            check_unknown([cap for cap in options.caps if cap.holds(call)], str(features[0]))
-        admitted = await let_through(
+            check_unknown_cost([cap for cap in options.caps if cap.applies_to(call)], str(features[0]))
+        reservation = await admit_call(
             self.admission,
             call,
             ceiling,
             options.caps,
-            caught_up=self.behind.caught_up,
+            wait_for_charges=self.completion_queue.drain_all_processes,
         )
-        self.admission.announce(call, ceiling=ceiling, estimated_input_tokens=asked.count.tokens)
-        noted = _Noted(self, admitted, asked.count)
-        return self._exchange(incoming, outgoing, came_at=now, note=noted, admitted=admitted)
+        self.admission.announce(call, ceiling=ceiling, estimated_input_tokens=embeddings.count.tokens)
+        record_charge = _RecordEmbeddingsCharge(self, reservation, embeddings.count)
+        return self._make_exchange(
+            incoming, upstream_request, received_at=now, record_charge=record_charge, reservation=reservation
+        )
 
-    def _exchange(
+    def _make_exchange(
         self,
-        incoming: Incoming,
-        outgoing: Outgoing,
+        incoming: RoutedRequest,
+        upstream_request: UpstreamRequest,
         *,
-        came_at: float | None = None,
-        note: "_Noted | None" = None,
-        admitted: Admitted | None = None,
+        received_at: float | None = None,
+        record_charge: "_RecordEmbeddingsCharge | None" = None,
+        reservation: AdmittedCall | None = None,
     ) -> Exchange:
         return Exchange(
             incoming,
             None,
-            outgoing,
-            settle=(),
+            upstream_request,
+            background_hooks=(),
             clock=self.clock,
-            watch=self.watch,
-            came_at=came_at,
-            note=note,
-            behind=self.behind,
-            admitted=admitted,
+            observer=self.observer,
+            received_at=received_at,
+            record_charge=record_charge,
+            completer=self.completion_queue,
+            reservation=reservation,
         )
 
 
-def _session_id(incoming: Incoming) -> str:
+def _session_id(incoming: RoutedRequest) -> str:
     """Return the id of the session that a header names; each request without the header is its own session."""
     if not incoming.session:
         return incoming.id
-    return named_id(incoming.agent, incoming.session, incoming.name_scope)
+    return derive_named_session_id(incoming.agent, incoming.session, incoming.session_scope)
 
 
-def _named(incoming: Incoming) -> Outgoing:
+def _rename_model(incoming: RoutedRequest) -> UpstreamRequest:
     """The request with the name that its model has at the upstream; all else is as it came.
 
     Raises:
@@ -172,35 +176,37 @@ def _named(incoming: Incoming) -> Outgoing:
         BadEdit: the name cannot be put in.
     """
     if incoming.model is None:
-        return Outgoing(body=incoming.body)
-    named = SetParameter(path=("model",), value=incoming.model, reason="its name at the upstream")
-    request = wire.read(incoming.body, Format.CHAT)
-    return Outgoing(body=wire.write(request, (named,)), done=(Done(ROUTE, named),))
+        return UpstreamRequest(body=incoming.body)
+    rename = SetParameter(path=("model",), value=incoming.model, reason="its name at the upstream")
+    request = wire.parse_request(incoming.body, Format.CHAT)
+    return UpstreamRequest(
+        body=wire.apply_edits(request, (rename,)), applied_edits=(AppliedEdit(ROUTE, rename),)
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class _Noted:
+class _RecordEmbeddingsCharge:
     """Says what one call has cost."""
 
-    of: Embeddings
-    admitted: Admitted
+    embeddings: EmbeddingsEngine
+    reservation: AdmittedCall
     count: TokenCount
 
     def __call__(self, exchange: Exchange) -> None:
         """Jot down what it was billed, where it may be."""
-        usage, has_bill, call = exchange.usage, exchange.has_bill, self.admitted.call
-        if not has_bill and not exchange.may_be_billed:
-            self.of.admission.withdraw(call.id)
+        usage, has_usage, call = exchange.usage, exchange.has_complete_usage, self.reservation.call
+        if not has_usage and not exchange.may_be_charged:
+            self.embeddings.admission.withdraw(call.id)
             return
-        prices = self.of.options().prices
-        price = pricing(prices, call)
-        entry = Entry(
+        prices = self.embeddings.options().prices
+        price = make_price_function(prices, call)
+        charge = Charge(
             call=call,
             usage=usage or Usage(cache=CacheUsage()),
-            dollars=price(usage) if usage is not None and has_bill else None,
+            dollars=price(usage) if usage is not None and has_usage else None,
             estimated_input_tokens=self.count.tokens,
-            estimated_dollars=self.admitted.ceiling,
-            is_partial=not exchange.is_whole,
+            estimated_dollars=self.reservation.ceiling,
+            is_partial=not exchange.is_complete,
         )
-        exchange.entry = replace(entry, savings=unchanged(entry.dollars))
-        self.of.admission.jot(exchange.entry)
+        exchange.charge = replace(charge, savings=make_unchanged_savings(charge.dollars))
+        self.embeddings.admission.log_charge(exchange.charge)

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 
 from foveate import wire
 from foveate.cache.beta_header import HEADER as BETAS
-from foveate.cache.beta_header import beta_header
-from foveate.engine.behind import Behind
-from foveate.engine.calls import Incoming, Outgoing, Problem, check_model
-from foveate.engine.exchange import Exchange, Settle
+from foveate.cache.beta_header import resolve_beta_header
+from foveate.engine.behind import CompletionQueue
+from foveate.engine.calls import RoutedRequest, StepFailure, UpstreamRequest, check_model_name
+from foveate.engine.exchange import Exchange, ExchangeHook
 from foveate.engine.options import AgentOptions
 from foveate.engine.steps.names import ROUTE
-from foveate.engine.steps.overflow import FoldNow
+from foveate.engine.steps.overflow import CompactNow
 from foveate.engine.steps.step import Step
-from foveate.engine.uncounted import Uncounted
-from foveate.engine.watch import Watch
-from foveate.engine.work import Work
+from foveate.engine.uncounted import AdmitUncounted
+from foveate.engine.watch import Observer
+from foveate.engine.work import RequestContext
 from foveate.errors import (
     BudgetExceeded,
     CallRefused,
@@ -26,18 +26,18 @@ from foveate.errors import (
     MalformedRequest,
     RequestLimitExceeded,
 )
-from foveate.session.counting import beside
+from foveate.session.counting import run_in_thread_if_large
 from foveate.tokens.threads import run_in_thread
 from foveate.values import Format, SetParameter
-from foveate.wire.around import parameters_of
-from foveate.wire.body import is_said
+from foveate.wire.around import get_parameters
+from foveate.wire.body import is_set
 from foveate.wire.large_json import LARGE_BYTES
 
 _LOG = logging.getLogger(__name__)
 # What is shorter is read sooner than a thread is there.
-_MUCH_BYTES = 128 * 1024
+_THREAD_BYTES = 128 * 1024
 # These are answers to the client, and no failures of a step.
-_REFUSALS = (BudgetExceeded, CallRefused, DoesNotFit)
+_REJECTIONS = (BudgetExceeded, CallRefused, DoesNotFit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,23 +54,23 @@ class Engine:
     """
 
     steps: Sequence[Step]
-    settle: Sequence[Settle]
+    background_hooks: Sequence[ExchangeHook]
     options: Callable[[str], AgentOptions]
     clock: Callable[[], float]
-    watch: Watch
-    uncounted: Uncounted
+    observer: Observer
+    admit_uncounted: AdmitUncounted
     beta_override: str | None = None
     preview: "Engine | None" = None
-    note: Callable[[Exchange], None] | None = None
-    announce: Callable[[Work], None] | None = None
-    remember: Sequence[Settle] = ()
-    behind: Behind = field(default_factory=Behind)
-    fold_now: FoldNow | None = None
-    recount: Callable[[Work], Awaitable[None]] | None = None
-    observe: Sequence[Step] = ()
+    record_charge: Callable[[Exchange], None] | None = None
+    announce_call: Callable[[RequestContext], None] | None = None
+    session_hooks: Sequence[ExchangeHook] = ()
+    completion_queue: CompletionQueue = field(default_factory=CompletionQueue)
+    compact_now: CompactNow | None = None
+    recount: Callable[[RequestContext], Awaitable[None]] | None = None
+    read_only_steps: Sequence[Step] = ()
     forget_conversation: Callable[[str, str, str], None] | None = None
 
-    async def prepare(self, incoming: Incoming) -> Exchange:
+    async def prepare(self, incoming: RoutedRequest) -> Exchange:
         """What is sent in the place of a request; one that cannot be understood is sent as it came.
 
         But not under a cap, which nobody could hold it to.
@@ -82,126 +82,142 @@ class Engine:
             CallRefused: a cap keeps it from being made.
             RequestLimitExceeded: it has more messages, tools or levels than are read.
         """
-        came_at = self.clock()
+        received_at = self.clock()
         try:
-            work = await self._read(incoming)
+            context = await self._read(incoming)
         except (DuplicateKey, RequestLimitExceeded):
             raise
         except FoveateError as error:
-            problem = self._failed(incoming, "read", error)
-            self.watch.failed(incoming, problem)
-            await self.uncounted(incoming.id, incoming.agent, f"the request cannot be read ({error})")
-            sent = Outgoing(body=incoming.body, problems=(problem,))
-            return self._exchange(incoming, None, sent, came_at)
-        before = work.now
-        for step in self.observe if work.is_unchanged else self.steps:
+            problem = self._log_failure(incoming, "read", error)
+            self.observer.on_failure(incoming, problem)
+            await self.admit_uncounted(incoming.id, incoming.agent, f"the request cannot be read ({error})")
+            upstream_request = UpstreamRequest(body=incoming.body, problems=(problem,))
+            return self._make_exchange(incoming, None, upstream_request, received_at)
+        step_started_at = context.received_at
+        for step in self.read_only_steps if context.is_read_only else self.steps:
             try:
-                await step.take(work)
-            except _REFUSALS:
-                self._tell(work)
+                await step.apply(context)
+            except _REJECTIONS:
+                self._report_problems(context)
                 # What it says is kept all the same: others may go on from there.
-                self._exchange(incoming, work, Outgoing(body=b""), came_at).keep()
+                self._make_exchange(incoming, context, UpstreamRequest(body=b""), received_at).store_writes()
                 raise
             except Exception as error:  # noqa: BLE001 - a step's border: whatever fails in it, the request goes out
-                work.problems.append(self._failed(incoming, step.name, error))
+                context.problems.append(self._log_failure(incoming, step.name, error))
             now = self.clock()
-            self.watch.took(step.name, now - before)
-            before = now
+            self.observer.on_step(step.name, now - step_started_at)
+            step_started_at = now
         try:
-            sent = await beside(lambda: self._written(work), len(work.request.body), least_bytes=LARGE_BYTES)
+            upstream_request = await run_in_thread_if_large(
+                lambda: self._write_request(context), len(context.request.body), min_bytes=LARGE_BYTES
+            )
         except BaseException:  # what was reserved for it is free again
-            unsent = self._exchange(incoming, work, Outgoing(body=b""), came_at)
-            unsent.unsent()
-            unsent.over(is_broken=True)
+            unsent = self._make_exchange(incoming, context, UpstreamRequest(body=b""), received_at)
+            unsent.mark_unsent()
+            unsent.finish(is_interrupted=True)
             raise
-        if work.problems:
-            self._tell(work)
-        if self.announce is not None:
-            self.announce(work)
-        return self._exchange(incoming, work, sent, came_at)
+        if context.problems:
+            self._report_problems(context)
+        if self.announce_call is not None:
+            self.announce_call(context)
+        return self._make_exchange(incoming, context, upstream_request, received_at)
 
-    def _tell(self, work: Work) -> None:
-        for problem in work.problems:
-            self.watch.failed(work.incoming, problem)
+    def _report_problems(self, context: RequestContext) -> None:
+        for problem in context.problems:
+            self.observer.on_failure(context.incoming, problem)
 
-    async def _read(self, incoming: Incoming) -> Work:
+    async def _read(self, incoming: RoutedRequest) -> RequestContext:
         """Read a request; in a thread if there is much of it that was not read before."""
         body = incoming.body
-        known = wire.known_bytes(body, incoming.spoken) if _MUCH_BYTES <= len(body) < LARGE_BYTES else 0
-        if len(body) - known < _MUCH_BYTES:
-            return self._begun(incoming)
-        return await run_in_thread(lambda: self._begun(incoming), len(body))
+        known_bytes = (
+            wire.known_bytes(body, incoming.api_format) if _THREAD_BYTES <= len(body) < LARGE_BYTES else 0
+        )
+        if len(body) - known_bytes < _THREAD_BYTES:
+            return self._begin_context(incoming)
+        return await run_in_thread(lambda: self._begin_context(incoming), len(body))
 
-    def _begun(self, incoming: Incoming) -> Work:
-        request = wire.read(incoming.body, incoming.spoken, limits=incoming.limits, model=incoming.served_model)
-        check_model(request.model)
+    def _begin_context(self, incoming: RoutedRequest) -> RequestContext:
+        request = wire.parse_request(
+            incoming.body, incoming.api_format, limits=incoming.limits, model=incoming.served_model
+        )
+        check_model_name(request.model)
         now = self.clock()
-        work = Work(
+        context = RequestContext(
             incoming=incoming,
             options=self.options(incoming.agent),
-            now=now,
-            came=request,
+            received_at=now,
+            original=request,
             request=request,
-            uses_thread=request.format is Format.ANTHROPIC and is_said(parameters_of(request).get("thread")),
+            uses_thread=request.format is Format.ANTHROPIC and is_set(get_parameters(request).get("thread")),
         )
         if incoming.model is not None:
-            named = SetParameter(path=("model",), value=incoming.model, reason="its name at the upstream")
-            work.edit_now(ROUTE, (named,), of=request)
-            work.came = work.request
-        return work
+            rename = SetParameter(path=("model",), value=incoming.model, reason="its name at the upstream")
+            context.apply_edits_now(ROUTE, (rename,), base_request=request)
+            context.original = context.request
+        return context
 
-    def _written(self, work: Work) -> Outgoing:
-        if work.is_unchanged:
-            return Outgoing(body=work.request.body, problems=tuple(work.problems))
-        body = self._body(work)
-        betas = beta_header(self.beta_override, work.betas)
-        headers = work.headers if betas == work.incoming.betas else {**work.headers, BETAS: betas}
-        return Outgoing(
+    def _write_request(self, context: RequestContext) -> UpstreamRequest:
+        if context.is_read_only:
+            return UpstreamRequest(body=context.request.body, problems=tuple(context.problems))
+        body = self._write_body(context)
+        betas = resolve_beta_header(self.beta_override, context.betas)
+        headers = (
+            context.added_headers
+            if betas == context.incoming.betas
+            else {**context.added_headers, BETAS: betas}
+        )
+        return UpstreamRequest(
             body=body,
             headers=headers,
-            done=work.all_done(),
-            problems=tuple(work.problems),
+            applied_edits=context.all_edits(),
+            problems=tuple(context.problems),
         )
 
-    def _body(self, work: Work) -> bytes:
+    def _write_body(self, context: RequestContext) -> bytes:
         """Write the body that goes out; if an edit cannot be written, without breakpoints, then as it is."""
         try:
-            return work.written()
+            return context.write_body()
         except FoveateError as error:
-            work.problems.append(self._failed(work.incoming, "write", error))
-            work.marks = ()
+            context.problems.append(self._log_failure(context.incoming, "write", error))
+            context.breakpoints = ()
         try:
-            return work.written()
+            return context.write_body()
         except FoveateError as error:
-            work.problems.append(self._failed(work.incoming, "write", error))
-            work.parameters = ()
-        return work.written()
+            context.problems.append(self._log_failure(context.incoming, "write", error))
+            context.added_parameters = ()
+        return context.write_body()
 
-    def _exchange(self, incoming: Incoming, work: Work | None, outgoing: Outgoing, came_at: float) -> Exchange:
+    def _make_exchange(
+        self,
+        incoming: RoutedRequest,
+        context: RequestContext | None,
+        upstream_request: UpstreamRequest,
+        received_at: float,
+    ) -> Exchange:
         return Exchange(
             incoming,
-            work,
-            outgoing,
-            settle=self.settle,
+            context,
+            upstream_request,
+            background_hooks=self.background_hooks,
             clock=self.clock,
-            watch=self.watch,
-            came_at=came_at,
-            write=self._written,
-            note=self.note,
-            remember=self.remember,
-            behind=self.behind,
+            observer=self.observer,
+            received_at=received_at,
+            write_request=self._write_request,
+            record_charge=self.record_charge,
+            session_hooks=self.session_hooks,
+            completer=self.completion_queue,
         )
 
     async def close(self) -> None:
         """Wait until all is done with what is over."""
-        await self.behind.end()
+        await self.completion_queue.close()
         if self.preview is not None:
             await self.preview.close()
 
-    def _failed(self, incoming: Incoming, step: str, error: Exception) -> Problem:
+    def _log_failure(self, incoming: RoutedRequest, step: str, error: Exception) -> StepFailure:
         """A failure, told in the log; of one that is nobody's fault but ours, with where it happened."""
-        problem = Problem(step, f"{type(error).__name__}: {error}")
-        expected = isinstance(error, FoveateError)
+        problem = StepFailure(step, f"{type(error).__name__}: {error}")
+        is_expected = isinstance(error, FoveateError)
         if not isinstance(error, MalformedRequest):
-            _LOG.warning("%s: step %s failed: %s", incoming.id, step, problem.reason, exc_info=not expected)
+            _LOG.warning("%s: step %s failed: %s", incoming.id, step, problem.reason, exc_info=not is_expected)
         return problem

@@ -5,29 +5,29 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from foveate.cache.refusals import Refusal, refusal, refused_parameters
-from foveate.cost.admission import Admitted
-from foveate.cost.ledger import Entry
-from foveate.engine.answers import AnswerReader
-from foveate.engine.calls import Incoming, Outgoing, Problem
-from foveate.engine.client_breakpoints import client_removals
+from foveate.cache.refusals import Rejection, classify_rejection, find_rejected_parameters
+from foveate.cost.admission import AdmittedCall
+from foveate.cost.ledger import Charge
+from foveate.engine.answers import ResponseReader
+from foveate.engine.calls import RoutedRequest, StepFailure, UpstreamRequest
+from foveate.engine.client_breakpoints import remove_client_breakpoints
 from foveate.engine.steps.names import CACHE
-from foveate.engine.work import Work
+from foveate.engine.work import RequestContext
 from foveate.errors import FoveateError
-from foveate.fold.thoughts import is_mismatch
-from foveate.session.counting import beside
+from foveate.fold.thoughts import is_prefix_mismatch
+from foveate.session.counting import run_in_thread_if_large
 from foveate.values import CacheUsage, SetParameter, SimulatedState, Usage
 from foveate.wire.answer_parts import AnswerParts
 from foveate.wire.large_json import LARGE_BYTES
-from foveate.wire.rate_limits import RateLimit, rate_limits_in
+from foveate.wire.rate_limits import RateLimit, read_rate_limits
 
 _LOG = logging.getLogger(__name__)
 
 # As fast as all but a few hosts have large models write (November 2026).
-_TOKENS_PER_SECOND = 500
+_MAX_TOKENS_PER_SECOND = 500
 
 
-class Settle(Protocol):
+class ExchangeHook(Protocol):
     """Something that is done with every exchange at its end: quick, since nothing else goes on meanwhile."""
 
     def __call__(self, exchange: "Exchange", /) -> None:
@@ -37,23 +37,23 @@ class Settle(Protocol):
 class ExchangeObserver(Protocol):
     """Is told what becomes of exchanges."""
 
-    def failed(self, incoming: Incoming, problem: Problem) -> None:
+    def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
         """A step failed, and the request goes out without it; or something that is done at its end."""
 
-    def ended(self, exchange: "Exchange") -> None:
+    def on_finished(self, exchange: "Exchange") -> None:
         """An exchange has come to its end, and all that is done with it is done."""
 
 
-class Completion(Protocol):
+class ExchangeCompleter(Protocol):
     """Completes exchanges in the background: their charges, what is stored of them, their last hooks."""
 
-    def put(self, exchange: "Exchange") -> None:
+    def enqueue(self, exchange: "Exchange") -> None:
         """Have an exchange completed that is over."""
 
-    def keep(self, exchanges: "Sequence[Exchange]") -> None:
+    def store_writes(self, exchanges: "Sequence[Exchange]") -> None:
         """Begin to store what is to be stored of requests."""
 
-    async def settled(self) -> None:
+    async def drain(self) -> None:
         """Wait until all exchanges that are over by now are completed."""
 
 
@@ -62,19 +62,19 @@ class Exchange:
 
     def __init__(
         self,
-        incoming: Incoming,
-        work: Work | None,
-        outgoing: Outgoing,
+        incoming: RoutedRequest,
+        context: RequestContext | None,
+        upstream_request: UpstreamRequest,
         *,
-        settle: Sequence[Settle],
+        background_hooks: Sequence[ExchangeHook],
         clock: Callable[[], float],
-        watch: ExchangeObserver,
-        behind: Completion,
-        came_at: float | None = None,
-        write: Callable[[Work], Outgoing] | None = None,
-        note: Settle | None = None,
-        remember: Sequence[Settle] = (),
-        admitted: Admitted | None = None,
+        observer: ExchangeObserver,
+        completer: ExchangeCompleter,
+        received_at: float | None = None,
+        write_request: Callable[[RequestContext], UpstreamRequest] | None = None,
+        record_charge: ExchangeHook | None = None,
+        session_hooks: Sequence[ExchangeHook] = (),
+        reservation: AdmittedCall | None = None,
     ) -> None:
         """`work` is None for a request that could not be understood. `came_at`: when it was here.
 
@@ -84,85 +84,88 @@ class Exchange:
         `behind` the answer, once its bill is booked. `admitted` is what its work was let through as, or it.
         """
         self.incoming = incoming
-        self.work = work
-        self.outgoing = outgoing
-        self.sent_at = self.begun_at = self.ended_at = clock()
-        self.came_at = self.sent_at if came_at is None else came_at
+        self.context = context
+        self.upstream_request = upstream_request
+        self.sent_at = self.response_started_at = self.ended_at = clock()
+        self.received_at = self.sent_at if received_at is None else received_at
         self.status = 0
-        self.refused: Refusal | None = None
-        self.refused_parameters: frozenset[str] = frozenset()  # of those that we added
-        self.has_bad_thoughts = False  # some were refused, since they do not fit what stands before them
-        self.is_broken = False
+        self.breakpoint_rejection: Rejection | None = None
+        self.rejected_parameters: frozenset[str] = frozenset()  # of those that we added
+        self.has_invalid_thinking = False  # some were refused, since they do not fit what stands before them
+        self.is_interrupted = False
         self.is_unsent = False
-        self.entry: Entry | None = None  # what is booked
+        self.charge: Charge | None = None  # what is booked
         self.rate_limits: tuple[RateLimit, ...] = ()  # of the subscription that pays for it
-        self.simulated: Mapping[SimulatedState, CacheUsage] = {}  # its input in each state
-        self._admitted = admitted
-        self._is_unknown = False
-        self._watch = watch
-        self._behind = behind
-        self._settle = settle
-        self._write = write
-        self._note = note
-        self._is_noted = note is None
-        self._remember = remember
+        self.simulated_usage: Mapping[SimulatedState, CacheUsage] = {}  # its input in each state
+        self._reservation = reservation
+        self._is_charge_unknown = False
+        self._observer = observer
+        self._completer = completer
+        self._background_hooks = background_hooks
+        self._write_request = write_request
+        self._record_charge = record_charge
+        self._is_charge_recorded = record_charge is None
+        self._session_hooks = session_hooks
         self._clock = clock
-        self._answer: AnswerReader | None = None
+        self._reader: ResponseReader | None = None
 
-    async def goes_again(self, status: int, said: bytes) -> bool:
+    async def should_resend(self, status: int, error_body: bytes) -> bool:
         """Whether `outgoing` is to be sent once more, as it is then: an answer refuses what we added to it.
 
         That happens once for our marks, and once for each of our parameters.
         """
-        work = self.work
-        if work is None:
+        context = self.context
+        if context is None:
             return False
-        self.has_bad_thoughts = work.rules.binds_thinking and is_mismatch(status, said)
-        write = self._write
-        if write is None or not (
-            self._drop_parameters(work, status, said) or await self._drop_marks(work, status, said)
+        self.has_invalid_thinking = context.rules.binds_thinking and is_prefix_mismatch(status, error_body)
+        write_request = self._write_request
+        if write_request is None or not (
+            self._drop_rejected_parameters(context, status, error_body)
+            or await self._drop_rejected_breakpoints(context, status, error_body)
         ):
             return False
-        self.outgoing = await beside(lambda: write(work), len(work.request.body), least_bytes=LARGE_BYTES)
+        self.upstream_request = await run_in_thread_if_large(
+            lambda: write_request(context), len(context.request.body), min_bytes=LARGE_BYTES
+        )
         return True
 
-    def _drop_parameters(self, work: Work, status: int, said: bytes) -> bool:
+    def _drop_rejected_parameters(self, context: RequestContext, status: int, error_body: bytes) -> bool:
         """Remove our parameters that an error response names; a parameter of the client's is none of them."""
-        added = {edit.path[0] for edit in work.parameters if isinstance(edit, SetParameter)}
-        refused = refused_parameters(status, said, added) if added else frozenset()
-        if not refused:
+        added = {edit.path[0] for edit in context.added_parameters if isinstance(edit, SetParameter)}
+        rejected = find_rejected_parameters(status, error_body, added) if added else frozenset()
+        if not rejected:
             return False
-        self.refused_parameters |= refused
-        work.parameters = tuple(
+        self.rejected_parameters |= rejected
+        context.added_parameters = tuple(
             edit
-            for edit in work.parameters
-            if not isinstance(edit, SetParameter) or edit.path[0] not in refused
+            for edit in context.added_parameters
+            if not isinstance(edit, SetParameter) or edit.path[0] not in rejected
         )
         _LOG.info(
             "%s: upstream %s refuses %s for %s, sending the request again without it",
             self.incoming.id,
             self.incoming.upstream,
-            ", ".join(sorted(refused)),
-            work.model,
+            ", ".join(sorted(rejected)),
+            context.model,
         )
         return True
 
-    async def _drop_marks(self, work: Work, status: int, said: bytes) -> bool:
+    async def _drop_rejected_breakpoints(self, context: RequestContext, status: int, error_body: bytes) -> bool:
         """Remove our breakpoints if an error response refuses them, and then the client's if it still does."""
-        found = refusal(status, said)
-        if found is None or self.refused is Refusal.CLIENT:
+        rejection = classify_rejection(status, error_body)
+        if rejection is None or self.breakpoint_rejection is Rejection.CLIENT_BREAKPOINTS:
             return False
-        if work.marks:
-            self.refused, work.marks = found, ()
+        if context.breakpoints:
+            self.breakpoint_rejection, context.breakpoints = rejection, ()
             return True
-        removals = client_removals(work.request) if found is Refusal.MARKS else []
+        removals = remove_client_breakpoints(context.request) if rejection is Rejection.BREAKPOINTS else []
         if not removals:
             return False
-        self.refused = Refusal.CLIENT
-        await work.edit(CACHE, removals)
+        self.breakpoint_rejection = Rejection.CLIENT_BREAKPOINTS
+        await context.apply_edits(CACHE, removals)
         return True
 
-    def unsent(self) -> None:
+    def mark_unsent(self) -> None:
         """The provider was not reached."""
         self.is_unsent = True
 
@@ -171,153 +174,154 @@ class Exchange:
         """Whether a subscription pays for it, by its credentials or by what the provider says of limits."""
         return self.incoming.is_subscription or bool(self.rate_limits)
 
-    def begun(
+    def on_response_start(
         self,
         status: int,
         *,
-        streams: bool,
+        is_streaming: bool,
         is_framed: bool = False,
         headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         """The head of the answer that the client gets has come; `is_framed`: it is in the frames of AWS."""
-        self.begun_at = self._clock()
-        self.rate_limits = rate_limits_in(headers, now=self.begun_at)
+        self.response_started_at = self._clock()
+        self.rate_limits = read_rate_limits(headers, now=self.response_started_at)
         self.status = status
-        self._answer = AnswerReader(
-            self.incoming.spoken,
-            streams=streams,
+        self._reader = ResponseReader(
+            self.incoming.api_format,
+            is_streaming=is_streaming,
             is_framed=is_framed,
-            hides_usage=streams and self._asks_for_usage(),
-            keeps=self.incoming.keeps_answer or (self.work is not None and self.work.options.sends_pings),
+            hides_usage=is_streaming and self._added_usage_request(),
+            keeps_body=self.incoming.keeps_response
+            or (self.context is not None and self.context.options.sends_keep_alive),
         )
 
-    def _asks_for_usage(self) -> bool:
-        parameters = self.work.parameters if self.work is not None else ()
+    def _added_usage_request(self) -> bool:
+        parameters = self.context.added_parameters if self.context is not None else ()
         return any(isinstance(edit, SetParameter) and edit.path[0] == "stream_options" for edit in parameters)
 
     @property
-    def changes_answer(self) -> bool:
+    def changes_response(self) -> bool:
         """Whether the client may get other bytes than the provider sent."""
-        return self._answer is not None and self._answer.changes
+        return self._reader is not None and self._reader.changes_body
 
-    def passed(self, piece: bytes) -> bytes:
+    def on_chunk(self, chunk: bytes) -> bytes:
         """What the client gets of a piece of the answer; at the end of a stream, its bill is noted before."""
-        if self._answer is None:
-            return piece
-        passed = self._answer.passed(piece)
-        if not self._is_noted and self._answer.has_ended:
-            self._have_noted()
-        return passed
+        if self._reader is None:
+            return chunk
+        forwarded = self._reader.on_chunk(chunk)
+        if not self._is_charge_recorded and self._reader.has_ended:
+            self._record_charge_once()
+        return forwarded
 
-    def rest(self) -> bytes:
+    def flush(self) -> bytes:
         """What the client gets after the last piece."""
-        return self._answer.ended() if self._answer is not None else b""
+        return self._reader.finish() if self._reader is not None else b""
 
     @property
     def has_ended(self) -> bool:
         """Whether the last event of a stream has come."""
-        return self._answer is not None and self._answer.has_ended
+        return self._reader is not None and self._reader.has_ended
 
     @property
-    def streams(self) -> bool:
+    def is_streaming(self) -> bool:
         """Whether the answer comes as it is written."""
-        return self._answer is not None and self._answer.streams
+        return self._reader is not None and self._reader.is_streaming
 
     @property
     def usage(self) -> Usage | None:
         """The bill, as far as it came."""
-        return self._answer.usage if self._answer is not None else None
+        return self._reader.usage if self._reader is not None else None
 
     @property
-    def answer(self) -> bytes | None:
+    def response_body(self) -> bytes | None:
         """All that was answered; None where it was not kept."""
-        return self._answer.whole if self._answer is not None else None
+        return self._reader.body if self._reader is not None else None
 
-    def answer_parts(self) -> AnswerParts:
+    def response_parts(self) -> AnswerParts:
         """Return the parts by which the answer is recognised when the client sends it back."""
-        return self._answer.parts() if self._answer is not None else AnswerParts()
+        return self._reader.parts() if self._reader is not None else AnswerParts()
 
     @property
-    def has_bill(self) -> bool:
+    def has_complete_usage(self) -> bool:
         """Whether the bill is whole: a stream that breaks off may have told only a first part of it."""
-        answer, usage = self._answer, self.usage
-        if answer is None or usage is None or answer.has_failed or usage.is_empty:
+        reader, usage = self._reader, self.usage
+        if reader is None or usage is None or reader.has_failed or usage.is_empty:
             return False
-        return not self.is_broken or answer.is_whole
+        return not self.is_interrupted or reader.is_complete
 
     @property
-    def may_be_billed(self) -> bool:
+    def may_be_charged(self) -> bool:
         """Whether the provider may bill it, told or not: it was asked, and has not said no."""
         return not self.is_unsent if self.status == 0 else 200 <= self.status < 300
 
     @property
-    def written_tokens(self) -> int | None:
+    def estimated_output_tokens(self) -> int | None:
         """At least about as many tokens as have been written; None where that cannot be seen.
 
         What a model thinks may not be shown, but takes its time.
         """
-        if self._answer is None or not self._answer.streams:
+        if self._reader is None or not self._reader.is_streaming:
             return None
         seconds = max(0.0, self.ended_at - self.sent_at)
-        return max(self._answer.written_tokens, int(seconds * _TOKENS_PER_SECOND))
+        return max(self._reader.estimated_output_tokens, int(seconds * _MAX_TOKENS_PER_SECOND))
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the answer came to its end."""
-        return not self.is_broken and self._answer is not None and self._answer.is_whole
+        return not self.is_interrupted and self._reader is not None and self._reader.is_complete
 
     @property
-    def unbilled(self) -> Admitted | None:
+    def unused_reservation(self) -> AdmittedCall | None:
         """What it was let through as, where it costs nothing: what was reserved for it is to be freed."""
-        if self.entry is not None or self._is_unknown:
+        if self.charge is not None or self._is_charge_unknown:
             return None
-        return self._admitted if self.work is None else self.work.admitted
+        return self._reservation if self.context is None else self.context.reservation
 
-    def over(self, *, is_broken: bool = False) -> None:
+    def finish(self, *, is_interrupted: bool = False) -> None:
         """Nothing more comes; `is_broken`: the answer was not there, broke off, or nobody wanted its rest.
 
         What is to be done with it is done from now on, whether or not anybody waits for it.
         """
-        self.is_broken = is_broken
-        if not self._is_noted:
-            self._have_noted()
+        self.is_interrupted = is_interrupted
+        if not self._is_charge_recorded:
+            self._record_charge_once()
         self.ended_at = self._clock()
         # Not before what the client is still to get is written, and before anything that it sends then is read.
-        asyncio.get_running_loop().call_soon(self._do, self._remember)
-        self._behind.put(self)
+        asyncio.get_running_loop().call_soon(self._run_hooks, self._session_hooks)
+        self._completer.enqueue(self)
 
-    async def settled(self) -> None:
+    async def wait_until_completed(self) -> None:
         """Wait until all is done with it."""
-        await self._behind.settled()
+        await self._completer.drain()
 
-    def keep(self) -> None:
+    def store_writes(self) -> None:
         """Begin to keep what is to be kept of the request."""
-        self._behind.keep((self,))
+        self._completer.store_writes((self,))
 
-    def settle(self) -> None:
+    def run_background_hooks(self) -> None:
         """Do what is done last."""
-        self._do((*self._settle, self._watch.ended))
+        self._run_hooks((*self._background_hooks, self._observer.on_finished))
 
-    def failed(self, what: str, error: Exception) -> None:
+    def report_failure(self, task: str, error: Exception) -> None:
         """Tell that something could not be done with it; of a fault of ours, with where it happened."""
-        problem = Problem(what, f"{type(error).__name__}: {error}")
-        fault = None if isinstance(error, FoveateError) else error
-        _LOG.error("%s: %s failed: %s", self.incoming.id, what, problem.reason, exc_info=fault)
-        self._watch.failed(self.incoming, problem)
+        problem = StepFailure(task, f"{type(error).__name__}: {error}")
+        bug = None if isinstance(error, FoveateError) else error
+        _LOG.error("%s: %s failed: %s", self.incoming.id, task, problem.reason, exc_info=bug)
+        self._observer.on_failure(self.incoming, problem)
 
-    def _have_noted(self) -> None:
-        self._is_noted = True
+    def _record_charge_once(self) -> None:
+        self._is_charge_recorded = True
         self.ended_at = self._clock()
         try:
-            if self._note is not None:
-                self._note(self)
+            if self._record_charge is not None:
+                self._record_charge(self)
         except Exception as error:  # noqa: BLE001 - a border as that of steps
-            self._is_unknown = True  # whether it is billed
-            self.failed("note", error)
+            self._is_charge_unknown = True  # whether it is billed
+            self.report_failure("note", error)
 
-    def _do(self, settles: Sequence[Settle]) -> None:
-        for settle in settles:
+    def _run_hooks(self, hooks: Sequence[ExchangeHook]) -> None:
+        for hook in hooks:
             try:
-                settle(self)
+                hook(self)
             except Exception as error:  # noqa: BLE001 - a border as that of steps: the client has its answer
-                self.failed(type(settle).__name__, error)
+                self.report_failure(type(hook).__name__, error)

@@ -13,45 +13,50 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from foveate import wire
-from foveate.cache.cause_words import cause_in_words
-from foveate.cache.causes import Cause
-from foveate.cache.explain import Break, NoBreak, explain
-from foveate.cache.remembered import Remembered, remember
+from foveate.cache.cause_words import describe_cause
+from foveate.cache.causes import MissCause
+from foveate.cache.explain import ExplainedMiss, NoMiss, explain_miss
+from foveate.cache.remembered import RequestSnapshot, take_snapshot
 from foveate.cache.requests import BlockTokens
-from foveate.cache.rules import Caching, Rules
+from foveate.cache.rules import CacheRules, CachingMode
 from foveate.engine.exchange import Exchange
-from foveate.engine.options import MoneyOptions
-from foveate.engine.steps.names import ROOM, TURNS
-from foveate.engine.watch import UNWATCHED, SeenBreak, Watch
-from foveate.engine.work import Work
+from foveate.engine.options import SpendingOptions
+from foveate.engine.steps.names import LIMIT_TURNS, OVERFLOW
+from foveate.engine.watch import NO_OBSERVER, Observer, SessionCacheMiss
+from foveate.engine.work import RequestContext
 from foveate.errors import FoveateError
 from foveate.values import Area, CacheUsage, Format, Place, ReplaceMessages, ReplaceText, Usage
 
 _LOG = logging.getLogger(__name__)
 
-MOST_BYTES = 64 * 1024 * 1024
+MAX_BODY_BYTES = 64 * 1024 * 1024
 """So many of last bodies are remembered."""
-_MOST_SESSIONS = 4 * 1024
-_MOST_COLD = 256
-_MOST_RECENT = 100
+_MAX_SESSIONS = 4 * 1024
+_MAX_HASHED = 256
+_MAX_RECENT = 100
 # A bill that reads less than this share of what was left, and so many tokens less, is worth a look.
-_MUCH_LESS = 0.8
-_LEAST_TOKENS = 1024
+_MIN_READ_SHARE = 0.8
+_MIN_LOST_TOKENS = 1024
 # A body that there is no more room for is read once more for its hashes: not more often than that, since it
 # takes milliseconds.
-_COLD_EVERY_SECONDS = 0.1
-_PRICED_TOKENS = 1000
+_HASH_INTERVAL_SECONDS = 0.1
+_PRICE_SAMPLE_TOKENS = 1000
 # What shortened tool results and messages that made room look like in the bodies.
-_TRIMMED = frozenset(
+_TRIMMING_CAUSES = frozenset(
     (
-        *(Cause.EDITED, Cause.SHORTENED, Cause.EXTENDED),
-        *(Cause.MESSAGES_REPLACED, Cause.MESSAGES_DROPPED, Cause.MESSAGES_INSERTED, Cause.OTHER_CONVERSATION),
+        *(MissCause.EDITED, MissCause.SHORTENED, MissCause.EXTENDED),
+        *(
+            MissCause.MESSAGES_REPLACED,
+            MissCause.MESSAGES_DROPPED,
+            MissCause.MESSAGES_INSERTED,
+            MissCause.OTHER_CONVERSATION,
+        ),
     )
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Last:
+class _LastRequest:
     """A session's last request: what it left in the cache by its bill, and its body, warm or cold, if any.
 
     `fold_id` is the fold that stands for the head of its history, `trimmed` what was shortened or taken out of
@@ -59,244 +64,266 @@ class _Last:
     """
 
     request_id: str
-    spoken: Format
+    api_format: Format
     served_model: str
     sent_at: float
-    fold_id: str | None
+    compaction_id: str | None
     trimmed: frozenset[Place | tuple[int, int]]
-    left_tokens: int
-    rules: Rules
-    tokens: BlockTokens = field(repr=False)
+    cached_tokens: int
+    rules: CacheRules
+    block_tokens: BlockTokens = field(repr=False)
     body: bytes | None = field(repr=False)
-    cold: Remembered | None = field(default=None, repr=False)
+    fingerprint: RequestSnapshot | None = field(default=None, repr=False)
 
-    def remembered(self) -> Remembered | None:
+    def load_fingerprint(self) -> RequestSnapshot | None:
         """The request as the explainer needs it; None where too little is known of it."""
-        return self.cold if self.body is None else _remembered(self, self.body, warm=True)
+        return self.fingerprint if self.body is None else _fingerprint_request(self, self.body, warm=True)
 
 
-def _remembered(last: _Last, body: bytes, *, warm: bool) -> Remembered:
-    request = wire.read(body, last.spoken, model=last.served_model)
-    return remember(request, last.rules, last.tokens, warm=warm)
+def _fingerprint_request(last: _LastRequest, body: bytes, *, warm: bool) -> RequestSnapshot:
+    request = wire.parse_request(body, last.api_format, model=last.served_model)
+    return take_snapshot(request, last.rules, last.block_tokens, keep_contents=warm)
 
 
-_Key = tuple[str, str]
+_SessionKey = tuple[str, str]
 
 
-class Breaks:
+class CacheMissDetector:
     """Sees breaks of the cache in every session of a process, and remembers the last ones."""
 
     def __init__(
         self,
-        cost: Callable[[], MoneyOptions],
+        spending: Callable[[], SpendingOptions],
         *,
-        watch: Watch = UNWATCHED,
-        told: Callable[[SeenBreak], None] | None = None,
-        most_bytes: int = MOST_BYTES,
-        ticks: Callable[[], float] = time.monotonic,
+        observer: Observer = NO_OBSERVER,
+        on_miss: Callable[[SessionCacheMiss], None] | None = None,
+        max_bytes: int = MAX_BODY_BYTES,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._cost = cost
-        self._watch = watch
-        self._told = told
-        self._most_bytes = most_bytes
-        self._ticks = ticks
-        self._last: OrderedDict[_Key, _Last] = OrderedDict()
-        self._warm: OrderedDict[_Key, int] = OrderedDict()
-        self._warm_bytes = 0
-        self._cold: deque[_Key] = deque()
-        self._cooled_at = float("-inf")
-        self._recent: deque[SeenBreak] = deque(maxlen=_MOST_RECENT)
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._spending = spending
+        self._observer = observer
+        self._on_miss = on_miss
+        self._max_bytes = max_bytes
+        self._monotonic = monotonic
+        self._last_requests: OrderedDict[_SessionKey, _LastRequest] = OrderedDict()
+        self._body_sizes: OrderedDict[_SessionKey, int] = OrderedDict()
+        self._body_bytes = 0
+        self._hashed: deque[_SessionKey] = deque()
+        self._hashed_at = float("-inf")
+        self._recent: deque[SessionCacheMiss] = deque(maxlen=_MAX_RECENT)
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def recent(self) -> Sequence[SeenBreak]:
+    def recent(self) -> Sequence[SessionCacheMiss]:
         """The last breaks, the newest first."""
         return tuple(reversed(self._recent))
 
     @property
-    def warm_bytes(self) -> int:
+    def body_bytes(self) -> int:
         """How many bytes of bodies are remembered."""
-        return self._warm_bytes
+        return self._body_bytes
 
     def __call__(self, exchange: Exchange) -> None:
         """Hold what a request has read against what the one before it left."""
-        work, usage = exchange.work, exchange.usage
-        if work is None or usage is None or not exchange.has_bill or not 200 <= exchange.status < 300:
+        context, usage = exchange.context, exchange.usage
+        if (
+            context is None
+            or usage is None
+            or not exchange.has_complete_usage
+            or not 200 <= exchange.status < 300
+        ):
             return
-        rules = work.rules
-        if rules.caching is Caching.NONE or work.found is None or work.found.is_aside:
+        rules = context.rules
+        if (
+            rules.caching is CachingMode.NONE
+            or context.session_match is None
+            or context.session_match.is_side_request
+        ):
             return
-        key = (work.incoming.agent, work.session_id)
-        before, left_tokens = self._last.get(key), _left(usage.cache, rules)
-        if before is None and not left_tokens:  # there was nothing to read, and will not be
+        key = (context.incoming.agent, context.session_id)
+        previous, cached_tokens = self._last_requests.get(key), _cached_tokens(usage.cache, rules)
+        if previous is None and not cached_tokens:  # there was nothing to read, and will not be
             return
-        now = _Last(
+        current = _LastRequest(
             request_id=exchange.incoming.id,
-            spoken=exchange.incoming.spoken,
+            api_format=exchange.incoming.api_format,
             served_model=exchange.incoming.served_model,
             sent_at=exchange.sent_at,
-            fold_id=None if work.fold is None else work.fold.id,
-            trimmed=_trimmed(work),
-            left_tokens=left_tokens,
+            compaction_id=None if context.compaction is None else context.compaction.id,
+            trimmed=_trimmed_places(context),
+            cached_tokens=cached_tokens,
             rules=rules,
-            tokens=work.block_tokens,
-            body=exchange.outgoing.body,
+            block_tokens=context.block_tokens,
+            body=exchange.upstream_request.body,
         )
-        if before is not None and before.sent_at > now.sent_at:  # they came at the same time
+        if previous is not None and previous.sent_at > current.sent_at:  # they came at the same time
             return
-        if before is not None and _is_much_less(usage.cache.read, before.left_tokens):
-            self._beside(self._explained(before, now, work, usage))
-        self._remember(key, now)
+        if previous is not None and _is_miss(usage.cache.read, previous.cached_tokens):
+            self._start_task(self._explain(previous, current, context, usage))
+        self._remember(key, current)
 
     async def close(self) -> None:
         """Wait for what is being explained."""
-        if self._under_way:
-            await asyncio.wait(self._under_way)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
-    def _remember(self, key: _Key, now: _Last) -> None:
-        self._last[key] = now
-        self._last.move_to_end(key)
-        self._warm_bytes += len(now.body or b"") - self._warm.pop(key, 0)
-        self._warm[key] = len(now.body or b"")
-        while self._warm_bytes > self._most_bytes:
-            self._cool(*self._warm.popitem(last=False))
-        while len(self._last) > _MOST_SESSIONS:
-            gone, _ = self._last.popitem(last=False)
-            self._warm_bytes -= self._warm.pop(gone, 0)
+    def _remember(self, key: _SessionKey, current: _LastRequest) -> None:
+        self._last_requests[key] = current
+        self._last_requests.move_to_end(key)
+        self._body_bytes += len(current.body or b"") - self._body_sizes.pop(key, 0)
+        self._body_sizes[key] = len(current.body or b"")
+        while self._body_bytes > self._max_bytes:
+            self._drop_body(*self._body_sizes.popitem(last=False))
+        while len(self._last_requests) > _MAX_SESSIONS:
+            removed_key, _ = self._last_requests.popitem(last=False)
+            self._body_bytes -= self._body_sizes.pop(removed_key, 0)
 
-    def _cool(self, key: _Key, size_bytes: int) -> None:
+    def _drop_body(self, key: _SessionKey, size_bytes: int) -> None:
         """Let go of a body, and keep its hashes where that is not done too often."""
-        self._warm_bytes -= size_bytes
-        last, now = self._last[key], self._ticks()
-        self._last[key] = replace(last, body=None)
-        if last.body is not None and now - self._cooled_at >= _COLD_EVERY_SECONDS:
-            self._cooled_at = now
-            self._beside(self._cooled(key, last, last.body))
+        self._body_bytes -= size_bytes
+        last, now = self._last_requests[key], self._monotonic()
+        self._last_requests[key] = replace(last, body=None)
+        if last.body is not None and now - self._hashed_at >= _HASH_INTERVAL_SECONDS:
+            self._hashed_at = now
+            self._start_task(self._store_fingerprint(key, last, last.body))
 
-    async def _cooled(self, key: _Key, last: _Last, body: bytes) -> None:
-        cold = await asyncio.to_thread(_remembered, last, body, warm=False)
-        there = self._last.get(key)
-        if there is not None and there.request_id == last.request_id:
-            self._last[key] = replace(there, cold=cold)
-            self._cold.append(key)
-        while len(self._cold) > _MOST_COLD:
-            oldest = self._cold.popleft()
-            if oldest in self._last and oldest not in self._cold:
-                self._last[oldest] = replace(self._last[oldest], cold=None)
+    async def _store_fingerprint(self, key: _SessionKey, last: _LastRequest, body: bytes) -> None:
+        fingerprint = await asyncio.to_thread(_fingerprint_request, last, body, warm=False)
+        current = self._last_requests.get(key)
+        if current is not None and current.request_id == last.request_id:
+            self._last_requests[key] = replace(current, fingerprint=fingerprint)
+            self._hashed.append(key)
+        while len(self._hashed) > _MAX_HASHED:
+            oldest = self._hashed.popleft()
+            if oldest in self._last_requests and oldest not in self._hashed:
+                self._last_requests[oldest] = replace(self._last_requests[oldest], fingerprint=None)
 
-    async def _explained(self, before: _Last, now: _Last, work: Work, usage: Usage) -> None:
-        price = _price_per_token(self._cost(), work)
-        verdict = await asyncio.to_thread(_verdict, before, now, usage.cache, price)
-        if not isinstance(verdict, Break) or verdict.lost_tokens < _LEAST_TOKENS:
+    async def _explain(
+        self, previous: _LastRequest, current: _LastRequest, context: RequestContext, usage: Usage
+    ) -> None:
+        price = _price_per_token(self._spending(), context)
+        verdict = await asyncio.to_thread(_explain_miss, previous, current, usage.cache, price)
+        if not isinstance(verdict, ExplainedMiss) or verdict.lost_tokens < _MIN_LOST_TOKENS:
             return
-        seen = SeenBreak(
-            at=now.sent_at,
-            request_id=now.request_id,
-            previous_id=before.request_id,
-            agent=work.incoming.agent,
-            session_id=work.session_id,
-            provider=work.incoming.provider,
-            model=work.model,
+        miss = SessionCacheMiss(
+            at=current.sent_at,
+            request_id=current.request_id,
+            previous_id=previous.request_id,
+            agent=context.incoming.agent,
+            session_id=context.session_id,
+            provider=context.incoming.provider,
+            model=context.model,
             verdict=verdict,
         )
-        self._recent.append(seen)
-        self._watch.broke(seen)
-        if self._told is not None:
-            self._told(seen)
-        _LOG.info("%s", told(seen))
+        self._recent.append(miss)
+        self._observer.on_cache_miss(miss)
+        if self._on_miss is not None:
+            self._on_miss(miss)
+        _LOG.info("%s", describe_miss(miss))
 
-    def _beside(self, work: Coroutine[object, object, None]) -> None:
+    def _start_task(self, coroutine: Coroutine[object, object, None]) -> None:
         """Do something that nobody waits for."""
-        task = asyncio.create_task(work)
-        self._under_way.add(task)
-        task.add_done_callback(self._done)
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
 
-    def _done(self, task: "asyncio.Task[None]") -> None:
-        self._under_way.discard(task)
+    def _on_task_done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.warning("a break of the cache could not be looked into", exc_info=error)
 
 
-def told(seen: SeenBreak) -> str:
+def describe_miss(miss: SessionCacheMiss) -> str:
     """A break in one line, without a word of what the conversation says."""
-    verdict = seen.verdict
-    where = "" if verdict.place is None else f" at {verdict.place.area} {verdict.place.index}"
+    verdict = miss.verdict
+    place = "" if verdict.place is None else f" at {verdict.place.area} {verdict.place.index}"
     side = verdict.after or verdict.before
     extent = "" if side is None else f", bytes {side.start_byte} to {side.end_byte}"
     cost = "" if verdict.lost_dollars is None else f", ${verdict.lost_dollars:.6f}"
-    if seen.is_planned:
+    if miss.is_planned:
         return (
-            f"{seen.request_id}: planned rewrite of session {seen.session_id}: {verdict.cause}{where};"
+            f"{miss.request_id}: planned rewrite of session {miss.session_id}: {verdict.cause}{place};"
             f" {verdict.lost_tokens} of {verdict.kept_tokens} tokens are written again"
         )
     return (
-        f"{seen.request_id}: session {seen.session_id} could not read its cache: {verdict.cause}{where}{extent}"
+        f"{miss.request_id}: session {miss.session_id} could not read its cache: {verdict.cause}{place}{extent}"
         f"; {verdict.lost_tokens} of {verdict.kept_tokens} tokens are paid for again{cost}"
     )
 
 
-def _trimmed(work: Work) -> frozenset[Place | tuple[int, int]]:
+def _trimmed_places(context: RequestContext) -> frozenset[Place | tuple[int, int]]:
     """The tool results that were shortened, and the messages that gave way to make room."""
     places: set[Place | tuple[int, int]] = set()
-    for done in work.done:
-        if isinstance(done.edit, ReplaceText):
-            places.add(done.edit.place)
-        elif isinstance(done.edit, ReplaceMessages) and done.step in (ROOM, TURNS):
-            places.add((done.edit.start, done.edit.end))
+    for applied in context.applied_edits:
+        if isinstance(applied.edit, ReplaceText):
+            places.add(applied.edit.place)
+        elif isinstance(applied.edit, ReplaceMessages) and applied.step in (OVERFLOW, LIMIT_TURNS):
+            places.add((applied.edit.start, applied.edit.end))
     return frozenset(places)
 
 
-def _left(usage: CacheUsage, rules: Rules) -> int:
+def _cached_tokens(usage: CacheUsage, rules: CacheRules) -> int:
     """What a request left in the cache for the next one, by its bill."""
-    told = usage.read + usage.written_5m + usage.written_1h
-    if rules.caching is not Caching.MARKS:  # it keeps what it is sent unasked, and says nothing of it
-        told = max(told, usage.input_tokens)
-    return told if told >= rules.minimum_tokens else 0
+    cached = usage.read + usage.written_5m + usage.written_1h
+    if rules.caching is not CachingMode.BREAKPOINTS:  # it keeps what it is sent unasked, and says nothing of it
+        cached = max(cached, usage.input_tokens)
+    return cached if cached >= rules.minimum_tokens else 0
 
 
-def _is_much_less(read_tokens: int, left_tokens: int) -> bool:
-    return read_tokens < _MUCH_LESS * left_tokens and left_tokens - read_tokens >= _LEAST_TOKENS
+def _is_miss(read_tokens: int, cached_tokens: int) -> bool:
+    return read_tokens < _MIN_READ_SHARE * cached_tokens and cached_tokens - read_tokens >= _MIN_LOST_TOKENS
 
 
-def _verdict(
-    before: _Last, now: _Last, billed: CacheUsage, price_per_token: Decimal | None
-) -> Break | NoBreak | None:
+def _explain_miss(
+    previous_request: _LastRequest,
+    current_request: _LastRequest,
+    reported: CacheUsage,
+    price_per_token: Decimal | None,
+) -> ExplainedMiss | NoMiss | None:
     """Why `now` could not read what `before` left; None where too little is known."""
     try:
-        previous, current = before.remembered(), now.remembered()
+        previous, current = previous_request.load_fingerprint(), current_request.load_fingerprint()
         if previous is None or current is None:
             return None
-        verdict = explain(
+        verdict = explain_miss(
             previous,
             current,
-            now.rules,
-            gap_seconds=max(0.0, now.sent_at - before.sent_at),
-            billed=billed,
+            current_request.rules,
+            gap_seconds=max(0.0, current_request.sent_at - previous_request.sent_at),
+            usage=reported,
             price_per_token=price_per_token,
         )
-        return _planned(verdict, before, now)
+        return _with_planned_cause(verdict, previous_request, current_request)
     except FoveateError as error:
-        _LOG.info("%s: why it was not read from the cache cannot be said: %s", now.request_id, error)
+        _LOG.info(
+            "%s: why it was not read from the cache cannot be said: %s", current_request.request_id, error
+        )
         return None
 
 
-def _planned(verdict: Break | NoBreak, before: _Last, now: _Last) -> Break | NoBreak:
+def _with_planned_cause(
+    verdict: ExplainedMiss | NoMiss, previous: _LastRequest, current: _LastRequest
+) -> ExplainedMiss | NoMiss:
     """The same verdict, with the cause if Foveate itself rewrote the history: bodies alone do not show it."""
-    if not isinstance(verdict, Break) or verdict.place is None or verdict.place.area is not Area.MESSAGES:
+    if (
+        not isinstance(verdict, ExplainedMiss)
+        or verdict.place is None
+        or verdict.place.area is not Area.MESSAGES
+    ):
         return verdict
-    if before.fold_id != now.fold_id:
-        cause = Cause.COMPACTION_UNDONE if now.fold_id is None else Cause.COMPACTION
-    elif before.trimmed != now.trimmed and verdict.cause in _TRIMMED:
-        cause = Cause.TRIMMING
+    if previous.compaction_id != current.compaction_id:
+        cause = MissCause.COMPACTION_UNDONE if current.compaction_id is None else MissCause.COMPACTION
+    elif previous.trimmed != current.trimmed and verdict.cause in _TRIMMING_CAUSES:
+        cause = MissCause.TRIMMING
     else:
         return verdict
-    return replace(verdict, cause=cause, because=f"{cause_in_words(cause)} (planned)")
+    return replace(verdict, cause=cause, because=f"{describe_cause(cause)} (planned)")
 
 
-def _price_per_token(options: MoneyOptions, work: Work) -> Decimal | None:
-    usage = Usage(cache=CacheUsage(uncached=_PRICED_TOKENS))
-    incoming = work.incoming
-    found = options.prices.price(
-        work.model, usage, provider=incoming.provider, at=work.now, region=incoming.region
+def _price_per_token(options: SpendingOptions, context: RequestContext) -> Decimal | None:
+    usage = Usage(cache=CacheUsage(uncached=_PRICE_SAMPLE_TOKENS))
+    incoming = context.incoming
+    price = options.prices.price(
+        context.model, usage, provider=incoming.provider, at=context.received_at, region=incoming.region
     )
-    return None if found is None or found.dollars is None else found.dollars / _PRICED_TOKENS
+    return None if price is None or price.dollars is None else price.dollars / _PRICE_SAMPLE_TOKENS

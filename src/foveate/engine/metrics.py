@@ -5,32 +5,32 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from foveate.cache.hits import Hits
-from foveate.cost.admission import Outcome as Bill
-from foveate.cost.admission import Settled
-from foveate.cost.ledger import Entry
+from foveate.cache.hits import HitRatios
+from foveate.cost.admission import Settlement
+from foveate.cost.admission import SettlementOutcome as Bill
+from foveate.cost.ledger import Charge
 from foveate.engine import series
-from foveate.engine.board import Board, Sample, Spread, Tally
-from foveate.engine.calls import Incoming, Problem
+from foveate.engine.board import Histogram, MetricsRegistry, Sample, Scalar
+from foveate.engine.calls import RoutedRequest, StepFailure
 from foveate.engine.exchange import Exchange
-from foveate.engine.labels import MOST_LETTERS_OF_PATHS, MOST_SETS, OTHER, Few
-from foveate.engine.series import Series
-from foveate.engine.troubles import Troubles
-from foveate.engine.watch import SeenBreak
+from foveate.engine.labels import MAX_LABEL_SETS, MAX_PATH_CHARS, OTHER, CardinalityLimiter
+from foveate.engine.series import MetricDefinition
+from foveate.engine.troubles import RecentFailures
+from foveate.engine.watch import SessionCacheMiss
 from foveate.errors import FoveateError
-from foveate.fold.folding import Folded
-from foveate.fold.journal import Outcome
+from foveate.fold.folding import CompactionResult
+from foveate.fold.journal import CompactionOutcome
 from foveate.values import Comparison
 from foveate.wire.rate_limits import RateLimit
 
-_COMPACTION = "compaction"
-_EXACT = {True: "true", False: "false"}
-_Set = tuple[str, str, str]
+_COMPACTION_STEP = "compaction"
+_BOOL_LABELS = {True: "true", False: "false"}
+_CallLabels = tuple[str, str, str]
 # The numbers of so many requests are added up together.
-_TOGETHER = 64
+_FLUSH_REQUESTS = 64
 
 
-class Bundles(Protocol):
+class WorkspaceCacheCounts(Protocol):
     """How often the bundles of a workspace were there already, had to be read, and were dropped."""
 
     @property
@@ -47,320 +47,335 @@ class Bundles(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Billed:
+class _UsageCounters:
     """The numbers of calls of one kind whose bills were whole, or of those whose were not."""
 
-    input: Tally
-    output: Tally
-    read: Tally
-    created: Tally
+    input: Scalar
+    output: Scalar
+    read: Scalar
+    created: Scalar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Counted:
+class _CountHistograms:
     """The numbers of calls of one kind that were counted exactly, or of those that were estimated."""
 
-    estimated: Spread
-    drift: Spread
+    estimated: Histogram
+    drift: Histogram
 
 
-class _Calls:
+class _CallMetrics:
     """The numbers of calls of one kind, found once: `shown` are its agent, provider and model."""
 
-    __slots__ = ("_board", "billed", "compared", "counted", "dollars", "savings", "shown", "statuses")
+    __slots__ = ("_registry", "compared", "costs", "counts", "labels", "savings", "statuses", "usage")
 
-    def __init__(self, board: Board, shown: _Set) -> None:
-        self._board = board
-        self.shown = shown
-        self.billed: dict[bool, _Billed] = {}
-        self.counted: dict[bool, _Counted] = {}
-        self.statuses: dict[int, Tally] = {}
-        self.dollars: dict[str, Tally] = {}
-        self.savings: dict[str, tuple[Tally, Tally]] = {}
-        self.compared: dict[str, Tally] = {}
+    def __init__(self, registry: MetricsRegistry, labels: _CallLabels) -> None:
+        self._registry = registry
+        self.labels = labels
+        self.usage: dict[bool, _UsageCounters] = {}
+        self.counts: dict[bool, _CountHistograms] = {}
+        self.statuses: dict[int, Scalar] = {}
+        self.costs: dict[str, Scalar] = {}
+        self.savings: dict[str, tuple[Scalar, Scalar]] = {}
+        self.compared: dict[str, Scalar] = {}
 
-    def billed_as(self, is_whole: bool) -> _Billed:
-        found = self.billed.get(is_whole)
-        if found is None:
-            labels = (*self.shown, _EXACT[is_whole])
-            found = self.billed[is_whole] = _Billed(
-                input=self._board.tally(series.INPUT_TOKENS, *labels),
-                output=self._board.tally(series.OUTPUT_TOKENS, *labels),
-                read=self._board.tally(series.CACHE_READ, *labels),
-                created=self._board.tally(series.CACHE_CREATION, *labels),
+    def usage_counters(self, is_complete: bool) -> _UsageCounters:
+        counters = self.usage.get(is_complete)
+        if counters is None:
+            labels = (*self.labels, _BOOL_LABELS[is_complete])
+            counters = self.usage[is_complete] = _UsageCounters(
+                input=self._registry.scalar(series.INPUT_TOKENS, *labels),
+                output=self._registry.scalar(series.OUTPUT_TOKENS, *labels),
+                read=self._registry.scalar(series.CACHE_READ, *labels),
+                created=self._registry.scalar(series.CACHE_CREATION, *labels),
             )
-        return found
+        return counters
 
-    def counted_as(self, exact: bool) -> _Counted:
-        found = self.counted.get(exact)
-        if found is None:
-            labels = (*self.shown, _EXACT[exact])
-            found = self.counted[exact] = _Counted(
-                estimated=self._board.spread(series.ESTIMATED, *labels),
-                drift=self._board.spread(series.DRIFT, *labels),
+    def count_histograms(self, exact: bool) -> _CountHistograms:
+        histograms = self.counts.get(exact)
+        if histograms is None:
+            labels = (*self.labels, _BOOL_LABELS[exact])
+            histograms = self.counts[exact] = _CountHistograms(
+                estimated=self._registry.histogram(series.ESTIMATED, *labels),
+                drift=self._registry.histogram(series.DRIFT, *labels),
             )
-        return found
+        return histograms
 
-    def cost(self, category: str) -> Tally:
-        found = self.dollars.get(category)
-        if found is None:
-            found = self.dollars[category] = self._board.tally(series.COST, *self.shown, category)
-        return found
+    def cost_counter(self, category: str) -> Scalar:
+        counter = self.costs.get(category)
+        if counter is None:
+            counter = self.costs[category] = self._registry.scalar(series.COST, *self.labels, category)
+        return counter
 
-    def save(self, by: str, dollars: float) -> None:
-        found = self.savings.get(by)
-        if found is None:
-            labels = self.shown[0], by
-            found = self.savings[by] = (
-                self._board.tally(series.SAVED, *labels),
-                self._board.tally(series.OVERPAID, *labels),
+    def add_saving(self, by: str, dollars: float) -> None:
+        counters = self.savings.get(by)
+        if counters is None:
+            labels = self.labels[0], by
+            counters = self.savings[by] = (
+                self._registry.scalar(series.SAVED, *labels),
+                self._registry.scalar(series.OVERPAID, *labels),
             )
-        found[dollars < 0].value += abs(dollars)
+        counters[dollars < 0].value += abs(dollars)
 
-    def compare(self, cost: str, dollars: float) -> None:
-        found = self.compared.get(cost)
-        if found is None:
-            found = self.compared[cost] = self._board.tally(series.COMPARED, self.shown[0], cost)
-        found.value += dollars
+    def add_compared(self, cost: str, dollars: float) -> None:
+        counter = self.compared.get(cost)
+        if counter is None:
+            counter = self.compared[cost] = self._registry.scalar(series.COMPARED, self.labels[0], cost)
+        counter.value += dollars
 
-    def answered(self, status: int) -> Tally:
-        found = self.statuses.get(status)
-        if found is None:
-            found = self.statuses[status] = self._board.tally(series.REQUESTS, *self.shown, str(status))
-        return found
+    def status_counter(self, status: int) -> Scalar:
+        counter = self.statuses.get(status)
+        if counter is None:
+            counter = self.statuses[status] = self._registry.scalar(series.REQUESTS, *self.labels, str(status))
+        return counter
 
 
-class Metrics:
+class MetricsCollector:
     """The numbers of one process. For one event loop: nothing here is locked."""
 
     def __init__(self, *, version: str, clock: Callable[[], float] = time.time) -> None:
         """Nothing is counted yet, and all is taken to be well."""
         self._clock = clock
-        self._board = Board()
-        self._agents, self._models = Few(), Few()
-        self._paths = Few(most_letters=MOST_LETTERS_OF_PATHS)  # an operator names them, and they are long
-        self._calls: dict[_Set, _Calls] = {}
-        self._kinds: dict[_Set, _Calls] = {}
-        self._steps: dict[str, Spread] = {}
-        self._edits: dict[str, Tally] = {}
-        self._waits: dict[str, tuple[Spread, Spread]] = {}
-        self._bills = {outcome: self._board.tally(series.BILLS, outcome.value) for outcome in Bill}
-        self._hits = Hits()
-        self._waiting = 0
+        self._registry = MetricsRegistry()
+        self._agents, self._models = CardinalityLimiter(), CardinalityLimiter()
+        self._paths = CardinalityLimiter(max_chars=MAX_PATH_CHARS)  # an operator names them, and they are long
+        self._metrics_by_call: dict[_CallLabels, _CallMetrics] = {}
+        self._metrics_by_labels: dict[_CallLabels, _CallMetrics] = {}
+        self._steps: dict[str, Histogram] = {}
+        self._edits: dict[str, Scalar] = {}
+        self._latencies: dict[str, tuple[Histogram, Histogram]] = {}
+        self._charges = {outcome: self._registry.scalar(series.CHARGES, outcome.value) for outcome in Bill}
+        self._hits = HitRatios()
+        self._unflushed = 0
         self._seen_agents: set[str] = set()
         self._polls: list[Callable[[], None]] = []
-        self._grown: dict[tuple[str, str], float] = {}
-        self._limits: dict[tuple[str, str, str], RateLimit] = {}
-        self._added = self._board.spread(series.ADDED_SECONDS)
-        self.troubles = Troubles()
-        self.open_requests = self._board.tally(series.OPEN_REQUESTS)
-        self.open_streams = self._board.tally(series.OPEN_STREAMS)
-        self.request_bytes = self._board.tally(series.REQUEST_BYTES)
-        self.response_bytes = self._board.tally(series.RESPONSE_BYTES)
-        self._board.tally(series.BUILD, version).value = 1
-        self.bills(waiting=0, lost=0, lapsed=0)
-        self.holds(config=True, store=True)
+        self._totals: dict[tuple[str, str], float] = {}
+        self._rate_limits: dict[tuple[str, str, str], RateLimit] = {}
+        self._added_seconds = self._registry.histogram(series.ADDED_SECONDS)
+        self.recent_failures = RecentFailures()
+        self.open_requests = self._registry.scalar(series.OPEN_REQUESTS)
+        self.open_streams = self._registry.scalar(series.OPEN_STREAMS)
+        self.request_bytes = self._registry.scalar(series.REQUEST_BYTES)
+        self.response_bytes = self._registry.scalar(series.RESPONSE_BYTES)
+        self._registry.scalar(series.BUILD, version).value = 1
+        self.set_charges(waiting=0, lost=0, expired=0)
+        self.set_health(config=True, store=True)
 
-    def know(self, agents: Iterable[str]) -> None:
+    def add_known_agents(self, agents: Iterable[str]) -> None:
         """Have these agents shown by their names, whoever else comes."""
-        self._agents.know(agents)
+        self._agents.add_known(agents)
 
-    def failed(self, incoming: Incoming, problem: Problem) -> None:
+    def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
         """Count it, and remember it for a while."""
-        self._board.tally(series.STEP_FAILURES, problem.step).value += 1
-        self.troubles.add(problem, incoming.id, at=self._clock())
+        self._registry.scalar(series.STEP_FAILURES, problem.step).value += 1
+        self.recent_failures.add(problem, incoming.id, at=self._clock())
 
-    def took(self, step: str, seconds: float) -> None:
+    def on_step(self, step: str, seconds: float) -> None:
         """Add it up."""
-        found = self._steps.get(step)
-        if found is None:
-            found = self._steps[step] = self._board.spread(series.STEP_SECONDS, step)
-        found.observe(seconds if seconds > 0 else 0.0)
+        histogram = self._steps.get(step)
+        if histogram is None:
+            histogram = self._steps[step] = self._registry.histogram(series.STEP_SECONDS, step)
+        histogram.observe(seconds if seconds > 0 else 0.0)
 
-    def refused(self, agent: str, error: FoveateError) -> None:
+    def on_rejected(self, agent: str, error: FoveateError) -> None:
         """Count it by its code."""
-        self.refused_as(agent, error.code)
+        self.count_rejection(agent, error.code)
 
-    def refused_as(self, agent: str, code: str) -> None:
+    def count_rejection(self, agent: str, code: str) -> None:
         """Count an error of our own by a word for it."""
-        self._board.tally(series.REFUSALS, self._agents.of(agent), code).value += 1
+        self._registry.scalar(series.REJECTIONS, self._agents.label(agent), code).value += 1
 
-    def folded(self, agent: str, folded: Folded) -> None:
+    def on_compaction(self, agent: str, result: CompactionResult) -> None:
         """Count it, with how long it took where it is our own."""
-        labels = self._agents.of(agent), folded.outcome.value
-        self._board.tally(series.FOLDS, *labels).value += 1
-        if folded.has_failed:
-            request_id = "" if folded.fold is None else folded.fold.id
-            self.troubles.add(Problem(_COMPACTION, folded.reason), request_id, at=self._clock())
-        if folded.fold is not None and folded.outcome is not Outcome.LOCK_HELD:
-            self._board.spread(series.FOLD_SECONDS, *labels).observe(folded.fold.duration_seconds)
+        labels = self._agents.label(agent), result.outcome.value
+        self._registry.scalar(series.COMPACTIONS, *labels).value += 1
+        if result.has_failed:
+            request_id = "" if result.compaction is None else result.compaction.id
+            self.recent_failures.add(StepFailure(_COMPACTION_STEP, result.reason), request_id, at=self._clock())
+        if result.compaction is not None and result.outcome is not CompactionOutcome.LOCK_HELD:
+            self._registry.histogram(series.COMPACTION_SECONDS, *labels).observe(
+                result.compaction.duration_seconds
+            )
 
-    def broke(self, seen: SeenBreak) -> None:
+    def on_cache_miss(self, miss: SessionCacheMiss) -> None:
         """Count it by its cause."""
-        labels = self._agents.of(seen.agent), seen.verdict.cause.value
-        found = series.PLANNED_REWRITES if seen.is_planned else series.CACHE_BREAKS
-        self._board.tally(found, *labels).value += 1
+        labels = self._agents.label(miss.agent), miss.verdict.cause.value
+        metric = series.PLANNED_REWRITES if miss.is_planned else series.CACHE_MISSES
+        self._registry.scalar(metric, *labels).value += 1
 
-    def billed(self, entry: Entry, settled: Settled) -> None:
+    def on_charge(self, charge: Charge, settled: Settlement) -> None:
         """Add up its dollars, unless the same bill was told before."""
-        self._bills[settled.outcome].value += 1
+        self._charges[settled.outcome].value += 1
         if settled.outcome is Bill.KNOWN:
             return
-        call = entry.call
-        kind = self._kind(call.agent, call.provider, call.model)
-        if entry.dollars is None:
-            self._board.tally(series.UNPRICED, *kind.shown, call.category.value).value += 1
-            if entry.is_possibly_charged:
-                self._board.tally(series.POSSIBLY_CHARGED, *kind.shown, call.category.value).value += 1
+        call = charge.call
+        call_metrics = self._call_metrics(call.agent, call.provider, call.model)
+        if charge.dollars is None:
+            self._registry.scalar(series.UNPRICED, *call_metrics.labels, call.category.value).value += 1
+            if charge.is_possibly_charged:
+                self._registry.scalar(
+                    series.POSSIBLY_CHARGED, *call_metrics.labels, call.category.value
+                ).value += 1
         else:
-            kind.cost(call.category.value).value += float(entry.dollars)
+            call_metrics.cost_counter(call.category.value).value += float(charge.dollars)
             if call.is_subscription:
-                self._board.tally(series.SUBSCRIPTION_COST, *kind.shown).value += float(entry.dollars)
-            if entry.is_inherited:
-                self._board.tally(series.INHERITED_COST, *kind.shown).value += float(entry.dollars)
-        self._compared(kind, entry)
+                self._registry.scalar(series.SUBSCRIPTION_COST, *call_metrics.labels).value += float(
+                    charge.dollars
+                )
+            if charge.is_inherited:
+                self._registry.scalar(series.INHERITED_COST, *call_metrics.labels).value += float(
+                    charge.dollars
+                )
+        self._add_savings(call_metrics, charge)
 
-    def _compared(self, kind: _Calls, entry: Entry) -> None:
-        saved = entry.savings
-        if saved.comparison is Comparison.WOULD_NOT_FIT:
-            self._board.tally(series.NOT_FITTING, kind.shown[0]).value += 1
-        if saved.without is None or saved.total is None or entry.dollars is None:
+    def _add_savings(self, call_metrics: _CallMetrics, charge: Charge) -> None:
+        savings = charge.savings
+        if savings.comparison is Comparison.WOULD_NOT_FIT:
+            self._registry.scalar(series.NOT_FITTING, call_metrics.labels[0]).value += 1
+        if savings.without is None or savings.total is None or charge.dollars is None:
             return
-        kind.compare("charged", float(entry.dollars))
-        kind.compare("simulated", float(saved.without - saved.total))
-        kind.compare("without", float(saved.without))
-        for by, dollars in (
-            ("compaction", saved.compaction),
-            ("context", saved.context),
-            ("breakpoints", saved.breakpoints),
-            ("keep_alive", saved.keep_alive),
+        call_metrics.add_compared("charged", float(charge.dollars))
+        call_metrics.add_compared("simulated", float(savings.without - savings.total))
+        call_metrics.add_compared("without", float(savings.without))
+        for feature, dollars in (
+            ("compaction", savings.compaction),
+            ("context", savings.context),
+            ("breakpoints", savings.breakpoints),
+            ("keep_alive", savings.keep_alive),
         ):
             if dollars:
-                kind.save(by, float(dollars))
+                call_metrics.add_saving(feature, float(dollars))
 
-    def ended(self, exchange: Exchange) -> None:
+    def on_finished(self, exchange: Exchange) -> None:
         """Add up what an exchange was about."""
-        incoming, work = exchange.incoming, exchange.work
-        self._added.observe(max(0.0, exchange.sent_at - exchange.came_at))
-        for done in exchange.outgoing.done:
-            self._edited(done.step).value += 1
-        if work is not None and work.cut_results:
-            labels = self._agents.of(incoming.agent), Outcome.TOOL_RESULT_TRUNCATED.value
-            self._board.tally(series.FOLDS, *labels).value += work.cut_results
+        incoming, context = exchange.incoming, exchange.context
+        self._added_seconds.observe(max(0.0, exchange.sent_at - exchange.received_at))
+        for applied in exchange.upstream_request.applied_edits:
+            self._edit_counter(applied.step).value += 1
+        if context is not None and context.truncated_result_count:
+            labels = self._agents.label(incoming.agent), CompactionOutcome.TOOL_RESULT_TRUNCATED.value
+            self._registry.scalar(series.COMPACTIONS, *labels).value += context.truncated_result_count
         if not exchange.status:
             return
         for limit in exchange.rate_limits:
-            key = self._agents.of(incoming.agent), incoming.provider, limit.name
-            if key in self._limits or len(self._limits) < MOST_SETS:
-                self._limits[key] = limit
-        first, whole = self._waited(incoming.provider)
-        first.observe(max(0.0, exchange.begun_at - exchange.sent_at))
-        whole.observe(max(0.0, exchange.ended_at - exchange.came_at))
+            key = self._agents.label(incoming.agent), incoming.provider, limit.name
+            if key in self._rate_limits or len(self._rate_limits) < MAX_LABEL_SETS:
+                self._rate_limits[key] = limit
+        first_byte, total = self._latency_histograms(incoming.provider)
+        first_byte.observe(max(0.0, exchange.response_started_at - exchange.sent_at))
+        total.observe(max(0.0, exchange.ended_at - exchange.received_at))
         usage = exchange.usage
         if usage is None or not 200 <= exchange.status < 300:
             return
-        kind, is_whole = self._kind(incoming.agent, incoming.provider, model_of(exchange)), exchange.has_bill
-        cache, billed = usage.cache, kind.billed_as(is_whole)
+        call_metrics, is_complete = (
+            self._call_metrics(incoming.agent, incoming.provider, response_model(exchange)),
+            exchange.has_complete_usage,
+        )
+        cache, usage_counters = usage.cache, call_metrics.usage_counters(is_complete)
         input_tokens = cache.input_tokens
-        billed.input.value += input_tokens
-        billed.output.value += usage.output_tokens
-        billed.read.value += cache.read
-        billed.created.value += cache.written_5m + cache.written_1h
-        self._hits.add(kind.shown[0], cache, at=exchange.begun_at)
-        if work is None or work.count is None:
+        usage_counters.input.value += input_tokens
+        usage_counters.output.value += usage.output_tokens
+        usage_counters.read.value += cache.read
+        usage_counters.created.value += cache.written_5m + cache.written_1h
+        self._hits.add(call_metrics.labels[0], cache, at=exchange.response_started_at)
+        if context is None or context.token_count is None:
             return
-        counted = kind.counted_as(work.count.exact)
-        counted.estimated.observe(work.count.tokens)
-        if work.drift_percent is not None:
-            counted.drift.observe(work.drift_percent)
+        histograms = call_metrics.count_histograms(context.token_count.exact)
+        histograms.estimated.observe(context.token_count.tokens)
+        if context.drift_percent is not None:
+            histograms.drift.observe(context.drift_percent)
 
-    def answered(self, agent: str, provider: str, model: str, status: int) -> None:
+    def count_response(self, agent: str, provider: str, model: str, status: int) -> None:
         """Count a request by the status that its client got; a model is believed where it has answered."""
-        self._waiting += 1
-        if self._waiting >= _TOGETHER:
-            self._waiting = 0
-            self._board.add_up()
-        self._kind(agent, provider, model, may_be_new=200 <= status < 300).answered(status).value += 1
+        self._unflushed += 1
+        if self._unflushed >= _FLUSH_REQUESTS:
+            self._unflushed = 0
+            self._registry.flush()
+        self._call_metrics(agent, provider, model, may_be_new=200 <= status < 300).status_counter(
+            status
+        ).value += 1
 
-    def holds(self, *, config: bool | None = None, store: bool | None = None) -> None:
+    def set_health(self, *, config: bool | None = None, store: bool | None = None) -> None:
         """Whether the configuration can be used, and the store be reached."""
         if config is not None:
-            self._board.tally(series.CONFIG_VALID).value = int(config)
+            self._registry.scalar(series.CONFIG_VALID).value = int(config)
         if store is not None:
-            self._board.tally(series.STORE_UP).value = int(store)
+            self._registry.scalar(series.STORE_UP).value = int(store)
 
-    def polls(self, poll: Callable[[], None]) -> None:
+    def add_poll(self, poll: Callable[[], None]) -> None:
         """Have `poll` called before the numbers are looked at."""
         self._polls.append(poll)
 
-    def bills(self, *, waiting: int, lost: int, lapsed: int) -> None:
+    def set_charges(self, *, waiting: int, lost: int, expired: int) -> None:
         """How many bills wait by now, and are lost, and how many reservations ran out."""
-        self._board.tally(series.BILLS_WAITING).value = waiting
-        self._board.tally(series.BILLS_LOST).value = lost
-        self._board.tally(series.LAPSED).value = lapsed
+        self._registry.scalar(series.CHARGES_WAITING).value = waiting
+        self._registry.scalar(series.CHARGES_LOST).value = lost
+        self._registry.scalar(series.EXPIRED_RESERVATIONS).value = expired
 
-    def workspaces(self, counts: Mapping[str, Bundles]) -> None:
+    def set_workspace_counts(self, counts: Mapping[str, WorkspaceCacheCounts]) -> None:
         """How often bundles were kept, read and dropped by now, by the roots of their workspaces."""
         for root, count in counts.items():
-            self._grow(series.WORKSPACE_HITS, root, count.hits)
-            self._grow(series.WORKSPACE_MISSES, root, count.misses)
-            self._grow(series.WORKSPACE_INVALIDATIONS, root, count.invalidations)
+            self._add_growth(series.WORKSPACE_HITS, root, count.hits)
+            self._add_growth(series.WORKSPACE_MISSES, root, count.misses)
+            self._add_growth(series.WORKSPACE_INVALIDATIONS, root, count.invalidations)
 
     def samples(self) -> list[Sample]:
         """All numbers as they are now, those too that change by themselves, as a sliding hour does."""
         for poll in self._polls:
             poll()
-        for labels, limit in self._limits.items():
+        for labels, limit in self._rate_limits.items():
             is_reset = limit.resets_at is not None and limit.resets_at <= self._clock()
             if limit.used is not None:
-                self._board.tally(series.RATE_LIMIT_USED, *labels).value = 0 if is_reset else limit.used
+                self._registry.scalar(series.RATE_LIMIT_USED, *labels).value = 0 if is_reset else limit.used
             if limit.resets_at is not None:
-                self._board.tally(series.RATE_LIMIT_RESET, *labels).value = limit.resets_at
+                self._registry.scalar(series.RATE_LIMIT_RESET, *labels).value = limit.resets_at
         ratios = self._hits.ratios(at=self._clock())
         for agent in self._seen_agents | set(ratios):
-            found = ratios.get(agent)
-            self._board.tally(series.WINDOW_READ, agent).value = found.read_tokens if found else 0
-            self._board.tally(series.WINDOW_INPUT, agent).value = found.input_tokens if found else 0
+            ratio = ratios.get(agent)
+            self._registry.scalar(series.WINDOW_READ, agent).value = ratio.read_tokens if ratio else 0
+            self._registry.scalar(series.WINDOW_INPUT, agent).value = ratio.input_tokens if ratio else 0
         self._seen_agents |= set(ratios)
-        return self._board.samples()
+        return self._registry.samples()
 
-    def _kind(self, agent: str, provider: str, model: str, *, may_be_new: bool = True) -> _Calls:
+    def _call_metrics(self, agent: str, provider: str, model: str, *, may_be_new: bool = True) -> _CallMetrics:
         """The numbers of a call: at most so many kinds of calls are told apart."""
-        known = self._calls.get((agent, provider, model))
-        if known is not None:
-            return known
-        shown = self._agents.of(agent), provider, self._models.of(model, may_be_new=may_be_new)
-        if shown not in self._kinds and len(self._kinds) >= MOST_SETS:
-            shown = (OTHER, provider, OTHER)
-        kind = self._kinds.get(shown) or self._kinds.setdefault(shown, _Calls(self._board, shown))
-        if shown == (agent, provider, model):
-            self._calls[shown] = kind
-        return kind
+        metrics = self._metrics_by_call.get((agent, provider, model))
+        if metrics is not None:
+            return metrics
+        labels = self._agents.label(agent), provider, self._models.label(model, may_be_new=may_be_new)
+        if labels not in self._metrics_by_labels and len(self._metrics_by_labels) >= MAX_LABEL_SETS:
+            labels = (OTHER, provider, OTHER)
+        call_metrics = self._metrics_by_labels.get(labels) or self._metrics_by_labels.setdefault(
+            labels, _CallMetrics(self._registry, labels)
+        )
+        if labels == (agent, provider, model):
+            self._metrics_by_call[labels] = call_metrics
+        return call_metrics
 
-    def _edited(self, step: str) -> Tally:
-        found = self._edits.get(step)
-        if found is None:
-            found = self._edits[step] = self._board.tally(series.EDITS, step)
-        return found
+    def _edit_counter(self, step: str) -> Scalar:
+        counter = self._edits.get(step)
+        if counter is None:
+            counter = self._edits[step] = self._registry.scalar(series.EDITS, step)
+        return counter
 
-    def _waited(self, provider: str) -> tuple[Spread, Spread]:
-        found = self._waits.get(provider)
-        if found is None:
-            found = self._waits[provider] = (
-                self._board.spread(series.FIRST_BYTE_SECONDS, provider),
-                self._board.spread(series.CALL_SECONDS, provider),
+    def _latency_histograms(self, provider: str) -> tuple[Histogram, Histogram]:
+        histograms = self._latencies.get(provider)
+        if histograms is None:
+            histograms = self._latencies[provider] = (
+                self._registry.histogram(series.FIRST_BYTE_SECONDS, provider),
+                self._registry.histogram(series.CALL_SECONDS, provider),
             )
-        return found
+        return histograms
 
-    def _grow(self, what: Series, root: str, total: float) -> None:
+    def _add_growth(self, metric: MetricDefinition, root: str, total: float) -> None:
         """Add by how much something has grown since it was last looked at."""
-        before = self._grown.get((what.name, root), 0)
-        self._grown[what.name, root] = total
-        self._board.tally(what, self._paths.of(root)).value += max(0, total - before)
+        previous = self._totals.get((metric.name, root), 0)
+        self._totals[metric.name, root] = total
+        self._registry.scalar(metric, self._paths.label(root)).value += max(0, total - previous)
 
 
-def model_of(exchange: Exchange) -> str:
+def response_model(exchange: Exchange) -> str:
     """The model that answers an exchange; empty where nobody could tell."""
-    if exchange.work is not None:
-        return exchange.work.model
-    return exchange.entry.call.model if exchange.entry is not None else ""
+    if exchange.context is not None:
+        return exchange.context.model
+    return exchange.charge.call.model if exchange.charge is not None else ""

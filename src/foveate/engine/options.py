@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from foveate.cache.layout import LayoutOptions
-from foveate.cache.pings import DEFAULT_MOST_PINGS
-from foveate.cost.caps import MIN_OUTPUT_TOKENS, Cap
+from foveate.cache.layout import PlacementOptions
+from foveate.cache.pings import DEFAULT_MAX_KEEPALIVES
+from foveate.cost.caps import DEFAULT_MIN_OUTPUT_TOKENS, Cap
 from foveate.cost.price_book import PriceBook
 from foveate.engine.injecting.options import SectionOptions
 from foveate.fold.clearing import TOOL_RESULT_MAX_PCT
-from foveate.fold.cuts import FoldOptions
+from foveate.fold.cuts import CompactionOptions
 from foveate.fold.overflow import OnOverflow, OverflowOptions
 from foveate.tokens.options import CounterOptions
 
@@ -17,12 +17,12 @@ LONG_TTL_PROVIDERS = frozenset(("anthropic", "vertex"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PingOptions:
+class KeepAliveOptions:
     """Whether pings keep what the provider has cached, how many in a row, and in how many sessions."""
 
     enabled: bool = False
-    most_in_a_row: int = DEFAULT_MOST_PINGS
-    most_sessions: int = 64
+    max_in_a_row: int = DEFAULT_MAX_KEEPALIVES
+    max_sessions: int = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +39,10 @@ class AgentOptions:
     token_counter: bool = True
     counter: CounterOptions = field(default_factory=CounterOptions)
     replace_breakpoints: bool = False
-    layout: LayoutOptions = field(default_factory=LayoutOptions)
+    layout: PlacementOptions = field(default_factory=PlacementOptions)
     long_ttl_providers: frozenset[str] = LONG_TTL_PROVIDERS
-    pings: PingOptions = field(default_factory=PingOptions)
-    fold: FoldOptions = field(default_factory=FoldOptions)
+    keep_alive: KeepAliveOptions = field(default_factory=KeepAliveOptions)
+    compaction_options: CompactionOptions = field(default_factory=CompactionOptions)
     tool_result_max_pct: float = TOOL_RESULT_MAX_PCT
     summarizer_model: str = ""
     on_overflow: OnOverflow | None = None
@@ -56,7 +56,7 @@ class AgentOptions:
         return OverflowOptions(compaction=self.compaction, on_overflow=self.on_overflow)
 
     @property
-    def cuts_tool_results(self) -> bool:
+    def truncates_tool_results(self) -> bool:
         """Whether tool results that are too long are cut."""
         return self.compaction and self.token_counter
 
@@ -66,13 +66,13 @@ class AgentOptions:
         return self.compaction and self.token_counter
 
     @property
-    def sends_pings(self) -> bool:
+    def sends_keep_alive(self) -> bool:
         """Whether reads keep what the provider has cached."""
-        return self.prompt_cache and self.pings.enabled
+        return self.prompt_cache and self.keep_alive.enabled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoneyOptions:
+class SpendingOptions:
     """The caps that hold, and the prices.
 
     A request without an output limit is never limited to fewer than `min_output_tokens`. `allow_fields` are
@@ -81,5 +81,5 @@ class MoneyOptions:
 
     caps: Sequence[Cap]
     prices: PriceBook
-    min_output_tokens: int = MIN_OUTPUT_TOKENS
+    min_output_tokens: int = DEFAULT_MIN_OUTPUT_TOKENS
     allow_fields: Sequence[str] = ()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from foveate.cache.prefix_log import PrefixLog
 from foveate.cache.reuse import UNKNOWN_AGENT, AgentReuse, ReuseStore
 from foveate.engine.exchange import Exchange
-from foveate.engine.soon import Soon
+from foveate.engine.soon import Debouncer
 from foveate.errors import StoreUnavailable
 
 _LOG = logging.getLogger(__name__)
@@ -22,30 +22,30 @@ SAVE_SECONDS = 5.0
 class PrefixLogs:
     """A log for each agent, those used last. For one event loop."""
 
-    def __init__(self, learnt: Mapping[str, AgentReuse] | None = None) -> None:
+    def __init__(self, known: Mapping[str, AgentReuse] | None = None) -> None:
         self._logs: OrderedDict[str, PrefixLog] = OrderedDict()
-        self._learnt = OrderedDict(learnt or {})
+        self._known_reuse = OrderedDict(known or {})
         self._changed: set[str] = set()
 
     def open(self, agent: str) -> PrefixLog:
         """The log of an agent, to add a request to."""
         log = self._logs.get(agent)
         if log is None:
-            log = self._logs[agent] = PrefixLog(self._learnt.get(agent, UNKNOWN_AGENT))
+            log = self._logs[agent] = PrefixLog(self._known_reuse.get(agent, UNKNOWN_AGENT))
             if len(self._logs) > MAX_LOGS:
                 oldest, closed = self._logs.popitem(last=False)
-                self._learn(oldest, closed.reuse)
+                self._set_reuse(oldest, closed.reuse)
         self._logs.move_to_end(agent)
         self._changed.add(agent)
         if len(self._changed) > MAX_AGENTS:
             self._changed.pop()
         return log
 
-    def adopt(self, learnt: Mapping[str, AgentReuse]) -> None:
+    def adopt(self, others: Mapping[str, AgentReuse]) -> None:
         """Take over what other gateways have learnt from more requests."""
-        for agent, reuse in learnt.items():
-            if reuse.requests > self._known(agent).requests:
-                self._learn(agent, reuse)
+        for agent, reuse in others.items():
+            if reuse.requests > self._reuse(agent).requests:
+                self._set_reuse(agent, reuse)
                 if agent in self._logs:
                     self._logs[agent].reuse = reuse
 
@@ -57,17 +57,17 @@ class PrefixLogs:
     def take_changes(self) -> dict[str, AgentReuse]:
         """What was learnt since this was last called."""
         changed, self._changed = self._changed, set()
-        return {agent: self._known(agent) for agent in changed}
+        return {agent: self._reuse(agent) for agent in changed}
 
-    def _known(self, agent: str) -> AgentReuse:
+    def _reuse(self, agent: str) -> AgentReuse:
         log = self._logs.get(agent)
-        return self._learnt.get(agent, UNKNOWN_AGENT) if log is None else log.reuse
+        return self._known_reuse.get(agent, UNKNOWN_AGENT) if log is None else log.reuse
 
-    def _learn(self, agent: str, reuse: AgentReuse) -> None:
-        self._learnt[agent] = reuse
-        self._learnt.move_to_end(agent)
-        if len(self._learnt) > MAX_AGENTS:
-            self._learnt.popitem(last=False)
+    def _set_reuse(self, agent: str, reuse: AgentReuse) -> None:
+        self._known_reuse[agent] = reuse
+        self._known_reuse.move_to_end(agent)
+        if len(self._known_reuse) > MAX_AGENTS:
+            self._known_reuse.popitem(last=False)
 
 
 class SaveReuse:
@@ -79,22 +79,22 @@ class SaveReuse:
         logs: PrefixLogs,
         *,
         clock: Callable[[], float],
-        every_seconds: float = SAVE_SECONDS,
+        interval_seconds: float = SAVE_SECONDS,
     ) -> None:
         self._store = store
         self._logs = logs
         self._clock = clock
         self._loaded_at = clock()
-        self._soon = Soon(self._sync, every_seconds)
+        self._debouncer = Debouncer(self._sync, interval_seconds)
 
     def __call__(self, exchange: Exchange) -> None:
         """Have it saved soon."""
         if self._logs.has_changes:
-            self._soon.want()
+            self._debouncer.request()
 
     async def close(self) -> None:
         """Save what was learnt so far."""
-        await self._soon.close()
+        await self._debouncer.close()
 
     async def _sync(self) -> None:
         changes = self._logs.take_changes()

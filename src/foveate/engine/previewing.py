@@ -10,210 +10,220 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from foveate.cache.rhythm import Rhythm
-from foveate.engine.asking import Asking
-from foveate.engine.calls import Incoming, Problem
+from foveate.cache.rhythm import GapHistogram
+from foveate.engine.asking import RemoteCounter
+from foveate.engine.calls import RoutedRequest, StepFailure
 from foveate.engine.exchange import Exchange
-from foveate.engine.remembered import Remembered, SessionState
-from foveate.engine.steps.names import ROOM, SESSION
-from foveate.engine.steps.overflow import MakeRoom
-from foveate.engine.steps.session import conversation_in
-from foveate.engine.watch import Unwatched, Watch
-from foveate.engine.work import Work
+from foveate.engine.remembered import SessionState, SessionStates
+from foveate.engine.steps.names import OVERFLOW, SESSION
+from foveate.engine.steps.overflow import FitWindow
+from foveate.engine.steps.session import describe_conversation
+from foveate.engine.watch import NullObserver, Observer
+from foveate.engine.work import RequestContext
 from foveate.errors import DoesNotFit
-from foveate.fold.cuts import Subject
-from foveate.fold.folding import Folded
-from foveate.fold.journal import Fold, Journal, Lease
-from foveate.session.chain import chain_beside
-from foveate.session.sessions import Sessions
-from foveate.session.turns import Answer, Session, Stored, Turn, Turns
-from foveate.values import NOTHING, TokenCount
+from foveate.fold.cuts import CompactionCandidate
+from foveate.fold.folding import CompactionResult
+from foveate.fold.journal import Compaction, CompactionLease, CompactionStore
+from foveate.session.chain import compute_chain_in_thread
+from foveate.session.sessions import SessionMatcher
+from foveate.session.turns import AnswerRecord, Session, SessionStore, SessionWrite, Turn
+from foveate.values import ZERO_TOKENS, TokenCount
 
 if TYPE_CHECKING:
-    from foveate.fold.journal import Use
+    from foveate.fold.journal import ApplicationChange
 
 
 @dataclass(frozen=True, slots=True)
-class SeenTurns:
+class ReadOnlySessionStore:
     """Turns that are looked at; what is to be kept is forgotten at once."""
 
-    turns: Turns
+    session_store: SessionStore
 
-    async def known(self, agent: str, hashes: Sequence[bytes]) -> Mapping[bytes, Turn]:
+    async def find_turns(self, agent: str, hashes: Sequence[bytes]) -> Mapping[bytes, Turn]:
         """Those that are kept."""
-        return await self.turns.known(agent, hashes)
+        return await self.session_store.find_turns(agent, hashes)
 
-    async def session(self, session_id: str) -> Session | None:
+    async def get_session(self, session_id: str) -> Session | None:
         """A session that is kept."""
-        return await self.turns.session(session_id)
+        return await self.session_store.get_session(session_id)
 
-    async def answered(self, marks: Sequence[bytes]) -> Sequence[tuple[Answer, Session]]:
+    async def find_answers(self, digests: Sequence[bytes]) -> Sequence[tuple[AnswerRecord, Session]]:
         """Answers that are stored."""
-        return await self.turns.answered(marks)
+        return await self.session_store.find_answers(digests)
 
-    async def ending_at(self, agent: str, caller: str, tips: Sequence[bytes]) -> Sequence[tuple[Session, bool]]:
+    async def find_sessions_ending_at(
+        self, agent: str, caller: str, tips: Sequence[bytes]
+    ) -> Sequence[tuple[Session, bool]]:
         """Sessions that are stored."""
-        return await self.turns.ending_at(agent, caller, tips)
+        return await self.session_store.find_sessions_ending_at(agent, caller, tips)
 
-    async def keep(self, rows: Sequence[Stored]) -> None:
+    async def save(self, rows: Sequence[SessionWrite]) -> None:
         """Nothing."""
 
-    async def counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:
+    async def get_counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:
         """What is kept of them."""
-        return await self.turns.counts(agent, hashes, counter)
+        return await self.session_store.get_counts(agent, hashes, counter)
 
-    async def keep_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
+    async def save_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
         """Nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class SeenJournal:
+class ReadOnlyCompactionStore:
     """Folds that are looked at: nobody may fold, and what is recorded is forgotten at once."""
 
-    journal: Journal
+    compaction_store: CompactionStore
 
-    async def lease(self, session_id: str, holder: str, *, ttl_seconds: float, now: float) -> Lease | None:
+    async def acquire_lease(
+        self, session_id: str, holder: str, *, ttl_seconds: float, now: float
+    ) -> CompactionLease | None:
         """None."""
 
-    async def renew(self, lease: Lease, *, ttl_seconds: float, now: float) -> Lease | None:
+    async def renew_lease(
+        self, lease: CompactionLease, *, ttl_seconds: float, now: float
+    ) -> CompactionLease | None:
         """None."""
 
-    async def release(self, lease: Lease) -> None:
+    async def release_lease(self, lease: CompactionLease) -> None:
         """Nothing."""
 
-    async def record(self, fold: Fold, turns: Sequence[bytes], *, lease: Lease | None) -> bool:
+    async def record(
+        self, compaction: Compaction, messages: Sequence[bytes], *, lease: CompactionLease | None
+    ) -> bool:
         """Nothing, as if it had gone well."""
-        del fold, turns, lease
+        del compaction, messages, lease
         return True
 
-    async def has_folds(self, agent: str) -> bool:
+    async def has_compactions(self, agent: str) -> bool:
         """Whether there are any."""
-        return await self.journal.has_folds(agent)
+        return await self.compaction_store.has_compactions(agent)
 
-    async def folds(self, agent: str, boundaries: Sequence[bytes]) -> Sequence[Fold]:
+    async def find_compactions(self, agent: str, boundaries: Sequence[bytes]) -> Sequence[Compaction]:
         """Those that are kept."""
-        return await self.journal.folds(agent, boundaries)
+        return await self.compaction_store.find_compactions(agent, boundaries)
 
-    async def fold(self, fold_id: str) -> Fold | None:
+    async def get_compaction(self, compaction_id: str) -> Compaction | None:
         """One that is kept."""
-        return await self.journal.fold(fold_id)
+        return await self.compaction_store.get_compaction(compaction_id)
 
-    async def folded(self, fold_id: str) -> Sequence[bytes]:
+    async def load_messages(self, compaction_id: str) -> Sequence[bytes]:
         """The turns that are kept of it."""
-        return await self.journal.folded(fold_id)
+        return await self.compaction_store.load_messages(compaction_id)
 
-    async def undo(self, fold_id: str, *, now: float) -> bool:
+    async def undo(self, compaction_id: str, *, now: float) -> bool:
         """Nothing is undone."""
-        del fold_id, now
+        del compaction_id, now
         return False
 
-    async def uses(self, fold_ids: Sequence[str]) -> "Sequence[Use]":
+    async def list_application_changes(self, compaction_ids: Sequence[str]) -> "Sequence[ApplicationChange]":
         """Those that are kept."""
-        return await self.journal.uses(fold_ids)
+        return await self.compaction_store.list_application_changes(compaction_ids)
 
-    async def used(self, uses: "Sequence[Use]") -> None:
+    async def record_application_changes(self, changes: "Sequence[ApplicationChange]") -> None:
         """Nothing."""
 
-    async def listed(
+    async def list_compactions(
         self,
         *,
         agent: str | None = None,
         session_id: str | None = None,
         limit: int = 50,
         before: float | None = None,
-    ) -> Sequence[Fold]:
+    ) -> Sequence[Compaction]:
         """Those that are kept."""
-        return await self.journal.listed(agent=agent, session_id=session_id, limit=limit, before=before)
+        return await self.compaction_store.list_compactions(
+            agent=agent, session_id=session_id, limit=limit, before=before
+        )
 
 
-class SeenSessions(Remembered):
+class ReadOnlySessionStates(SessionStates):
     """What is remembered of sessions, and stays as it is."""
 
-    def __init__(self, remembered: Remembered) -> None:
+    def __init__(self, remembered: SessionStates) -> None:
         super().__init__()
-        self._seen = remembered
+        self._session_states = remembered
 
     def session(self, agent: str, session_id: str) -> SessionState:
         """What is known of a session."""
-        return self._seen.session(agent, session_id)
+        return self._session_states.session(agent, session_id)
 
     def put(self, agent: str, session_id: str, state: SessionState) -> None:
         """Nothing."""
 
-    def agent(self, agent: str) -> Rhythm:
+    def agent_rhythm(self, agent: str) -> GapHistogram:
         """The gaps of an agent."""
-        return self._seen.agent(agent)
+        return self._session_states.agent_rhythm(agent)
 
-    def heard(self, agent: str, gap_seconds: float) -> None:
+    def add_gap(self, agent: str, gap_seconds: float) -> None:
         """Nothing."""
 
 
-class SeeSession:
+class PreviewSession:
     """Which session a request would belong to."""
 
     name = SESSION
 
-    def __init__(self, sessions: Sessions, remembered: Remembered) -> None:
+    def __init__(self, sessions: SessionMatcher, session_states: SessionStates) -> None:
         self._sessions = sessions
-        self._remembered = remembered
+        self._session_states = session_states
 
-    async def take(self, work: Work) -> None:
+    async def apply(self, context: RequestContext) -> None:
         """Find it, and what is remembered of it."""
-        work.chain = await chain_beside(work.came)
-        conversation = conversation_in(work, work.chain)
-        found = await self._sessions.find(conversation, now=work.now)
-        if found.is_new and conversation.named is None:  # it gets an id when it begins
-            found = replace(found, session=replace(found.session, id=""))
-        work.found = found
-        work.state = self._remembered.session(work.incoming.agent, work.session_id)
+        context.chain = await compute_chain_in_thread(context.original)
+        conversation = describe_conversation(context, context.chain)
+        session_match = await self._sessions.find(conversation, now=context.received_at)
+        if session_match.is_new and conversation.named_session_id is None:  # it gets an id when it begins
+            session_match = replace(session_match, session=replace(session_match.session, id=""))
+        context.session_match = session_match
+        context.session_state = self._session_states.session(context.incoming.agent, context.session_id)
 
 
-class RoomIfAny:
+class TryToFitWindow:
     """Makes room as a call would, and leaves what cannot be made to fit as it is."""
 
-    name = ROOM
+    name = OVERFLOW
 
-    def __init__(self, room: MakeRoom) -> None:
-        self._room = room
+    def __init__(self, fit_window: FitWindow) -> None:
+        self._fit_window = fit_window
 
-    async def take(self, work: Work, beside_it: TokenCount = NOTHING) -> None:
+    async def apply(self, context: RequestContext, required_sections: TokenCount = ZERO_TOKENS) -> None:
         """Make it fit, if that is how it would be sent."""
         try:
-            await self._room.take(work, beside_it)
+            await self._fit_window.apply(context, required_sections)
         except DoesNotFit:
             return
 
 
-async def no_fold(work: Work, subject: Subject) -> Folded | None:
+async def skip_compaction(context: RequestContext, subject: CompactionCandidate) -> CompactionResult | None:
     """None: for a count nothing is folded."""
-    del work, subject
+    del context, subject
     return None
 
 
-async def free(request_id: str, agent: str, reason: str) -> None:
+async def admit_always(request_id: str, agent: str, reason: str) -> None:
     """Let a request through that cannot be read: a count costs nothing, whatever it says."""
     del request_id, agent, reason
 
 
-class FailuresOnly(Unwatched):
+class FailureObserver(NullObserver):
     """Is told what fails, and of nothing else: a count is no call."""
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
 
-    def failed(self, incoming: Incoming, problem: Problem) -> None:
+    def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
         """A step failed."""
-        self._watch.failed(incoming, problem)
+        self._observer.on_failure(incoming, problem)
 
 
 @dataclass(frozen=True, slots=True)
-class BookCount:
+class RecordCount:
     """A count that the provider has made, in the ledger at no price."""
 
-    asking: Asking
+    remote_counter: RemoteCounter
 
     def __call__(self, exchange: Exchange) -> None:
         """Book it."""
-        work = exchange.work
-        if work is not None and 200 <= exchange.status < 300:
-            self.asking.book(work.incoming, work.session_id, work.model)
+        context = exchange.context
+        if context is not None and 200 <= exchange.status < 300:
+            self.remote_counter.record_count(context.incoming, context.session_id, context.model)

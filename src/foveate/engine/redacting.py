@@ -8,6 +8,6 @@ _KEYS = re.compile(
 )
 
 
-def redacted(text: str) -> str:
+def redact_keys(text: str) -> str:
     """A text with all that looks like a key left out."""
     return _KEYS.sub("[key]", text)

@@ -9,28 +9,28 @@ from weakref import ReferenceType
 import msgspec
 from msgspec.structs import replace
 
-from foveate.cache.rhythm import SILENT, Rhythm
-from foveate.cache.simulate import Cache
+from foveate.cache.rhythm import NO_GAPS, GapHistogram
+from foveate.cache.simulate import SimulatedCache
 from foveate.cache.tool_order import ToolOrders
-from foveate.session.chain import Chain
-from foveate.session.sessions import Found
+from foveate.session.chain import HashChain
+from foveate.session.sessions import SessionMatch
 from foveate.values import Request, SimulatedState
-from foveate.wire.around import Around
-from foveate.wire.body import role_of
+from foveate.wire.around import Envelope
+from foveate.wire.body import read_role
 
-_KEPT_SESSIONS = 4 * 1024
-_KEPT_AGENTS = 1024
+_MAX_SESSIONS = 4 * 1024
+_MAX_AGENTS = 1024
 # Of all sessions together, about 150 MB. A provider that caches without breakpoints has one for each block.
 MAX_ENTRIES = 500_000
 
 # The roles of models, in the APIs of all providers.
-_ANSWERING = frozenset(("assistant", "model"))
+_MODEL_ROLES = frozenset(("assistant", "model"))
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 # Values, which all new sessions share.
-_EMPTY, _NO_TOOLS = Cache(), ToolOrders()
+_EMPTY_CACHE, _NO_TOOLS = SimulatedCache(), ToolOrders()
 
 
 class SessionState(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,54 +44,64 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     fits.
     """
 
-    cache: Cache = _EMPTY
-    rhythm: Rhythm = SILENT
+    cache: SimulatedCache = _EMPTY_CACHE
+    rhythm: GapHistogram = NO_GAPS
     tools: ToolOrders = _NO_TOOLS
-    settled: "ReferenceType[Around] | None" = None
-    asked_at: float | None = None
+    settled_envelope: "ReferenceType[Envelope] | None" = None
+    last_request_at: float | None = None
     messages: int = 0
-    tip: bytes = b""
-    states: Mapping[SimulatedState, Cache] = {}
-    would_not_fit: bool = False
-    is_whole: bool = True
-    has_bad_thoughts: bool = False
+    last_hash: bytes = b""
+    simulated_caches: Mapping[SimulatedState, SimulatedCache] = {}
+    would_exceed_window: bool = False
+    is_complete: bool = True
+    has_invalid_thinking: bool = False
 
-    def heard(self, now: float) -> "SessionState":
+    def with_request(self, now: float) -> "SessionState":
         """With a request that comes now."""
-        if self.asked_at is None:
-            return replace(self, asked_at=now)
-        return replace(self, rhythm=self.rhythm.heard(max(0.0, now - self.asked_at)), asked_at=now)
+        if self.last_request_at is None:
+            return replace(self, last_request_at=now)
+        return replace(
+            self, rhythm=self.rhythm.with_gap(max(0.0, now - self.last_request_at)), last_request_at=now
+        )
 
-    def listed(self, tools: ToolOrders, settled: "ReferenceType[Around] | None") -> "SessionState":
+    def with_tools(
+        self, tools: ToolOrders, settled_envelope: "ReferenceType[Envelope] | None"
+    ) -> "SessionState":
         """With the orders that its tools have by now."""
-        return replace(self, tools=tools, settled=settled)
+        return replace(self, tools=tools, settled_envelope=settled_envelope)
 
-    def served(self, cache: Cache, states: Mapping[SimulatedState, Cache]) -> "SessionState":
+    def with_response(
+        self, cache: SimulatedCache, simulated_caches: Mapping[SimulatedState, SimulatedCache]
+    ) -> "SessionState":
         """With what a request has left at the provider, and would have left in other states."""
-        return replace(self, cache=cache, states=states, is_whole=True)
+        return replace(self, cache=cache, simulated_caches=simulated_caches, is_complete=True)
 
-    def kept_alive(self, cache: Cache) -> "SessionState":
+    def with_keep_alive(self, cache: SimulatedCache) -> "SessionState":
         """With what a keep-alive request has left at the provider."""
-        return replace(self, cache=cache, states={SimulatedState.BREAKPOINTS: self.cache, **self.states})
+        return replace(
+            self,
+            cache=cache,
+            simulated_caches={SimulatedState.BREAKPOINTS: self.cache, **self.simulated_caches},
+        )
 
     def without_caches(self) -> "SessionState":
         """Without what its requests have left at the provider."""
-        return replace(self, cache=_EMPTY, states={}, is_whole=False)
+        return replace(self, cache=_EMPTY_CACHE, simulated_caches={}, is_complete=False)
 
     @property
     def entries(self) -> int:
         """How many cache entries are remembered, at most."""
-        return sum(cache.entries.size for cache in (self.cache, *self.states.values()))
+        return sum(cache.entries.max_size for cache in (self.cache, *self.simulated_caches.values()))
 
-    def refused_thoughts(self) -> "SessionState":
+    def with_invalid_thinking(self) -> "SessionState":
         """With thoughts that were refused."""
-        return replace(self, has_bad_thoughts=True)
+        return replace(self, has_invalid_thinking=True)
 
 
-_NEW = SessionState()
+_NEW_SESSION = SessionState()
 
 
-class Remembered:
+class SessionStates:
     """The states of sessions and the rhythms of agents, the ones heard of last. For one event loop."""
 
     def __init__(self, *, max_entries: int = MAX_ENTRIES) -> None:
@@ -99,25 +109,32 @@ class Remembered:
         self._sessions: OrderedDict[tuple[str, str], SessionState] = OrderedDict()
         self._sizes: OrderedDict[tuple[str, str], int] = OrderedDict()  # of those with cache entries
         self._entries = 0
-        self._agents: OrderedDict[str, Rhythm] = OrderedDict()
+        self._agents: OrderedDict[str, GapHistogram] = OrderedDict()
 
     def session(self, agent: str, session_id: str) -> SessionState:
         """What is known of a session; nothing of one that is new here."""
-        return self._sessions.get((agent, session_id), _NEW)
+        return self._sessions.get((agent, session_id), _NEW_SESSION)
 
-    def has_seen_all(self, agent: str, found: Found, chain: Chain, request: Request) -> bool:
+    def has_served_all(
+        self, agent: str, session_match: SessionMatch, chain: HashChain, request: Request
+    ) -> bool:
         """Whether this process has served all requests of a session before this one.
 
         Others may serve it too: then it has more than one answer since its last request here.
         """
-        before = self.session(agent, found.session.id)
-        if before.asked_at is not None:
-            at = before.messages
-            is_continued = 0 < at < len(chain) and chain.hashes[at - 1] == before.tip
-            return not is_continued or _answers(request.messages[chain.head + at :]) <= 1
-        other_id = found.known_from or found.session.parent_id
-        is_other_here = other_id is not None and self.session(agent, other_id).asked_at is not None
-        return not found.known or is_other_here
+        previous = self.session(agent, session_match.session.id)
+        if previous.last_request_at is not None:
+            known_messages = previous.messages
+            is_continued = (
+                0 < known_messages < len(chain) and chain.hashes[known_messages - 1] == previous.last_hash
+            )
+            return (
+                not is_continued
+                or _count_responses(request.messages[chain.leading_system_messages + known_messages :]) <= 1
+            )
+        other_id = session_match.known_from_session_id or session_match.session.parent_id
+        is_other_here = other_id is not None and self.session(agent, other_id).last_request_at is not None
+        return not session_match.known_messages or is_other_here
 
     def put(self, agent: str, session_id: str, state: SessionState) -> None:
         """Remember what a session is like now; of too many cache entries the oldest are forgotten."""
@@ -126,28 +143,28 @@ class Remembered:
         if size:
             self._sizes[key] = size
         while self._entries > self._max_entries and len(self._sizes) > 1:
-            oldest, freed = self._sizes.popitem(last=False)
-            self._entries -= freed
+            oldest, freed_entries = self._sizes.popitem(last=False)
+            self._entries -= freed_entries
             self._sessions[oldest] = self._sessions[oldest].without_caches()
-        forgotten = _keep(self._sessions, key, state, most=_KEPT_SESSIONS)
+        forgotten = _put_last(self._sessions, key, state, limit=_MAX_SESSIONS)
         self._entries -= self._sizes.pop(forgotten, 0) if forgotten is not None else 0
 
-    def agent(self, agent: str) -> Rhythm:
+    def agent_rhythm(self, agent: str) -> GapHistogram:
         """The gaps between the requests of all of an agent's sessions."""
-        return self._agents.get(agent, SILENT)
+        return self._agents.get(agent, NO_GAPS)
 
-    def heard(self, agent: str, gap_seconds: float) -> None:
+    def add_gap(self, agent: str, gap_seconds: float) -> None:
         """Another gap of one of an agent's sessions."""
-        _keep(self._agents, agent, self.agent(agent).heard(gap_seconds), most=_KEPT_AGENTS)
+        _put_last(self._agents, agent, self.agent_rhythm(agent).with_gap(gap_seconds), limit=_MAX_AGENTS)
 
 
-def _answers(messages: Sequence[bytes]) -> int:
+def _count_responses(messages: Sequence[bytes]) -> int:
     """How many answers of a model there are; one may consist of several messages."""
-    return sum(is_answer for is_answer, _ in groupby(messages, lambda raw: role_of(raw) in _ANSWERING))
+    return sum(is_response for is_response, _ in groupby(messages, lambda raw: read_role(raw) in _MODEL_ROLES))
 
 
-def _keep(kept: OrderedDict[Key, Value], key: Key, value: Value, *, most: int) -> Key | None:
+def _put_last(entries: OrderedDict[Key, Value], key: Key, value: Value, *, limit: int) -> Key | None:
     """Put something last, and forget the first where there are more than so many; its key is given back."""
-    kept[key] = value
-    kept.move_to_end(key)
-    return kept.popitem(last=False)[0] if len(kept) > most else None
+    entries[key] = value
+    entries.move_to_end(key)
+    return entries.popitem(last=False)[0] if len(entries) > limit else None

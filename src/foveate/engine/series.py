@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """What can be done with a series."""
 
     COUNTER = "counter"
@@ -16,57 +16,60 @@ class Kind(StrEnum):
     HISTOGRAM = "histogram"
 
 
-class Across(StrEnum):
+class Aggregation(StrEnum):
     """How the gauges of several workers are made one; prometheus-client's words."""
 
     SUM = "livesum"
-    LEAST = "livemin"
-    MOST = "livemax"
+    MIN = "livemin"
+    MAX = "livemax"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class MetricDefinition:
     """One family of numbers, as `/metrics` shows it."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
-    across: Across = Across.SUM
+    aggregation: Aggregation = Aggregation.SUM
 
 
-def _counter(name: str, text: str, *labels: str) -> Series:
-    return Series(name=name, kind=Kind.COUNTER, help=text, labels=labels)
+def _counter(name: str, text: str, *labels: str) -> MetricDefinition:
+    return MetricDefinition(name=name, kind=MetricKind.COUNTER, help=text, labels=labels)
 
 
-def _gauge(name: str, text: str, *labels: str, across: Across = Across.SUM) -> Series:
-    return Series(name=name, kind=Kind.GAUGE, help=text, labels=labels, across=across)
+def _gauge(name: str, text: str, *labels: str, aggregation: Aggregation = Aggregation.SUM) -> MetricDefinition:
+    return MetricDefinition(name=name, kind=MetricKind.GAUGE, help=text, labels=labels, aggregation=aggregation)
 
 
-def _histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Series:
-    return Series(name=name, kind=Kind.HISTOGRAM, help=text, buckets=buckets, labels=labels)
+def _histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> MetricDefinition:
+    return MetricDefinition(name=name, kind=MetricKind.HISTOGRAM, help=text, buckets=buckets, labels=labels)
 
 
-_CALL = ("agent", "provider", "model")
+_CALL_LABELS = ("agent", "provider", "model")
 
-_TOKENS = (256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 204800, 409600, 1048576)
-_PERCENT = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50, 100)
-_FOLD_SECONDS = (0.05, 0.2, 0.5, 1, 2, 5, 10, 20, 45, 90, 180, 300, 600)
+_TOKEN_BUCKETS = (256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 204800, 409600, 1048576)
+_PERCENT_BUCKETS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50, 100)
+_COMPACTION_BUCKETS = (0.05, 0.2, 0.5, 1, 2, 5, 10, 20, 45, 90, 180, 300, 600)
 # Of what is added to a request, from 50 µs on.
-_ADDED_SECONDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 0.5, 2, 10)
-_CALL_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 45, 90, 180, 600)
+_ADDED_BUCKETS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 0.5, 2, 10)
+_CALL_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 45, 90, 180, 600)
 
 CACHE_READ = _counter(
-    "llm_cache_read_tokens_total", "Input tokens that providers read from their cache.", *_CALL, "exact"
+    "llm_cache_read_tokens_total", "Input tokens that providers read from their cache.", *_CALL_LABELS, "exact"
 )
 CACHE_CREATION = _counter(
-    "llm_cache_creation_tokens_total", "Input tokens that providers wrote to their cache.", *_CALL, "exact"
+    "llm_cache_creation_tokens_total",
+    "Input tokens that providers wrote to their cache.",
+    *_CALL_LABELS,
+    "exact",
 )
 HIT_RATIO = _gauge(
     "llm_cache_hit_ratio", "Share of an agent's input tokens of the last hour that the cache had.", "agent"
 )
-CACHE_BREAKS = _counter(
+CACHE_MISSES = _counter(
     "foveate_cache_breaks_total",
     "Requests that could not read what the one before them had left in the provider's cache, by why.",
     "agent",
@@ -78,27 +81,27 @@ PLANNED_REWRITES = _counter(
     "agent",
     "cause",
 )
-FOLDS = _counter(
+COMPACTIONS = _counter(
     "llm_compaction_triggered_total",
     "Folds and cuts of tool results, by what became of them.",
     "agent",
     "outcome",
 )
-FOLD_SECONDS = _histogram(
-    "llm_compaction_duration_seconds", "How long folds took.", _FOLD_SECONDS, "agent", "outcome"
+COMPACTION_SECONDS = _histogram(
+    "llm_compaction_duration_seconds", "How long folds took.", _COMPACTION_BUCKETS, "agent", "outcome"
 )
 ESTIMATED = _histogram(
     "llm_prompt_tokens_estimated",
     "Tokens of requests, as counted before they were sent.",
-    _TOKENS,
-    *_CALL,
+    _TOKEN_BUCKETS,
+    *_CALL_LABELS,
     "exact",
 )
 DRIFT = _histogram(
     "llm_prompt_tokens_drift",
     "By how many percent the billed input was more than the count (less: below zero).",
-    _PERCENT,
-    *_CALL,
+    _PERCENT_BUCKETS,
+    *_CALL_LABELS,
     "exact",
 )
 WORKSPACE_HITS = _counter("workspace_cache_hits_total", "Workspace bundles that were there already.", "path")
@@ -113,15 +116,21 @@ WINDOW_READ = _gauge(
 WINDOW_INPUT = _gauge("foveate_cache_window_input_tokens", "Input tokens of the last hour.", "agent")
 
 INPUT_TOKENS = _counter(
-    "foveate_input_tokens_total", "Input tokens that were billed, cached ones too.", *_CALL, "exact"
+    "foveate_input_tokens_total", "Input tokens that were billed, cached ones too.", *_CALL_LABELS, "exact"
 )
-OUTPUT_TOKENS = _counter("foveate_output_tokens_total", "Output tokens that were billed.", *_CALL, "exact")
-COST = _counter("foveate_cost_dollars_total", "Dollars that calls of a known price cost.", *_CALL, "category")
-UNPRICED = _counter("foveate_unpriced_calls_total", "Calls whose price is not known.", *_CALL, "category")
+OUTPUT_TOKENS = _counter(
+    "foveate_output_tokens_total", "Output tokens that were billed.", *_CALL_LABELS, "exact"
+)
+COST = _counter(
+    "foveate_cost_dollars_total", "Dollars that calls of a known price cost.", *_CALL_LABELS, "category"
+)
+UNPRICED = _counter(
+    "foveate_unpriced_calls_total", "Calls whose price is not known.", *_CALL_LABELS, "category"
+)
 POSSIBLY_CHARGED = _counter(
     "foveate_possibly_charged_calls_total",
     "Calls that were under way when their process ended: nobody knows whether they were billed.",
-    *_CALL,
+    *_CALL_LABELS,
     "category",
 )
 SAVED = _counter(
@@ -147,11 +156,11 @@ NOT_FITTING = _counter(
     "Calls of sessions that would have outgrown the context window without Foveate.",
     "agent",
 )
-BILLS = _counter("foveate_bills_total", "Bills, by what became of them in the ledger.", "outcome")
-BILLS_WAITING = _gauge("foveate_bills_waiting", "Bills that wait for the ledger to be back.")
-BILLS_LOST = _counter("foveate_bills_lost_total", "Bills that could not be kept at all.")
+CHARGES = _counter("foveate_bills_total", "Bills, by what became of them in the ledger.", "outcome")
+CHARGES_WAITING = _gauge("foveate_bills_waiting", "Bills that wait for the ledger to be back.")
+CHARGES_LOST = _counter("foveate_bills_lost_total", "Bills that could not be kept at all.")
 
-LAPSED = _counter(
+EXPIRED_RESERVATIONS = _counter(
     "foveate_reservations_lapsed_total",
     "Reservations that ran out while their calls went on: something stalled.",
 )
@@ -159,63 +168,69 @@ LAPSED = _counter(
 SUBSCRIPTION_COST = _counter(
     "foveate_subscription_dollars_total",
     "The part of the cost that is a list-price equivalent: calls that a subscription pays for.",
-    *_CALL,
+    *_CALL_LABELS,
 )
 INHERITED_COST = _counter(
     "foveate_inherited_dollars_total",
     "The part of the cost that is an upper bound, for models without a price of their own.",
-    *_CALL,
+    *_CALL_LABELS,
 )
 RATE_LIMIT_USED = _gauge(
     "foveate_rate_limit_used_ratio",
     "The share of a subscription's limit that is used, as its provider last said; 0 once it was reset.",
     *("agent", "provider", "limit"),
-    across=Across.MOST,
+    aggregation=Aggregation.MAX,
 )
 RATE_LIMIT_RESET = _gauge(
     "foveate_rate_limit_reset_timestamp_seconds",
     "When a subscription's limit is reset, in seconds since 1970.",
     *("agent", "provider", "limit"),
-    across=Across.MOST,
+    aggregation=Aggregation.MAX,
 )
 
-REQUESTS = _counter("foveate_requests_total", "Requests, by the status that clients got.", *_CALL, "status")
-REFUSALS = _counter(
+REQUESTS = _counter(
+    "foveate_requests_total", "Requests, by the status that clients got.", *_CALL_LABELS, "status"
+)
+REJECTIONS = _counter(
     "foveate_refusals_total", "Requests that the gateway itself answered with an error.", "agent", "code"
 )
 EDITS = _counter("foveate_edits_total", "Edits written into requests, by the step that made them.", "step")
 STEP_FAILURES = _counter(
     "foveate_step_failures_total", "Steps that failed; their requests went out without them.", "step"
 )
-STEP_SECONDS = _histogram("foveate_step_duration_seconds", "How long steps took.", _ADDED_SECONDS, "step")
+STEP_SECONDS = _histogram("foveate_step_duration_seconds", "How long steps took.", _ADDED_BUCKETS, "step")
 ADDED_SECONDS = _histogram(
-    "foveate_added_seconds", "What the engine added to a request before it was sent on.", _ADDED_SECONDS
+    "foveate_added_seconds", "What the engine added to a request before it was sent on.", _ADDED_BUCKETS
 )
 FIRST_BYTE_SECONDS = _histogram(
     "foveate_upstream_first_byte_seconds",
     "From sending a request on to the head of its answer.",
-    _CALL_SECONDS,
+    _CALL_BUCKETS,
     "provider",
 )
 CALL_SECONDS = _histogram(
-    "foveate_request_duration_seconds", "From a request to the end of its answer.", _CALL_SECONDS, "provider"
+    "foveate_request_duration_seconds", "From a request to the end of its answer.", _CALL_BUCKETS, "provider"
 )
 REQUEST_BYTES = _counter("foveate_request_bytes_total", "Bytes of the bodies that clients sent.")
 RESPONSE_BYTES = _counter("foveate_response_bytes_total", "Bytes of the bodies that clients got.")
 OPEN_REQUESTS = _gauge("foveate_open_requests", "Requests that are being served now.")
 OPEN_STREAMS = _gauge("foveate_open_streams", "Answers that are being passed on now as they are written.")
 CONFIG_VALID = _gauge(
-    "foveate_config_valid", "1 where the configuration file can be used as it is.", across=Across.LEAST
+    "foveate_config_valid", "1 where the configuration file can be used as it is.", aggregation=Aggregation.MIN
 )
-STORE_UP = _gauge("foveate_store_up", "1 where the store answered when it was last asked.", across=Across.LEAST)
-BUILD = _gauge("foveate_build_info", "Always 1; the labels say what runs.", "version", across=Across.MOST)
+STORE_UP = _gauge(
+    "foveate_store_up", "1 where the store answered when it was last asked.", aggregation=Aggregation.MIN
+)
+BUILD = _gauge(
+    "foveate_build_info", "Always 1; the labels say what runs.", "version", aggregation=Aggregation.MAX
+)
 
-SERIES = (
+METRICS = (
     CACHE_READ,
     CACHE_CREATION,
     HIT_RATIO,
-    FOLDS,
-    FOLD_SECONDS,
+    COMPACTIONS,
+    COMPACTION_SECONDS,
     ESTIMATED,
     DRIFT,
     WORKSPACE_HITS,
@@ -223,7 +238,7 @@ SERIES = (
     WORKSPACE_INVALIDATIONS,
     WINDOW_READ,
     WINDOW_INPUT,
-    CACHE_BREAKS,
+    CACHE_MISSES,
     PLANNED_REWRITES,
     INPUT_TOKENS,
     OUTPUT_TOKENS,
@@ -234,16 +249,16 @@ SERIES = (
     OVERPAID,
     COMPARED,
     NOT_FITTING,
-    BILLS,
-    BILLS_WAITING,
-    BILLS_LOST,
-    LAPSED,
+    CHARGES,
+    CHARGES_WAITING,
+    CHARGES_LOST,
+    EXPIRED_RESERVATIONS,
     SUBSCRIPTION_COST,
     INHERITED_COST,
     RATE_LIMIT_USED,
     RATE_LIMIT_RESET,
     REQUESTS,
-    REFUSALS,
+    REJECTIONS,
     EDITS,
     STEP_FAILURES,
     STEP_SECONDS,

@@ -3,37 +3,37 @@
 from dataclasses import dataclass
 
 from foveate.engine.exchange import Exchange
-from foveate.engine.stored_sizes import StoredSizes
-from foveate.session.answers import answer_rows
-from foveate.session.news import stored
-from foveate.session.sessions import Sessions
-from foveate.session.turns import Answers, Turns
+from foveate.engine.stored_sizes import StoredConversationSizes
+from foveate.session.answers import make_answer_records
+from foveate.session.news import make_pending_write
+from foveate.session.sessions import SessionMatcher
+from foveate.session.turns import AnswerUpdate, SessionStore
 
 
 @dataclass(frozen=True, slots=True)
-class RememberAnswer:
+class RecordResponse:
     """Notes digests of each answer, and that its session waits for none any more."""
 
-    sessions: Sessions
-    turns: Turns
-    sizes: StoredSizes
+    sessions: SessionMatcher
+    session_store: SessionStore
+    stored_conversations: StoredConversationSizes
 
     def __call__(self, exchange: Exchange) -> None:
         """Note it."""
-        work = exchange.work
-        if work is None or work.found is None or work.flight is None:
+        context = exchange.context
+        if context is None or context.session_match is None or context.in_flight is None:
             return
-        session, spoken = work.found.session, exchange.incoming.spoken
-        is_answered = 200 <= exchange.status < 300
+        session, api_format = context.session_match.session, exchange.incoming.api_format
+        is_success = 200 <= exchange.status < 300
         rows = []
-        if is_answered:
-            parts, scope = exchange.answer_parts(), exchange.incoming.name_scope
-            rows = answer_rows(
-                session, spoken, parts, exchange.ended_at, scope=scope, is_stored=work.uses_thread
+        if is_success:
+            parts, scope = exchange.response_parts(), exchange.incoming.session_scope
+            rows = make_answer_records(
+                session, api_format, parts, exchange.ended_at, scope=scope, is_stored=context.uses_thread
             )
-            if exchange.has_bill and exchange.is_whole and exchange.usage is not None:
-                self.sizes.record(exchange.incoming, work.came, parts.id, exchange.usage)
-        self.sessions.end(session, work.flight, rows, is_answered=is_answered)
-        work.flight = None
+            if exchange.has_complete_usage and exchange.is_complete and exchange.usage is not None:
+                self.stored_conversations.record(exchange.incoming, context.original, parts.id, exchange.usage)
+        self.sessions.end(session, context.in_flight, rows, is_answered=is_success)
+        context.in_flight = None
         if rows:
-            work.news.append(stored(Answers(rows=rows), self.turns))
+            context.pending_writes.append(make_pending_write(AnswerUpdate(rows=rows), self.session_store))

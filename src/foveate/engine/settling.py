@@ -4,58 +4,69 @@ from dataclasses import dataclass
 from functools import partial
 
 from foveate.engine.exchange import Exchange
-from foveate.engine.remembered import Remembered
-from foveate.engine.steps.cache import RefusalsHeld
-from foveate.fold.journal import Journal
-from foveate.fold.uses import doubted
-from foveate.session.news import News
+from foveate.engine.remembered import SessionStates
+from foveate.engine.steps.cache import RejectionMemory
+from foveate.fold.journal import CompactionStore
+from foveate.fold.uses import invalidate_history
+from foveate.session.news import PendingWrite
 
 
 @dataclass(frozen=True, slots=True)
-class DoubtThoughts:
+class DistrustThinking:
     """Thoughts behind a summary that were refused are left out from then on, by other gateways too."""
 
-    journal: Journal
+    compaction_store: CompactionStore
 
     def __call__(self, exchange: Exchange) -> None:
         """Have them doubted."""
-        work = exchange.work
-        if work is not None and exchange.has_bad_thoughts and work.fold is not None and work.chain is not None:
-            work.news.append(News(partial(doubted, work.chain, work.fold, self.journal)))
+        context = exchange.context
+        if (
+            context is not None
+            and exchange.has_invalid_thinking
+            and context.compaction is not None
+            and context.chain is not None
+        ):
+            context.pending_writes.append(
+                PendingWrite(
+                    partial(invalidate_history, context.chain, context.compaction, self.compaction_store)
+                )
+            )
 
 
 @dataclass(frozen=True, slots=True)
-class RememberThoughts:
+class RecordInvalidThinking:
     """Sessions with thoughts that were refused, since they do not fit what stands before them any more.
 
     The client has had the refusal. From its next request on, the provider is asked to leave them out itself.
     """
 
-    remembered: Remembered
+    session_states: SessionStates
 
     def __call__(self, exchange: Exchange) -> None:
         """Remember it."""
-        work = exchange.work
-        if work is None or not exchange.has_bad_thoughts:
+        context = exchange.context
+        if context is None or not exchange.has_invalid_thinking:
             return
-        state = self.remembered.session(work.incoming.agent, work.session_id)
-        self.remembered.put(work.incoming.agent, work.session_id, state.refused_thoughts())
+        state = self.session_states.session(context.incoming.agent, context.session_id)
+        self.session_states.put(context.incoming.agent, context.session_id, state.with_invalid_thinking())
 
 
 @dataclass(frozen=True, slots=True)
-class RememberRefusal:
+class RecordRejections:
     """Who refuses our marks or parameters: known once the same request was taken without them."""
 
-    refusals: RefusalsHeld
+    rejections: RejectionMemory
 
     def __call__(self, exchange: Exchange) -> None:
         """Remember it."""
-        work = exchange.work
-        if work is None or not 200 <= exchange.status < 300:
+        context = exchange.context
+        if context is None or not 200 <= exchange.status < 300:
             return
-        held, upstream, at = self.refusals.held, work.incoming.upstream, exchange.begun_at
-        for name in exchange.refused_parameters:
-            held = held.remembering_parameter(name, upstream, work.model, at=at)
-        if exchange.refused is not None:
-            held = held.remembering(exchange.refused, upstream, work.model, session=work.session_id, at=at)
-        self.refusals.held = held
+        known, upstream, at = self.rejections.known, context.incoming.upstream, exchange.response_started_at
+        for name in exchange.rejected_parameters:
+            known = known.with_rejected_parameter(name, upstream, context.model, at=at)
+        if exchange.breakpoint_rejection is not None:
+            known = known.with_rejection(
+                exchange.breakpoint_rejection, upstream, context.model, session=context.session_id, at=at
+            )
+        self.rejections.known = known

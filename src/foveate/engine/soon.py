@@ -4,31 +4,31 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 
-class Soon:
+class Debouncer:
     """Has `work` done at most once every so many `seconds`, and never twice at a time. For one event loop."""
 
-    def __init__(self, work: Callable[[], Awaitable[None]], seconds: float) -> None:
-        self._work = work
-        self._seconds = seconds
-        self._at_it: asyncio.Task[None] | None = None
-        self._next: asyncio.TimerHandle | None = None
+    def __init__(self, action: Callable[[], Awaitable[None]], delay_seconds: float) -> None:
+        self._action = action
+        self._delay_seconds = delay_seconds
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
-    def want(self) -> None:
+    def request(self) -> None:
         """Have it done; whoever wants it until then wants the same."""
-        if self._next is None:
-            self._next = asyncio.get_running_loop().call_later(self._seconds, self._begin)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._delay_seconds, self._start)
 
     async def close(self) -> None:
         """Do it now, for the last time."""
-        if self._next is not None:
-            self._next.cancel()
-        if self._at_it is not None:
-            await asyncio.wait([self._at_it])
-        await self._work()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        await self._action()
 
-    def _begin(self) -> None:
-        self._next = None
-        if self._at_it is None or self._at_it.done():
-            self._at_it = asyncio.ensure_future(self._work())
+    def _start(self) -> None:
+        self._timer = None
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._action())
         else:
-            self.want()  # it takes long, and what is wanted meanwhile is done together
+            self.request()  # it takes long, and what is wanted meanwhile is done together

@@ -6,49 +6,59 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from foveate import wire
-from foveate.budget.windows import window_of
-from foveate.cost.admission import Admission, Admitted
-from foveate.cost.ledger import Call, Entry
-from foveate.cost.savings import own_call, pricing
-from foveate.engine.bounds import asked_of, at_most, longest_mark, unknown_features
-from foveate.engine.options import MoneyOptions
+from foveate.budget.windows import find_context_window
+from foveate.cost.admission import Admission, AdmittedCall
+from foveate.cost.ledger import Call, Charge
+from foveate.cost.savings import make_own_call_savings, make_price_function
+from foveate.engine.bounds import (
+    compute_cost_ceiling,
+    max_breakpoint_ttl,
+    read_cost_parameters,
+    unknown_features,
+)
+from foveate.engine.options import SpendingOptions
 from foveate.errors import CallRefused, MalformedRequest, UpstreamBroken, UpstreamStatus, UpstreamUnreachable
 from foveate.tokens import counter_for
-from foveate.upstream import Client, Reply
+from foveate.upstream import JsonClient, JsonReply
 from foveate.values import CacheUsage, Format, Savings, Usage
-from foveate.wire.usage import usage_in
+from foveate.wire.usage import find_usage
 
 # What a provider answers whose customer has no money left; who asks for a summary does not ask again.
 _PAYMENT_REQUIRED = 402
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Payment:
+class PaymentOptions:
     """How calls are paid for. `call` gives each a name of its own, `compare` tells what it adds to savings."""
 
     admission: Admission
-    options: Callable[[], MoneyOptions]
-    call: Callable[[], Call]
-    spoken: Format
-    compare: Callable[[Call, Decimal | None], Savings] = own_call
+    options: Callable[[], SpendingOptions]
+    make_call: Callable[[], Call]
+    api_format: Format
+    compare: Callable[[Call, Decimal | None], Savings] = make_own_call_savings
 
 
-class PaidClient(Client):
+class PaidClient(JsonClient):
     """Asks as `client` does, and pays. Of what was admitted beforehand, `first` is for the first call.
 
     If that is for a response of at most `output_tokens`, a request for a longer one is admitted anew.
     """
 
     def __init__(
-        self, client: Client, payment: Payment, first: Admitted, *, output_tokens: int | None = None
+        self,
+        client: JsonClient,
+        payment: PaymentOptions,
+        first_reservation: AdmittedCall,
+        *,
+        output_tokens: int | None = None,
     ) -> None:
         super().__init__(timeout_seconds=client.timeout_seconds)
         self._client = client
         self._payment = payment
-        self._first: Admitted | None = first
+        self._first_reservation: AdmittedCall | None = first_reservation
         self._output_tokens = output_tokens
 
-    async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
+    async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> JsonReply:
         """What `client` is answered, once a cap has room for it.
 
         Raises:
@@ -56,77 +66,83 @@ class PaidClient(Client):
             UpstreamError: as `client` does.
         """
         try:
-            admitted = await self._admitted(body)
-        except CallRefused as refused:
-            raise UpstreamStatus(url, _PAYMENT_REQUIRED, str(refused)) from refused
+            reservation = await self._admit(body)
+        except CallRefused as rejection:
+            raise UpstreamStatus(url, _PAYMENT_REQUIRED, str(rejection)) from rejection
         usage: Usage | None = None
         is_free = False
-        self._payment.admission.announce(admitted.call, ceiling=admitted.ceiling)
+        self._payment.admission.announce(reservation.call, ceiling=reservation.ceiling)
         try:
             reply = await self._client.post_json(url, body, headers)
-            usage = _usage(self._payment.spoken, reply)
+            usage = _read_usage(self._payment.api_format, reply)
         except (UpstreamStatus, UpstreamUnreachable) as error:
             is_free = not isinstance(error, UpstreamBroken)
             raise
         finally:
-            paid = self._payment.admission.release(admitted) if is_free else self._booked(admitted, usage)
-            await asyncio.shield(asyncio.ensure_future(paid))
+            settlement = (
+                self._payment.admission.release(reservation)
+                if is_free
+                else self._record_charge(reservation, usage)
+            )
+            await asyncio.shield(asyncio.ensure_future(settlement))
         return reply
 
     async def release(self) -> None:
         """Free what was reserved for a first call that was not made."""
-        first, self._first = self._first, None
-        if first is not None:
-            await self._payment.admission.release(first)
+        reservation, self._first_reservation = self._first_reservation, None
+        if reservation is not None:
+            await self._payment.admission.release(reservation)
 
-    async def _admitted(self, body: bytes) -> Admitted:
-        first, self._first = self._first, None
-        call, options = self._payment.call(), self._payment.options()
-        request = wire.read(body, self._payment.spoken, model=call.model)
-        if first is not None:
-            longest, asked = self._output_tokens, asked_of(request).output_tokens
-            if longest is None or (asked is not None and asked <= longest):
-                return first
-            await self._payment.admission.release(first)
-        counted = await asyncio.to_thread(lambda: counter_for(request.model).request(request))
-        window = window_of(request.model)
-        most = at_most(
+    async def _admit(self, body: bytes) -> AdmittedCall:
+        reservation, self._first_reservation = self._first_reservation, None
+        call, options = self._payment.make_call(), self._payment.options()
+        request = wire.parse_request(body, self._payment.api_format, model=call.model)
+        if reservation is not None:
+            reserved_tokens, requested_tokens = self._output_tokens, read_cost_parameters(request).output_tokens
+            if reserved_tokens is None or (
+                requested_tokens is not None and requested_tokens <= reserved_tokens
+            ):
+                return reservation
+            await self._payment.admission.release(reservation)
+        counted = await asyncio.to_thread(lambda: counter_for(request.model).count_request(request))
+        window = find_context_window(request.model)
+        cost_ceiling = compute_cost_ceiling(
             request,
             counted.total,
             provider=call.provider,
             window_tokens=window.tokens if window is not None else None,
-            ttl=longest_mark(request),
+            ttl=max_breakpoint_ttl(request),
             at=call.at,
             unexplained=counted.unexplained,
             region=call.region or None,
             allowed=options.allow_fields,
         )
-        is_known = not unknown_features(request, call.provider, options.allow_fields)
-        ceiling = most.dollars(options.prices) if most is not None and is_known else None
+        is_cost_known = not unknown_features(request, call.provider, options.allow_fields)
+        ceiling = cost_ceiling.dollars(options.prices) if cost_ceiling is not None and is_cost_known else None
         return await self._payment.admission.admit(call, ceiling, options.caps)
 
-    async def _booked(self, admitted: Admitted, usage: Usage | None) -> None:
-        call = admitted.call
+    async def _record_charge(self, reservation: AdmittedCall, usage: Usage | None) -> None:
+        call = reservation.call
         prices = self._payment.options().prices
-        price = pricing(prices, call)
+        price = make_price_function(prices, call)
         dollars = price(usage) if usage is not None else None
-        entry = Entry(
+        charge = Charge(
             call=call,
             usage=usage or Usage(cache=CacheUsage()),
             dollars=dollars,
-            estimated_dollars=admitted.ceiling,
+            estimated_dollars=reservation.ceiling,
             savings=self._payment.compare(call, dollars),
             is_partial=usage is None,
             is_inherited=usage is not None
             and prices.is_inherited(call.model, usage, provider=call.provider, at=call.at),
         )
-        self._payment.admission.jot(entry)
-        await self._payment.admission.settle(entry)
+        self._payment.admission.log_charge(charge)
+        await self._payment.admission.settle(charge)
 
 
-def _usage(spoken: Format, reply: Reply) -> Usage | None:
+def _read_usage(api_format: Format, reply: JsonReply) -> Usage | None:
     try:
-        usage = usage_in(spoken, reply)
+        usage = find_usage(api_format, reply)
     except MalformedRequest:
         return None
     return None if usage is None or usage.is_empty else usage

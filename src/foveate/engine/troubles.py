@@ -4,31 +4,31 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from foveate.engine.calls import Problem
+from foveate.engine.calls import StepFailure
 
 RECENT_SECONDS = 300.0
-_MOST = 1000
+_MAX_FAILURES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class RecentFailure:
     """A failure, the request that it happened to, and when."""
 
-    problem: Problem
+    problem: StepFailure
     request_id: str
     at: float
 
 
-class Troubles:
+class RecentFailures:
     """The last failures; a thousand at most, and only recent ones are told."""
 
     def __init__(self) -> None:
-        self._kept: deque[Trouble] = deque(maxlen=_MOST)
+        self._failures: deque[RecentFailure] = deque(maxlen=_MAX_FAILURES)
 
-    def add(self, problem: Problem, request_id: str, *, at: float) -> None:
+    def add(self, problem: StepFailure, request_id: str, *, at: float) -> None:
         """Remember a failure."""
-        self._kept.append(Trouble(problem, request_id, at))
+        self._failures.append(RecentFailure(problem, request_id, at))
 
-    def recent(self, now: float, *, seconds: float = RECENT_SECONDS) -> Mapping[str, int]:
+    def count_by_step(self, now: float, *, seconds: float = RECENT_SECONDS) -> Mapping[str, int]:
         """How often each step failed in the last `seconds`."""
-        return Counter(trouble.problem.step for trouble in self._kept if now - trouble.at <= seconds)
+        return Counter(failure.problem.step for failure in self._failures if now - failure.at <= seconds)

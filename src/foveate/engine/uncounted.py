@@ -4,20 +4,20 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import Protocol
 
-from foveate.cost.admission import Admission, Admitted
-from foveate.cost.caps import Cap, Unknown, unchecked
+from foveate.cost.admission import Admission, AdmittedCall
+from foveate.cost.caps import Cap, UnknownPricePolicy, make_cap_uncheckable
 from foveate.cost.ledger import Call, Category
-from foveate.engine.options import MoneyOptions
+from foveate.engine.options import SpendingOptions
 from foveate.errors import CapExceeded
 
-_LEAVE_OUT = (
+_UNKNOWN_COST_REMEDY = (
     "leave it out, name it in `cost.allow_fields` if what it adds does not matter, or say `unknown: allow` with"
     " the cap"
 )
-_REMEDY = "send what can be counted, or say `unknown: allow` with the cap"
+_UNCOUNTED_REMEDY = "send what can be counted, or say `unknown: allow` with the cap"
 
 
-class Uncounted(Protocol):
+class AdmitUncounted(Protocol):
     """Lets requests through that are sent as they came and booked nowhere."""
 
     async def __call__(self, request_id: str, agent: str, reason: str) -> None:
@@ -28,11 +28,11 @@ class Uncounted(Protocol):
         """
 
 
-class HoldUncounted:
+class CapUncounted:
     """Lets them through where no cap holds, or all that do allow what has no known price and are not spent."""
 
     def __init__(
-        self, admission: Admission, options: Callable[[], MoneyOptions], clock: Callable[[], float]
+        self, admission: Admission, options: Callable[[], SpendingOptions], clock: Callable[[], float]
     ) -> None:
         self._admission = admission
         self._options = options
@@ -49,33 +49,35 @@ class HoldUncounted:
             category=Category.MAIN,
             at=self._clock(),
         )
-        held = [cap for cap in self._options().caps if cap.holds(call)]
-        for cap in held:
-            if cap.unknown is Unknown.REFUSE:
-                raise unchecked(cap, reason, _REMEDY)
-        if held:
-            await self._admission.release(await self._admission.admit(call, None, held))
+        caps = [cap for cap in self._options().caps if cap.applies_to(call)]
+        for cap in caps:
+            if cap.unknown is UnknownPricePolicy.REFUSE:
+                raise make_cap_uncheckable(cap, reason, _UNCOUNTED_REMEDY)
+        if caps:
+            await self._admission.release(await self._admission.admit(call, None, caps))
 
 
-def check_unknown(caps: Iterable[Cap], unknown: str) -> None:
+def check_unknown_cost(caps: Iterable[Cap], unknown: str) -> None:
     """Refuse a call with something `unknown` in it, if one of the caps that hold for it says so.
 
     Raises:
         CapUncheckable: nobody can say what it costs.
     """
     for cap in caps:
-        if unknown and cap.unknown is Unknown.REFUSE:
-            raise unchecked(cap, f"nobody knows how much {unknown} may add to the cost", _LEAVE_OUT)
+        if unknown and cap.unknown is UnknownPricePolicy.REFUSE:
+            raise make_cap_uncheckable(
+                cap, f"nobody knows how much {unknown} may add to the cost", _UNKNOWN_COST_REMEDY
+            )
 
 
-async def let_through(
+async def admit_call(
     admission: Admission,
     call: Call,
     ceiling: Decimal | None,
     caps: Sequence[Cap],
     *,
-    caught_up: Callable[[], Awaitable[None]] | None,
-) -> Admitted:
+    wait_for_charges: Callable[[], Awaitable[None]] | None,
+) -> AdmittedCall:
     """What is let through. Before it is refused, bills take the place of what their calls had reserved.
 
     Raises:
@@ -84,7 +86,7 @@ async def let_through(
     try:
         return await admission.admit(call, ceiling, caps)
     except CapExceeded:
-        if caught_up is None:
+        if wait_for_charges is None:
             raise
-    await caught_up()
+    await wait_for_charges()
     return await admission.admit(call, ceiling, caps)

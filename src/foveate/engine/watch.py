@@ -3,18 +3,18 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from foveate.cache.causes import PLANNED
-from foveate.cache.explain import Break
-from foveate.cost.admission import Settled
-from foveate.cost.ledger import Entry
-from foveate.engine.calls import Incoming, Problem
+from foveate.cache.causes import PLANNED_CAUSES
+from foveate.cache.explain import ExplainedMiss
+from foveate.cost.admission import Settlement
+from foveate.cost.ledger import Charge
+from foveate.engine.calls import RoutedRequest, StepFailure
 from foveate.engine.exchange import Exchange, ExchangeObserver
 from foveate.errors import FoveateError
-from foveate.fold.folding import Folded
+from foveate.fold.folding import CompactionResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenBreak:
+class SessionCacheMiss:
     """A request that could not read what the one before it had left, why, and what that cost."""
 
     at: float
@@ -24,56 +24,56 @@ class SeenBreak:
     session_id: str
     provider: str
     model: str
-    verdict: Break
+    verdict: ExplainedMiss
 
     @property
     def is_planned(self) -> bool:
         """Whether Foveate caused it on purpose."""
-        return self.verdict.cause in PLANNED
+        return self.verdict.cause in PLANNED_CAUSES
 
 
-class Watch(ExchangeObserver, Protocol):
+class Observer(ExchangeObserver, Protocol):
     """Is told what becomes of requests. It is told on their way: whatever it does has to be quick."""
 
-    def took(self, step: str, seconds: float) -> None:
+    def on_step(self, step: str, seconds: float) -> None:
         """How long a step has taken."""
 
-    def refused(self, agent: str, error: FoveateError) -> None:
+    def on_rejected(self, agent: str, error: FoveateError) -> None:
         """A request was answered with an error of our own: a cap, the window, a provider out of reach."""
 
-    def billed(self, entry: Entry, settled: Settled) -> None:
+    def on_charge(self, charge: Charge, settled: Settlement) -> None:
         """A call was billed, and what became of its bill."""
 
-    def folded(self, agent: str, folded: Folded) -> None:
+    def on_compaction(self, agent: str, result: CompactionResult) -> None:
         """What became of a fold of one of an agent's sessions."""
 
-    def broke(self, seen: SeenBreak) -> None:
+    def on_cache_miss(self, miss: SessionCacheMiss) -> None:
         """A request could not read what the one before it had left in the provider's cache."""
 
 
-class Unwatched:
+class NullObserver:
     """Tells nobody."""
 
-    def failed(self, incoming: Incoming, problem: Problem) -> None:
+    def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
         """Nothing."""
 
-    def took(self, step: str, seconds: float) -> None:
+    def on_step(self, step: str, seconds: float) -> None:
         """Nothing."""
 
-    def refused(self, agent: str, error: FoveateError) -> None:
+    def on_rejected(self, agent: str, error: FoveateError) -> None:
         """Nothing."""
 
-    def ended(self, exchange: Exchange) -> None:
+    def on_finished(self, exchange: Exchange) -> None:
         """Nothing."""
 
-    def billed(self, entry: Entry, settled: Settled) -> None:
+    def on_charge(self, charge: Charge, settled: Settlement) -> None:
         """Nothing."""
 
-    def folded(self, agent: str, folded: Folded) -> None:
+    def on_compaction(self, agent: str, result: CompactionResult) -> None:
         """Nothing."""
 
-    def broke(self, seen: SeenBreak) -> None:
+    def on_cache_miss(self, miss: SessionCacheMiss) -> None:
         """Nothing."""
 
 
-UNWATCHED = Unwatched()
+NO_OBSERVER = NullObserver()

@@ -7,35 +7,35 @@ from decimal import Decimal
 import msgspec
 
 from foveate import wire
-from foveate.budget.answers import longest_answer_of
-from foveate.budget.windows import window_of
+from foveate.budget.answers import find_output_limit
+from foveate.budget.windows import find_context_window
 from foveate.cache.beta_header import HEADER as BETAS
-from foveate.cache.prefix_log import Sighting
-from foveate.cache.prompts import CachedPrompt, landmarks_of
+from foveate.cache.prefix_log import ObservedRequest
+from foveate.cache.prompts import CachedPrompt, prompt_layout
 from foveate.cache.requests import BlockTokens
-from foveate.cache.rules import Caching, Rules, rules_for
-from foveate.cost.admission import Admitted
+from foveate.cache.rules import CacheRules, CachingMode, rules_for
+from foveate.cost.admission import AdmittedCall
 from foveate.cost.ledger import Call
-from foveate.engine.bounds import AtMost, asked_of, longest_mark
-from foveate.engine.calls import Done, Incoming, Problem
-from foveate.engine.counters import block_tokens, offline_counter, surely_kept
+from foveate.engine.bounds import CostCeiling, max_breakpoint_ttl, read_cost_parameters
+from foveate.engine.calls import AppliedEdit, RoutedRequest, StepFailure
+from foveate.engine.counters import block_tokens, conservative_minimum, offline_counter
 from foveate.engine.options import AgentOptions
 from foveate.engine.remembered import SessionState
-from foveate.engine.steps.names import CACHE, COST, SECTIONS, THOUGHTS, TOOLS
-from foveate.fold.journal import Fold
-from foveate.fold.model import Endpoint
-from foveate.fold.thoughts import betas_of
-from foveate.session.chain import Chain
-from foveate.session.counting import beside
-from foveate.session.news import News
-from foveate.session.recent_sessions import Flight
-from foveate.session.sessions import Found
+from foveate.engine.steps.names import CACHE, CAPS, SECTIONS, THINKING, TOOLS
+from foveate.fold.journal import Compaction
+from foveate.fold.model import SummarizerEndpoint
+from foveate.fold.thoughts import required_betas
+from foveate.session.chain import HashChain
+from foveate.session.counting import run_in_thread_if_large
+from foveate.session.news import PendingWrite
+from foveate.session.recent_sessions import InFlightRequest
+from foveate.session.sessions import SessionMatch
 from foveate.tokens import RequestCount, RequestCounter
 from foveate.values import (
+    BreakpointStyle,
+    CacheBreakpoint,
     Edit,
     Format,
-    Mark,
-    MarkStyle,
     Place,
     Request,
     SetParameter,
@@ -49,17 +49,17 @@ from foveate.wire.large_json import LARGE_BYTES
 _LONG_WINDOW_BETA, _LONG_WINDOW_TOKENS = "context-1m", 1_000_000
 
 
-_STATES = tuple(SimulatedState)
-STATE_OF_STEP = {
+_SIMULATED_STATES = tuple(SimulatedState)
+SIMULATED_STATE_BY_STEP = {
     SECTIONS: SimulatedState.CONTEXT,
-    THOUGHTS: SimulatedState.CONTEXT,
+    THINKING: SimulatedState.CONTEXT,
     TOOLS: SimulatedState.BREAKPOINTS,
     CACHE: SimulatedState.BREAKPOINTS,
 }
 """The states whose requests steps edit; all other steps edit that of compaction and trimming."""
 
 
-class Work(msgspec.Struct, eq=False):
+class RequestContext(msgspec.Struct, eq=False):
     """What is known of a request by now. `came` is what the client sent, `request` what would go out.
 
     `estimate` is the raw count that `count` was made of, where it was made here; `is_doubtful`, in the place of
@@ -69,48 +69,48 @@ class Work(msgspec.Struct, eq=False):
     provider stores.
     """
 
-    incoming: Incoming
+    incoming: RoutedRequest
     options: AgentOptions
-    now: float
-    came: Request
+    received_at: float
+    original: Request
     request: Request
-    state: SessionState = SessionState()
-    chain: Chain | None = None
-    found: Found | None = None
-    flight: Flight | None = None
-    folds: Sequence[Fold] = ()
-    fold: Fold | None = None
-    count: TokenCount | None = None
-    estimate: RequestCount | None = None
-    is_doubtful: bool = False
-    is_unexplained: bool = False
+    session_state: SessionState = SessionState()
+    chain: HashChain | None = None
+    session_match: SessionMatch | None = None
+    in_flight: InFlightRequest | None = None
+    compactions: Sequence[Compaction] = ()
+    compaction: Compaction | None = None
+    token_count: TokenCount | None = None
+    raw_count: RequestCount | None = None
+    is_fallback_count: bool = False
+    has_unexplained_input: bool = False
     uses_thread: bool = False
-    counts_stored: bool = False
-    billed_tokens: int | None = None
+    count_includes_stored: bool = False
+    reported_tokens: int | None = None
     drift_percent: float | None = None
     prompt: CachedPrompt | None = None
-    sighting: Sighting | None = None
+    observed_request: ObservedRequest | None = None
     # The request before the first edit of each later state, and the prompts of the states to be simulated,
     # if Foveate may have changed what the request costs.
-    before: dict[SimulatedState, Request] = msgspec.field(default_factory=dict)
+    requests_before_state: dict[SimulatedState, Request] = msgspec.field(default_factory=dict)
     needs_simulation: bool = False
-    simulated: dict[SimulatedState, CachedPrompt] = msgspec.field(default_factory=dict)
-    marks: tuple[Mark, ...] = ()
-    passing: tuple[Place, ...] = ()
-    parameters: tuple[Edit, ...] = ()
+    simulated_prompts: dict[SimulatedState, CachedPrompt] = msgspec.field(default_factory=dict)
+    breakpoints: tuple[CacheBreakpoint, ...] = ()
+    transient_places: tuple[Place, ...] = ()
+    added_parameters: tuple[Edit, ...] = ()
     # What the caps have room for, of a request without a limit of its own: it is never sent without this one.
     output_limit: SetParameter | None = None
     call: Call | None = None
-    at_most: AtMost | None = None
-    ceiling: Decimal | None = None
-    admitted: Admitted | None = None
-    headers: dict[str, str] = msgspec.field(default_factory=dict)
-    cut_results: int = 0
-    trail: wire.Trail | None = None  # of what would go out, once that is decided
+    cost_ceiling: CostCeiling | None = None
+    ceiling_dollars: Decimal | None = None
+    reservation: AdmittedCall | None = None
+    added_headers: dict[str, str] = msgspec.field(default_factory=dict)
+    truncated_result_count: int = 0
+    trail: wire.MessageHistory | None = None  # of what would go out, once that is decided
     # What is to be kept of the request once it is answered.
-    news: list[News] = msgspec.field(default_factory=list)
-    done: list[Done] = msgspec.field(default_factory=list)
-    problems: list[Problem] = msgspec.field(default_factory=list)
+    pending_writes: list[PendingWrite] = msgspec.field(default_factory=list)
+    applied_edits: list[AppliedEdit] = msgspec.field(default_factory=list)
+    problems: list[StepFailure] = msgspec.field(default_factory=list)
 
     @property
     def model(self) -> str:
@@ -118,7 +118,7 @@ class Work(msgspec.Struct, eq=False):
         return self.request.model
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> CacheRules:
         """What the provider's cache does."""
         return rules_for(self.request.model, self.incoming.provider)
 
@@ -133,144 +133,171 @@ class Work(msgspec.Struct, eq=False):
         return block_tokens(self.options.counter, self.request.model)
 
     @property
-    def rate(self) -> float:
+    def tokens_per_raw_token(self) -> float:
         """How many tokens there are for each that is counted raw."""
-        raw = self.estimate.total.tokens if self.estimate is not None else 0
-        return self.count.tokens / raw if raw and self.count is not None else 1.0
+        raw_tokens = self.raw_count.total.tokens if self.raw_count is not None else 0
+        return self.token_count.tokens / raw_tokens if raw_tokens and self.token_count is not None else 1.0
 
     @property
-    def kept_rules(self) -> Rules:
+    def conservative_rules(self) -> CacheRules:
         """`rules` with the minimum that the blocks of `prompt` need to be surely kept, as they are counted."""
-        counted, prompt = self.estimate, self.prompt
-        blocks = counted.total.tokens if counted is not None else prompt.tokens if prompt is not None else 0
-        return surely_kept(
-            self.rules, self.request.model, self.incoming.provider, blocks=blocks, count=self.count
+        raw_count, prompt = self.raw_count, self.prompt
+        block_tokens = (
+            raw_count.total.tokens if raw_count is not None else prompt.tokens if prompt is not None else 0
+        )
+        return conservative_minimum(
+            self.rules, self.request.model, self.incoming.provider, blocks=block_tokens, count=self.token_count
         )
 
     @property
     def session_id(self) -> str:
         """Of the session that the request belongs to; of its own where none could be found."""
-        return self.found.session.id if self.found is not None else self.incoming.id
+        return self.session_match.session.id if self.session_match is not None else self.incoming.id
 
     @property
     def window_tokens(self) -> int | None:
         """The model's window, where it is known."""
         if self.options.window_tokens is not None:
             return self.options.window_tokens
-        window = window_of(self.request.model)
+        window = find_context_window(self.request.model)
         return window.tokens if window is not None else None
 
     @property
-    def widest_tokens(self) -> int | None:
+    def max_window_tokens(self) -> int | None:
         """The most that its provider can read: a window that is set smaller does not hold there."""
-        known = window_of(self.request.model)
-        widest = max(
+        model_window = find_context_window(self.request.model)
+        max_tokens = max(
             self.options.window_tokens or 0,
-            known.tokens if known is not None else 0,
+            model_window.tokens if model_window is not None else 0,
             _LONG_WINDOW_TOKENS if _LONG_WINDOW_BETA in self.incoming.betas else 0,
         )
-        return widest or None
+        return max_tokens or None
 
     @property
-    def is_unchanged(self) -> bool:
+    def is_read_only(self) -> bool:
         """Whether the request must go out as it came: it is signed, or the provider keeps its conversation.
 
         Edits of a request that creates or continues a message thread would become part of the thread.
         """
-        return self.incoming.is_unchanged or self.uses_thread
+        return self.incoming.is_signed or self.uses_thread
 
     @property
     def has_unknown_size(self) -> bool:
         """Whether the provider keeps earlier messages, and nobody knows how many tokens they have."""
-        return self.came.continues_stored and not self.counts_stored
+        return self.original.continues_stored_conversation and not self.count_includes_stored
 
     @property
     def unexplained(self) -> Sequence[str]:
         """What the provider adds that `count` does not hold, by name."""
-        return (self.estimate or self.request).unexplained
+        return (self.raw_count or self.request).unexplained
 
     @property
-    def output_reserve(self) -> int:
+    def output_reserve_tokens(self) -> int:
         """Tokens of the window that are reserved for the response: as many as the request asks for.
 
         The model's longest output bounds them. Of a window that the provider does not hold the request to, they
         are at most a quarter: a configured one that is smaller than the model's, one of a model whose window is
         not known, or one that is no larger than the output alone.
         """
-        asked, window = asked_of(self.came).output_tokens or 0, self.window_tokens
-        longest = longest_answer_of(self.request.model)
-        if longest is not None:
-            asked = min(asked, longest.tokens)
+        requested_tokens, window = read_cost_parameters(self.original).output_tokens or 0, self.window_tokens
+        max_output = find_output_limit(self.request.model)
+        if max_output is not None:
+            requested_tokens = min(requested_tokens, max_output.tokens)
         if window is None:
-            return asked
-        known = window_of(self.request.model)
-        is_enforced = known is not None and asked < known.tokens <= window
-        return asked if is_enforced else min(asked, window // 4)
+            return requested_tokens
+        model_window = find_context_window(self.request.model)
+        is_enforced = model_window is not None and requested_tokens < model_window.tokens <= window
+        return requested_tokens if is_enforced else min(requested_tokens, window // 4)
 
     @property
-    def longest_ttl(self) -> Ttl | None:
+    def max_ttl(self) -> Ttl | None:
         """The longest time for which a mark asks, of the client's or ours; asked for once all are decided."""
-        asked = [mark.ttl for mark in self.marks if mark.ttl is not None]
+        ttls = [
+            cache_breakpoint.ttl for cache_breakpoint in self.breakpoints if cache_breakpoint.ttl is not None
+        ]
         if self.prompt is not None:
-            asked += landmarks_of(self.prompt).marks.values()
-        elif (own := longest_mark(self.request)) is not None:
-            asked.append(own)
-        return max(asked, key=lambda ttl: ttl.seconds) if asked else None
+            ttls += prompt_layout(self.prompt).breakpoints.values()
+        elif (client_ttl := max_breakpoint_ttl(self.request)) is not None:
+            ttls.append(client_ttl)
+        return max(ttls, key=lambda ttl: ttl.seconds) if ttls else None
 
     @property
     def betas(self) -> str:
         """The header `anthropic-beta` for what would go out: as it came, and what our edits take."""
-        ours = betas_of([done.edit for done in self.all_done()])
-        return ",".join(filter(None, (self.incoming.betas, *ours))) if ours else self.incoming.betas
+        added_betas = required_betas([applied_edit.edit for applied_edit in self.all_edits()])
+        return (
+            ",".join(filter(None, (self.incoming.betas, *added_betas))) if added_betas else self.incoming.betas
+        )
 
     @property
-    def endpoint(self) -> Endpoint | None:
+    def endpoint(self) -> SummarizerEndpoint | None:
         """Where a count or a summary of what would go out can be asked for; made for those few that ask."""
-        where, betas = self.incoming.endpoint, self.betas
-        if where is None or betas == self.incoming.betas:
-            return where
-        return replace(where, headers={**where.headers, BETAS: betas})
+        endpoint, betas = self.incoming.endpoint, self.betas
+        if endpoint is None or betas == self.incoming.betas:
+            return endpoint
+        return replace(endpoint, headers={**endpoint.headers, BETAS: betas})
 
-    def version(self, state: SimulatedState) -> Request:
+    def request_in_state(self, state: SimulatedState) -> Request:
         """The request with the edits of this state and of those before it."""
         if state is SimulatedState.CLIENT:
-            return self.came
-        later = _STATES[_STATES.index(state) + 1 :]
-        return next((self.before[each] for each in later if each in self.before), self.request)
+            return self.original
+        later_states = _SIMULATED_STATES[_SIMULATED_STATES.index(state) + 1 :]
+        return next(
+            (
+                self.requests_before_state[later_state]
+                for later_state in later_states
+                if later_state in self.requests_before_state
+            ),
+            self.request,
+        )
 
-    async def edit(self, step: str, edits: Iterable[Edit], *, of: Request | None = None) -> None:
+    async def apply_edits(
+        self, step: str, edits: Iterable[Edit], *, base_request: Request | None = None
+    ) -> None:
         """Have edits made, of the request as it is by now, or of another one that then takes its place.
 
         A large request is written and read in a thread.
         """
-        base = self.request if of is None else of
-        made = tuple(edits)
-        await beside(lambda: self.edit_now(step, made, of=base), len(base.body), least_bytes=LARGE_BYTES)
+        base = self.request if base_request is None else base_request
+        edit_tuple = tuple(edits)
+        await run_in_thread_if_large(
+            lambda: self.apply_edits_now(step, edit_tuple, base_request=base),
+            len(base.body),
+            min_bytes=LARGE_BYTES,
+        )
 
-    def edit_now(self, step: str, edits: tuple[Edit, ...], *, of: Request) -> None:
+    def apply_edits_now(self, step: str, edits: tuple[Edit, ...], *, base_request: Request) -> None:
         """The same at once."""
-        if edits and (state := STATE_OF_STEP.get(step)) is not None:
-            self.before.setdefault(state, of)
-        served = self.incoming.served_model
-        self.request = wire.read(wire.write(of, edits), of.format, model=served) if edits else of
-        self.done += [Done(step, edit) for edit in edits]
+        if edits and (state := SIMULATED_STATE_BY_STEP.get(step)) is not None:
+            self.requests_before_state.setdefault(state, base_request)
+        served_model = self.incoming.served_model
+        self.request = (
+            wire.parse_request(wire.apply_edits(base_request, edits), base_request.format, model=served_model)
+            if edits
+            else base_request
+        )
+        self.applied_edits += [AppliedEdit(step, edit) for edit in edits]
 
-    def all_done(self) -> tuple[Done, ...]:
+    def all_edits(self) -> tuple[AppliedEdit, ...]:
         """Every edit, those too that are written last."""
-        limits = () if self.output_limit is None else (Done(COST, self.output_limit),)
-        return (*self.done, *limits, *[Done(CACHE, edit) for edit in (*self.parameters, *self.marks)])
+        limits = () if self.output_limit is None else (AppliedEdit(CAPS, self.output_limit),)
+        return (
+            *self.applied_edits,
+            *limits,
+            *[AppliedEdit(CACHE, edit) for edit in (*self.added_parameters, *self.breakpoints)],
+        )
 
-    def written(self) -> bytes:
+    def write_body(self) -> bytes:
         """The body that goes out."""
         limits = () if self.output_limit is None else (self.output_limit,)
-        edits = (*limits, *self.parameters, *self.marks)
-        return wire.write(self.request, edits, marks=self._mark_style())
+        edits = (*limits, *self.added_parameters, *self.breakpoints)
+        return wire.apply_edits(self.request, edits, breakpoint_style=self._breakpoint_style())
 
-    def _mark_style(self) -> MarkStyle | None:
+    def _breakpoint_style(self) -> BreakpointStyle | None:
         """How breakpoints are written in chat completions: OpenAI's way for its own models, also on Azure."""
         if self.request.format is not Format.CHAT:
             return None
         is_openai = self.rules.provider == "openai" or (
-            self.rules.provider == "azure" and self.rules.caching is Caching.BOTH
+            self.rules.provider == "azure" and self.rules.caching is CachingMode.BOTH
         )
-        return MarkStyle.BREAKPOINT if is_openai else None
+        return BreakpointStyle.PROMPT_CACHE_BREAKPOINT if is_openai else None

@@ -6,22 +6,22 @@ from dataclasses import dataclass
 import msgspec
 
 from foveate.errors import MalformedRequest
-from foveate.upstream import Reply
+from foveate.upstream import JsonReply
 from foveate.values import Format, Usage
-from foveate.wire.usage import usage_in
+from foveate.wire.usage import find_usage
 
 # Anthropic's reasons: platform.claude.com/docs/en/build-with-claude/handling-stop-reasons (read November 2026).
-_CUT_OFF = frozenset(("max_tokens", "length", "model_context_window_exceeded", "max_output_tokens"))
-_REFUSED = frozenset(("refusal", "content_filter"))
-_CALLED = frozenset(("tool_use", "tool_calls", "function_call", "pause_turn"))
+_TRUNCATED_REASONS = frozenset(("max_tokens", "length", "model_context_window_exceeded", "max_output_tokens"))
+_REFUSAL_REASONS = frozenset(("refusal", "content_filter"))
+_TOOL_CALL_REASONS = frozenset(("tool_use", "tool_calls", "function_call", "pause_turn"))
 # Local models that think do so in their answer where the server does not part the two. Some templates open the
 # block in the prompt, and only its end is answered: ggml-org/llama.cpp#11861, vllm-project/vllm#13125 (2025).
-_THOUGHT = re.compile(r"\s*<(think|thinking)>.*?(</\1>|\Z)", re.DOTALL)
-_THOUGHT_END = re.compile(r"^[^\S\n]*</(think|thinking)>[ \t]*$", re.MULTILINE)
+_THINKING_BLOCK = re.compile(r"\s*<(think|thinking)>.*?(</\1>|\Z)", re.DOTALL)
+_THINKING_END = re.compile(r"^[^\S\n]*</(think|thinking)>[ \t]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class SummaryResponse:
     """What was said, what it was billed, and why it is no whole answer, if it is none (`problem`).
 
     `calls`: it called a tool, which it could do only since it was shown some. `cut_off`: it had no more room.
@@ -30,18 +30,18 @@ class Answer:
     text: str
     usage: Usage | None
     problem: str | None = None
-    calls: bool = False
-    cut_off: bool = False
+    has_tool_calls: bool = False
+    is_truncated: bool = False
 
 
-class _Block(msgspec.Struct):
+class _AnthropicBlock(msgspec.Struct):
     """A block of an answer by Anthropic."""
 
     type: str = ""
     text: str = ""
 
 
-class _Message(msgspec.Struct):
+class _ChatMessage(msgspec.Struct):
     """An answer in a chat."""
 
     content: str | None = None
@@ -50,99 +50,111 @@ class _Message(msgspec.Struct):
     function_call: dict[str, msgspec.Raw] | None = None  # the older way to say the same
 
 
-class _Item(msgspec.Struct):
+class _ResponsesItem(msgspec.Struct):
     """An item of a response; only a message has content that is read."""
 
     type: str = ""
-    content: list["_Content"] | None = None
+    content: list["_ResponsesContent"] | None = None
 
 
-class _Content(msgspec.Struct):
+class _ResponsesContent(msgspec.Struct):
     """A part of a message in a response."""
 
     type: str = ""
     text: str = ""
 
 
-class _Incomplete(msgspec.Struct):
+class _IncompleteDetails(msgspec.Struct):
     reason: str | None = None
 
 
-class _Choice(msgspec.Struct):
-    message: _Message = msgspec.field(default_factory=_Message)
+class _ChatChoice(msgspec.Struct):
+    message: _ChatMessage = msgspec.field(default_factory=_ChatMessage)
     finish_reason: str | None = None
 
 
-_BLOCKS = msgspec.json.Decoder(list[_Block])
-_CHOICES = msgspec.json.Decoder(list[_Choice])
-_REASON = msgspec.json.Decoder(str | None)
-_OUTPUT = msgspec.json.Decoder(list[_Item])
-_INCOMPLETE = msgspec.json.Decoder(_Incomplete | None)
+_BLOCKS_DECODER = msgspec.json.Decoder(list[_AnthropicBlock])
+_CHOICES_DECODER = msgspec.json.Decoder(list[_ChatChoice])
+_REASON_DECODER = msgspec.json.Decoder(str | None)
+_OUTPUT_DECODER = msgspec.json.Decoder(list[_ResponsesItem])
+_INCOMPLETE_DECODER = msgspec.json.Decoder(_IncompleteDetails | None)
 _NULL = msgspec.Raw(b"null")
 
 
-def answer_of(spoken: Format, reply: Reply) -> Answer:
+def parse_response(api_format: Format, reply: JsonReply) -> SummaryResponse:
     """The answer in a reply, in the format of the route that gave it."""
     try:
-        usage = usage_in(spoken, reply)
+        usage = find_usage(api_format, reply)
     except MalformedRequest:
         usage = None
     try:
-        if spoken is Format.RESPONSES:
-            return _in_response(reply, usage)
-        return _by_anthropic(reply, usage) if spoken is Format.ANTHROPIC else _in_chat(reply, usage)
+        if api_format is Format.RESPONSES:
+            return _parse_responses(reply, usage)
+        return _parse_anthropic(reply, usage) if api_format is Format.ANTHROPIC else _parse_chat(reply, usage)
     except msgspec.MsgspecError:
-        return Answer(text="", usage=usage, problem="the answer has not the shape of one")
+        return SummaryResponse(text="", usage=usage, problem="the answer has not the shape of one")
 
 
-def _by_anthropic(reply: Reply, usage: Usage | None) -> Answer:
+def _parse_anthropic(reply: JsonReply, usage: Usage | None) -> SummaryResponse:
     if "content" not in reply:
-        return Answer(text="", usage=usage, problem="the answer has no content")
-    blocks = _BLOCKS.decode(reply["content"])
-    reason = _REASON.decode(reply.get("stop_reason", msgspec.Raw(b"null"))) or ""
+        return SummaryResponse(text="", usage=usage, problem="the answer has no content")
+    blocks = _BLOCKS_DECODER.decode(reply["content"])
+    reason = _REASON_DECODER.decode(reply.get("stop_reason", msgspec.Raw(b"null"))) or ""
     text = "".join(block.text for block in blocks if block.type == "text")
-    return _answer(text, usage, reason, calls=any(block.type.endswith("tool_use") for block in blocks))
+    return _build_response(
+        text, usage, reason, has_tool_calls=any(block.type.endswith("tool_use") for block in blocks)
+    )
 
 
-def _in_chat(reply: Reply, usage: Usage | None) -> Answer:
-    choices = _CHOICES.decode(reply.get("choices", msgspec.Raw(b"[]")))
+def _parse_chat(reply: JsonReply, usage: Usage | None) -> SummaryResponse:
+    choices = _CHOICES_DECODER.decode(reply.get("choices", msgspec.Raw(b"[]")))
     if not choices:
-        return Answer(text="", usage=usage, problem="the answer has no choices")
-    said = choices[0].message
-    reason = "refusal" if said.refusal else choices[0].finish_reason or ""
-    return _answer(said.content or "", usage, reason, calls=bool(said.tool_calls or said.function_call))
+        return SummaryResponse(text="", usage=usage, problem="the answer has no choices")
+    message = choices[0].message
+    reason = "refusal" if message.refusal else choices[0].finish_reason or ""
+    return _build_response(
+        message.content or "", usage, reason, has_tool_calls=bool(message.tool_calls or message.function_call)
+    )
 
 
-def _in_response(reply: Reply, usage: Usage | None) -> Answer:
-    status = _REASON.decode(reply.get("status", _NULL)) or "completed"
+def _parse_responses(reply: JsonReply, usage: Usage | None) -> SummaryResponse:
+    status = _REASON_DECODER.decode(reply.get("status", _NULL)) or "completed"
     if status not in ("completed", "incomplete"):
-        return Answer(text="", usage=usage, problem=f"the response is {status}")
-    items = _OUTPUT.decode(reply.get("output", msgspec.Raw(b"[]")))
+        return SummaryResponse(text="", usage=usage, problem=f"the response is {status}")
+    items = _OUTPUT_DECODER.decode(reply.get("output", msgspec.Raw(b"[]")))
     parts = [part for item in items if item.type == "message" for part in item.content or ()]
     if not items:
-        return Answer(text="", usage=usage, problem="the response has no output")
-    incomplete = _INCOMPLETE.decode(reply.get("incomplete_details", _NULL))
+        return SummaryResponse(text="", usage=usage, problem="the response has no output")
+    incomplete = _INCOMPLETE_DECODER.decode(reply.get("incomplete_details", _NULL))
     reason = (incomplete.reason if incomplete is not None else None) or ""
     if any(part.type == "refusal" for part in parts):
         reason = "refusal"
     text = "".join(part.text for part in parts if part.type == "output_text")
-    return _answer(text, usage, reason, calls=any(item.type.endswith("_call") for item in items))
+    return _build_response(
+        text, usage, reason, has_tool_calls=any(item.type.endswith("_call") for item in items)
+    )
 
 
-def _answer(text: str, usage: Usage | None, reason: str, *, calls: bool) -> Answer:
+def _build_response(text: str, usage: Usage | None, reason: str, *, has_tool_calls: bool) -> SummaryResponse:
     problem = None
-    calls = calls or reason in _CALLED
-    cut_off = not calls and reason in _CUT_OFF
-    if calls:
+    has_tool_calls = has_tool_calls or reason in _TOOL_CALL_REASONS
+    is_truncated = not has_tool_calls and reason in _TRUNCATED_REASONS
+    if has_tool_calls:
         problem = "the answer calls a tool"
-    elif reason in _REFUSED:
+    elif reason in _REFUSAL_REASONS:
         problem = "the answer is a refusal, not a summary"
-    elif cut_off:
+    elif is_truncated:
         problem = "the summary was cut off"
-    return Answer(text=_spoken(text), usage=usage, problem=problem, calls=calls, cut_off=cut_off)
+    return SummaryResponse(
+        text=_strip_thinking(text),
+        usage=usage,
+        problem=problem,
+        has_tool_calls=has_tool_calls,
+        is_truncated=is_truncated,
+    )
 
 
-def _spoken(text: str) -> str:
+def _strip_thinking(text: str) -> str:
     """What is said after what is thought."""
-    thought = _THOUGHT.match(text) or _THOUGHT_END.search(text)
-    return text[thought.end() :].strip() if thought else text.strip()
+    thinking = _THINKING_BLOCK.match(text) or _THINKING_END.search(text)
+    return text[thinking.end() :].strip() if thinking else text.strip()

@@ -15,18 +15,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, dropwhile
 
-from foveate.budget.eviction import Kind, is_system, kind_of, seams
+from foveate.budget.eviction import MessageKind, classify_message, find_turn_boundaries, is_system_message
 from foveate.errors import BadOption
-from foveate.fold.outlines import COMPACTION, without_words
+from foveate.fold.outlines import PROVIDER_COMPACTION, strip_text
 from foveate.values import Message, Opaque, Part, Request, Text, ToolCall, ToolResult
-from foveate.wire.body import as_text, record
+from foveate.wire.body import as_text, parse_object
 
 COMPACT_AT_PCT = 0.75
 TAIL_KEEP_TOKENS = 20_000
 MIN_TURNS_BETWEEN = 4
 
 
-def trigger_tokens(window_tokens: int, output_reserve: int, compact_at_pct: float = COMPACT_AT_PCT) -> int:
+def compaction_threshold_tokens(
+    window_tokens: int, output_reserve: int, compact_at_pct: float = COMPACT_AT_PCT
+) -> int:
     """How many tokens a request must have for its head to be folded: a share of what the answer leaves.
 
     Raises:
@@ -40,11 +42,11 @@ def trigger_tokens(window_tokens: int, output_reserve: int, compact_at_pct: floa
     return int(max(window_tokens - output_reserve, 0) * compact_at_pct)
 
 
-def triggers(
+def is_compaction_due(
     tokens: int,
     *,
-    trigger_tokens: int,
-    turns_since_fold: int | None = None,
+    threshold_tokens: int,
+    turns_since_compaction: int | None = None,
     min_turns_between: int = MIN_TURNS_BETWEEN,
 ) -> bool:
     """Whether a request of so many tokens, as it is sent, is one to fold.
@@ -52,17 +54,17 @@ def triggers(
     `turns_since_fold` is how often the model has spoken since this session was last folded, None where it never
     was. A fold that made little room must not be repeated at each step.
     """
-    is_rested = turns_since_fold is None or turns_since_fold >= min_turns_between
-    return tokens >= trigger_tokens and is_rested
+    has_cooled_down = turns_since_compaction is None or turns_since_compaction >= min_turns_between
+    return tokens >= threshold_tokens and has_cooled_down
 
 
-def boundary(
+def find_boundary(
     messages: Sequence[Message],
     tokens: Sequence[int],
     *,
     tail_keep_tokens: int = TAIL_KEEP_TOKENS,
-    trigger_tokens: int,
-    beyond: int = 0,
+    threshold_tokens: int,
+    compacted_messages: int = 0,
 ) -> int | None:
     """How many messages the head has; None where there is no place to cut.
 
@@ -76,20 +78,24 @@ def boundary(
     """
     if len(messages) != len(tokens):
         raise BadOption(f"tokens has one number for each message: {len(messages)}, not {len(tokens)}")
-    history = History(messages)
-    later = [cut for cut in history.cuts() if cut > beyond]
+    structure = TurnStructure(messages)
+    later_cuts = [cut for cut in structure.cut_points() if cut > compacted_messages]
     # Of what a cut folds, a later one folds all.
-    cuts = list(dropwhile(lambda cut: not history.folded(cut, beyond=beyond), later))
-    half = trigger_tokens // 2
-    keep_tokens = min(tail_keep_tokens, half)
-    before = [0, *accumulate(tokens)]
-    tails = {cut: before[-1] - before[cut] for cut in cuts}
-    long_enough = [cut for cut in cuts if tails[cut] >= keep_tokens]
+    cuts = list(
+        dropwhile(
+            lambda cut: not structure.replaced_messages(cut, compacted_messages=compacted_messages), later_cuts
+        )
+    )
+    half_threshold_tokens = threshold_tokens // 2
+    keep_tokens = min(tail_keep_tokens, half_threshold_tokens)
+    tokens_before = [0, *accumulate(tokens)]
+    tail_tokens = {cut: tokens_before[-1] - tokens_before[cut] for cut in cuts}
+    long_enough = [cut for cut in cuts if tail_tokens[cut] >= keep_tokens]
     if not long_enough:
         return None
     latest = long_enough[-1]
     shorter = cuts[len(long_enough) :]
-    return shorter[0] if shorter and tails[latest] > half else latest
+    return shorter[0] if shorter and tail_tokens[latest] > half_threshold_tokens else latest
 
 
 def continues_stored(request: Request) -> bool:
@@ -97,178 +103,195 @@ def continues_stored(request: Request) -> bool:
 
     Nothing of such a request may be folded or left out: what it answers is not there to be seen.
     """
-    return request.continues_stored
+    return request.continues_stored_conversation
 
 
-def compacted_text(part: Part) -> str:
+def provider_summary_text(part: Part) -> str:
     """The summary that a provider has made of all before `part`, as far as it can be read."""
-    if not isinstance(part, Opaque) or part.kind != COMPACTION:
+    if not isinstance(part, Opaque) or part.kind != PROVIDER_COMPACTION:
         return ""
-    return as_text(record(part.raw).get("content"))
+    return as_text(parse_object(part.raw).get("content"))
 
 
-def _is_sealed(part: Part) -> bool:
-    return isinstance(part, Opaque) and part.kind == COMPACTION and not compacted_text(part)
+def _is_encrypted_compaction(part: Part) -> bool:
+    return isinstance(part, Opaque) and part.kind == PROVIDER_COMPACTION and not provider_summary_text(part)
 
 
-def _spoken(messages: Sequence[Message]) -> list[int]:
+def _find_turn_indexes(messages: Sequence[Message]) -> list[int]:
     """The places of all messages that are part of a turn.
 
     The developer's are not, nor what a provider has folded and sealed. Nor are results before the model has
     said anything: the provider stores their calls, and misses them.
     """
-    found: list[int] = []
+    indexes: list[int] = []
     has_spoken = False
-    for place, message in enumerate(messages):
-        if is_system(message) or (message.parts and all(map(_is_sealed, message.parts))):
+    for index, message in enumerate(messages):
+        if is_system_message(message) or (message.parts and all(map(_is_encrypted_compaction, message.parts))):
             continue
-        kind = kind_of(message)
-        has_spoken = has_spoken or kind is Kind.MODEL
-        if has_spoken or kind is not Kind.RESULTS:
-            found.append(place)
-    return found
+        kind = classify_message(message)
+        has_spoken = has_spoken or kind is MessageKind.MODEL
+        if has_spoken or kind is not MessageKind.RESULTS:
+            indexes.append(index)
+    return indexes
 
 
-class History:
+class TurnStructure:
     """A conversation, as far as cuts look at it; all places are places in the list of its messages."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
-        self._spoken = _spoken(messages)
-        history = [messages[place] for place in self._spoken]
-        self._kinds = [kind_of(message) for message in history]
-        self._is_seam = seams(history, self._kinds)
+        self._turn_indexes = _find_turn_indexes(messages)
+        history = [messages[place] for place in self._turn_indexes]
+        self._kinds = [classify_message(message) for message in history]
+        self._is_safe_boundary = find_turn_boundaries(history, self._kinds)
 
     @property
-    def spoken(self) -> Sequence[int]:
+    def turn_indexes(self) -> Sequence[int]:
         """All that are part of a turn: no system messages, and nothing that only the provider understands."""
-        return self._spoken
+        return self._turn_indexes
 
-    def cuts(self) -> list[int]:
+    def cut_points(self) -> list[int]:
         """Where a tail may begin."""
-        return [self._spoken[number] for number in range(1, len(self._spoken)) if self._is_cut(number)]
+        return [
+            self._turn_indexes[number]
+            for number in range(1, len(self._turn_indexes))
+            if self._is_cut_position(number)
+        ]
 
-    def is_cut(self, place: int) -> bool:
+    def is_cut_point(self, index: int) -> bool:
         """Whether a tail may begin there; system messages before its first word belong to it."""
-        return 0 < self._number(place) < len(self._spoken) and self._is_cut(self._number(place))
+        return 0 < self._position(index) < len(self._turn_indexes) and self._is_cut_position(
+            self._position(index)
+        )
 
-    def kept(self, cut: int) -> tuple[int, ...]:
+    def open_question(self, cut: int) -> tuple[int, ...]:
         """What stays of the head: the question of the turn that is under way at its end.
 
         Where the model had the last word, no turn is: only a question can follow.
         """
-        number = self._number(cut)
-        if not number or self._kinds[number - 1] is Kind.MODEL:
+        number = self._position(cut)
+        if not number or self._kinds[number - 1] is MessageKind.MODEL:
             return ()
         last = next((other for other in reversed(range(number)) if self._is_question(other)), None)
-        return () if last is None else tuple(self._spoken[other] for other in self._run(last))
+        return () if last is None else tuple(self._turn_indexes[other] for other in self._question_run(last))
 
-    def folded(self, cut: int, *, beyond: int = 0) -> tuple[int, ...]:
+    def replaced_messages(self, cut: int, *, compacted_messages: int = 0) -> tuple[int, ...]:
         """What a fold of the head replaces, of what one of the first `beyond` messages has not replaced."""
-        gone = self._replaced(cut)
-        already = set(self._replaced(beyond)) if beyond else set()
-        return tuple(place for place in gone if place not in already)
+        replaced = self._replaced_before(cut)
+        replaced_before = set(self._replaced_before(compacted_messages)) if compacted_messages else set()
+        return tuple(index for index in replaced if index not in replaced_before)
 
-    def by_model(self, place: int) -> bool:
+    def is_next_from_model(self, index: int) -> bool:
         """Whether the first from `place` on that is no system message is something that the model says."""
-        number = self._number(place)
-        return number < len(self._kinds) and self._kinds[number] is Kind.MODEL
+        number = self._position(index)
+        return number < len(self._kinds) and self._kinds[number] is MessageKind.MODEL
 
-    def follows_user(self, place: int) -> bool:
+    def follows_user(self, index: int) -> bool:
         """Whether the last before `place` that is no system message is the user's, or a tool's."""
-        number = self._number(place)
-        return number > 0 and self._kinds[number - 1] is not Kind.MODEL
+        number = self._position(index)
+        return number > 0 and self._kinds[number - 1] is not MessageKind.MODEL
 
-    def ends_with(self, cut: int) -> Kind:
+    def kind_before(self, cut: int) -> MessageKind:
         """What the head ends with; a question that answers calls as well counts as their results."""
-        number = self._number(cut) - 1
-        if self._kinds[number] is Kind.QUESTION and not self._is_seam[number]:
-            return Kind.RESULTS
+        number = self._position(cut) - 1
+        if self._kinds[number] is MessageKind.QUESTION and not self._is_safe_boundary[number]:
+            return MessageKind.RESULTS
         return self._kinds[number]
 
-    def last_turn(self) -> int:
+    def last_turn_start(self) -> int:
         """Where the last turn begins: with the last question, or with the first message where there is none."""
-        asked = (number for number in reversed(range(len(self._spoken))) if self._is_question(number))
-        return self._spoken[self._run(next(asked, 0)).start] if self._spoken else 0
+        asked = (number for number in reversed(range(len(self._turn_indexes))) if self._is_question(number))
+        return self._turn_indexes[self._question_run(next(asked, 0)).start] if self._turn_indexes else 0
 
-    def _run(self, last: int) -> range:
+    def _question_run(self, last: int) -> range:
         """The questions in a row of which `last` is the last."""
         first = last
         while first and self._is_question(first - 1):
             first -= 1
         return range(first, last + 1)
 
-    def _replaced(self, cut: int) -> tuple[int, ...]:
-        kept = self.kept(cut)
-        return tuple(place for place in self._spoken if place < cut and place not in kept)
+    def _replaced_before(self, cut: int) -> tuple[int, ...]:
+        kept = self.open_question(cut)
+        return tuple(index for index in self._turn_indexes if index < cut and index not in kept)
 
-    def _is_cut(self, number: int) -> bool:
-        if self._kinds[number] is Kind.QUESTION:
+    def _is_cut_position(self, number: int) -> bool:
+        if self._kinds[number] is MessageKind.QUESTION:
             return self._is_question(number) and not self._is_question(number - 1)
         # What the model says in a row stays together: a call may not be sent without the thought it came from.
-        begins = self._kinds[number] is Kind.MODEL and self._kinds[number - 1] is not Kind.MODEL
-        return begins and self._is_seam[number]
+        begins = self._kinds[number] is MessageKind.MODEL and self._kinds[number - 1] is not MessageKind.MODEL
+        return begins and self._is_safe_boundary[number]
 
     def _is_question(self, number: int) -> bool:
-        return self._kinds[number] is Kind.QUESTION and self._is_seam[number]
+        return self._kinds[number] is MessageKind.QUESTION and self._is_safe_boundary[number]
 
-    def _number(self, place: int) -> int:
+    def _position(self, index: int) -> int:
         """Which of the spoken messages is the first from `place` on."""
-        return bisect_left(self._spoken, place)
+        return bisect_left(self._turn_indexes, index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class CompactedHead:
     """What has to be known of a head to tell what may follow it; none of its text.
 
     `spoken` are the places of all that are part of a turn, `question` those of the question that is under way
     at its end. `bridge` stands for it before a tail: its calls and results, and who spoke last.
     """
 
-    spoken: tuple[int, ...]
-    question: tuple[int, ...]
-    bridge: tuple[Message, ...]
+    turn_indexes: tuple[int, ...]
+    open_question: tuple[int, ...]
+    stub_messages: tuple[Message, ...]
 
-    def before(self, tail: Sequence[Message]) -> "Junction | None":
+    def join_tail(self, tail: Sequence[Message]) -> "HeadReplacement | None":
         """What a fold of the head replaces before `tail`; None where that cannot follow it."""
-        history, cut = History([*self.bridge, *tail]), len(self.bridge)
-        if not history.is_cut(cut):
+        structure, cut = TurnStructure([*self.stub_messages, *tail]), len(self.stub_messages)
+        if not structure.is_cut_point(cut):
             return None
-        replaced = tuple(place for place in self.spoken if place not in self.question)
+        replaced = tuple(index for index in self.turn_indexes if index not in self.open_question)
         if not replaced:
             return None
-        return Junction(kept=self.question, replaced=replaced, by_model=history.by_model(cut))
+        return HeadReplacement(
+            kept_indexes=self.open_question,
+            replaced_indexes=replaced,
+            is_next_from_model=structure.is_next_from_model(cut),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Junction:
+class HeadReplacement:
     """Where a head and a tail meet: what stays of the head, what is replaced, and whether the model goes on."""
 
-    kept: tuple[int, ...]
-    replaced: tuple[int, ...]
-    by_model: bool
+    kept_indexes: tuple[int, ...]
+    replaced_indexes: tuple[int, ...]
+    is_next_from_model: bool
 
 
-def head_of(messages: Sequence[Message]) -> Head:
+def describe_head(messages: Sequence[Message]) -> CompactedHead:
     """What has to be known of a head that is made of `messages`."""
     cut = len(messages)
-    history = History(messages)
-    spoken = tuple(history.spoken)
-    if not spoken:
-        return Head(spoken=(), question=(), bridge=())
+    structure = TurnStructure(messages)
+    turn_indexes = tuple(structure.turn_indexes)
+    if not turn_indexes:
+        return CompactedHead(turn_indexes=(), open_question=(), stub_messages=())
     calls = tuple(
-        without_words(part) for place in spoken for part in messages[place].parts if _calls_or_answers(part)
+        strip_text(part)
+        for index in turn_indexes
+        for part in messages[index].parts
+        if _belongs_to_tool_call(part)
     )
-    said = Message(role="assistant", parts=calls)
-    return Head(spoken=spoken, question=history.kept(cut), bridge=(said, _LAST[history.ends_with(cut)]))
+    calls_message = Message(role="assistant", parts=calls)
+    return CompactedHead(
+        turn_indexes=turn_indexes,
+        open_question=structure.open_question(cut),
+        stub_messages=(calls_message, _LAST_MESSAGES[structure.kind_before(cut)]),
+    )
 
 
-_LAST = {
-    Kind.QUESTION: Message(role="user", parts=(Text(""),)),
-    Kind.MODEL: Message(role="assistant", parts=(Text(""),)),
-    Kind.RESULTS: Message(role="tool", parts=(ToolResult(parts=(), name="what the head ended with"),)),
+_LAST_MESSAGES = {
+    MessageKind.QUESTION: Message(role="user", parts=(Text(""),)),
+    MessageKind.MODEL: Message(role="assistant", parts=(Text(""),)),
+    MessageKind.RESULTS: Message(role="tool", parts=(ToolResult(parts=(), name="what the head ended with"),)),
 }
 
 
-def _calls_or_answers(part: Part) -> bool:
-    is_unknown = isinstance(part, Opaque) and part.kind != COMPACTION
+def _belongs_to_tool_call(part: Part) -> bool:
+    is_unknown = isinstance(part, Opaque) and part.kind != PROVIDER_COMPACTION
     return is_unknown or isinstance(part, ToolCall | ToolResult)

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from foveate import wire
-from foveate.budget.cutting import Body, Room, cut
+from foveate.budget.cutting import AvailableRoom, TruncatableText, truncate
 from foveate.budget.sections import Keep
-from foveate.budget.standing import text_of
+from foveate.budget.standing import parts_to_text
 from foveate.errors import BadOption
-from foveate.fold.boundary import History
-from foveate.fold.replacing import named
+from foveate.fold.boundary import TurnStructure
+from foveate.fold.replacing import describe_non_text
 from foveate.tokens import RequestCounter
-from foveate.tokens.gauge import gauge_for
+from foveate.tokens.gauge import text_meter_for
 from foveate.values import (
     Area,
     Document,
@@ -33,22 +33,22 @@ from foveate.values import (
     ToolCall,
     ToolResult,
 )
-from foveate.wire.body import as_list, as_record, as_text, record
+from foveate.wire.body import as_dict, as_list, as_text, parse_object
 
 TOOL_RESULT_MAX_PCT = 0.30
 
-_RESULTS = frozenset(
+_RESULT_BLOCK_KINDS = frozenset(
     ("tool_result", "toolResult", "functionResponse", "function_response", "function_call_output",
      "custom_tool_call_output")
 )  # fmt: skip
-_MISSING = "[... {tokens:,} tokens left out ...]"
+_TRUNCATION_MARKER = "[... {tokens:,} tokens left out ...]"
 # A marker is so many tokens at most, with the line breaks around it.
-_MARKER_TOKENS = 24
-_CLEARED = "[cleared: "
+_MAX_MARKER_TOKENS = 24
+_CLEARED_PREFIX = "[cleared: "
 # What is hardly longer than what it would leave behind is not worth it.
-_WORTH_TOKENS = 100
+_MIN_CLEARED_TOKENS = 100
 # About what a picture in a result weighs, against its letters.
-_PICTURE_CHARS = 6_000
+_IMAGE_CHARS = 6_000
 _CHARS_PER_TOKEN = 3
 
 
@@ -66,7 +66,7 @@ def result_limit_tokens(window_tokens: int, tool_result_max_pct: float = TOOL_RE
     return int(window_tokens * tool_result_max_pct)
 
 
-def truncated_results(
+def build_truncation_edits(
     request: Request, counter: RequestCounter, limits: Mapping[int, int]
 ) -> tuple[ReplaceText, ...]:
     """Results whose words are longer than the limit of their message, each cut to its head and tail.
@@ -75,59 +75,59 @@ def truncated_results(
     cut is the same each time, so `counter` must be one that does not learn.
     """
     edits: list[ReplaceText] = []
-    for place, limit in sorted(limits.items()):
+    for index, limit in sorted(limits.items()):
         # A token is a byte at least.
-        if len(request.messages[place]) <= limit:
+        if len(request.messages[index]) <= limit:
             continue
-        for block, result in _results(request, place):
-            edit = _truncated(result, counter, limit, Place(Area.MESSAGES, place, block))
+        for block, result in _tool_results(request, index):
+            edit = _truncate_result(result, counter, limit, Place(Area.MESSAGES, index, block))
             edits += [edit] if edit else []
     return tuple(edits)
 
 
-def _truncated(
+def _truncate_result(
     result: ToolResult, counter: RequestCounter, limit_tokens: int, place: Place
 ) -> ReplaceText | None:
-    gauge = gauge_for(counter)
-    text = "\n".join(words for part in result.parts if (words := _words(part)) is not None)
-    tape = gauge.tape(text)
-    if tape.total.tokens <= limit_tokens:
+    meter = text_meter_for(counter)
+    text = "\n".join(words for part in result.parts if (words := _text_content(part)) is not None)
+    measured = meter.measure(text)
+    if measured.total.tokens <= limit_tokens:
         return None
-    others = [part for part in result.parts if _words(part) is None]
-    other_tokens = _tokens(others, counter) - _tokens((), counter)
-    named = _left_out(others, other_tokens)
+    others = [part for part in result.parts if _text_content(part) is None]
+    other_tokens = _count_parts(others, counter) - _count_parts((), counter)
+    omission_lines = _describe_omitted(others, other_tokens)
     # Blank lines at its ends are not worth their tokens.
-    body = Body(tape=tape, keep=Keep.ENDS, start=0, end=len(text.rstrip()))
-    taken = _MARKER_TOKENS + sum(gauge.count([f"\n{line}"]).tokens for line in named)
-    kept = cut(body, Room(gauge, limit_tokens - taken)) or ()
+    body = TruncatableText(measured_text=measured, keep=Keep.ENDS, start=0, end=len(text.rstrip()))
+    taken = _MAX_MARKER_TOKENS + sum(meter.count([f"\n{line}"]).tokens for line in omission_lines)
+    kept = truncate(body, AvailableRoom(meter, limit_tokens - taken)) or ()
     parts = [part for part in kept if not isinstance(part, str)]
-    left = sum(gauge.count([part]).tokens for part in parts)
-    marker = _MISSING.format(tokens=max(tape.total.tokens - left, 1))
-    from_left = [text_of([part]) for part in parts if part is kept[0]]
-    from_right = [text_of([part]) for part in parts if part is not kept[0]]
-    short = "\n".join((*from_left, marker, *from_right, *named))
-    whole = tape.total.tokens + other_tokens
+    kept_tokens = sum(meter.count([part]).tokens for part in parts)
+    marker = _TRUNCATION_MARKER.format(tokens=max(measured.total.tokens - kept_tokens, 1))
+    from_left = [parts_to_text([part]) for part in parts if part is kept[0]]
+    from_right = [parts_to_text([part]) for part in parts if part is not kept[0]]
+    short = "\n".join((*from_left, marker, *from_right, *omission_lines))
+    total_tokens = measured.total.tokens + other_tokens
     return ReplaceText(
         place=place,
         text=short,
-        reason=f"a tool result of {whole:,} tokens, of which at most {limit_tokens:,} are sent",
-        saved_tokens=whole - gauge.count([short]).tokens,
+        reason=f"a tool result of {total_tokens:,} tokens, of which at most {limit_tokens:,} are sent",
+        saved_tokens=total_tokens - meter.count([short]).tokens,
     )
 
 
-def _tokens(parts: Sequence[Part], counter: RequestCounter) -> int:
-    return counter.message(Message(role="user", parts=tuple(parts))).tokens
+def _count_parts(parts: Sequence[Part], counter: RequestCounter) -> int:
+    return counter.count_message(Message(role="user", parts=tuple(parts))).tokens
 
 
-def _left_out(parts: Sequence[Part], tokens: int) -> list[str]:
+def _describe_omitted(parts: Sequence[Part], tokens: int) -> list[str]:
     """A line on pictures and files that give way to words."""
     if not parts:
         return []
-    name = (named(parts[0]) or "[something without words]")[1:-1] if len(parts) == 1 else ""
+    name = (describe_non_text(parts[0]) or "[something without words]")[1:-1] if len(parts) == 1 else ""
     return [f"[{name or f'{len(parts):,} images and files'}: {tokens:,} tokens left out]"]
 
 
-def cleared_results(
+def clear_stale_results(
     request: Request, messages: Sequence[Message], tokens: Sequence[int], *, need_tokens: int
 ) -> tuple[ReplaceText, ...]:
     """The stale results that make so much room when they are cleared, the oldest first; all where that is less.
@@ -137,7 +137,7 @@ def cleared_results(
     """
     edits: list[ReplaceText] = []
     left = need_tokens
-    for edit in _stale_results(request, messages, tokens):
+    for edit in _stale_result_edits(request, messages, tokens):
         if left <= 0:
             break
         edits.append(edit)
@@ -145,45 +145,47 @@ def cleared_results(
     return tuple(edits)
 
 
-def _stale_results(
+def _stale_result_edits(
     request: Request, messages: Sequence[Message], tokens: Sequence[int]
 ) -> Iterator[ReplaceText]:
     """Each stale result cleared, the oldest first."""
     names = {part.id: part.name for message in messages for part in message.parts if isinstance(part, ToolCall)}
-    for place in range(History(messages).last_turn()):
-        if not any(isinstance(part, ToolResult) for part in messages[place].parts):
+    for index in range(TurnStructure(messages).last_turn_start()):
+        if not any(isinstance(part, ToolResult) for part in messages[index].parts):
             continue
-        weight = sum(map(_weight, messages[place].parts))
-        for block, result in _results(request, place):
-            size = tokens[place] * _weight(result) // max(weight, 1)
-            if result.is_error or size < _WORTH_TOKENS or _is_cleared(result):
+        weight = sum(map(_size_chars, messages[index].parts))
+        for block, result in _tool_results(request, index):
+            size = tokens[index] * _size_chars(result) // max(weight, 1)
+            if result.is_error or size < _MIN_CLEARED_TOKENS or _is_cleared(result):
                 continue
             name = result.name or names.get(result.id, "") or "tool"
-            short = f"{_CLEARED}{size:,} tokens of {name} output]"
+            short = f"{_CLEARED_PREFIX}{size:,} tokens of {name} output]"
             yield ReplaceText(
-                place=Place(Area.MESSAGES, place, block),
+                place=Place(Area.MESSAGES, index, block),
                 text=short,
                 reason=f"a stale result of {name}, cleared to make room",
                 saved_tokens=size - len(short) // _CHARS_PER_TOKEN,
             )
 
 
-def _results(request: Request, place: int) -> Iterator[tuple[int, ToolResult]]:
+def _tool_results(request: Request, index: int) -> Iterator[tuple[int, ToolResult]]:
     """The results in a message, each with the number of its block."""
-    raw = request.messages[place]
-    alone = replace(request, body=b"{}", tools=(), messages=(raw,), around=None)
-    blocks = [block.place.block or 0 for block in wire.blocks(alone) if block.kind in _RESULTS]
-    parts = [part for part in wire.message(request.format, raw).parts if isinstance(part, ToolResult)]
+    raw = request.messages[index]
+    alone = replace(request, body=b"{}", tools=(), messages=(raw,), envelope=None)
+    blocks = [
+        block.place.block or 0 for block in wire.request_blocks(alone) if block.kind in _RESULT_BLOCK_KINDS
+    ]
+    parts = [part for part in wire.parse_message(request.format, raw).parts if isinstance(part, ToolResult)]
     if len(blocks) == len(parts):  # where they are not, one of them is of a shape that nobody knows
         yield from zip(blocks, parts, strict=True)
 
 
 def _is_cleared(result: ToolResult) -> bool:
     first = next(iter(result.parts), None)
-    return isinstance(first, Text) and first.text.startswith(_CLEARED)
+    return isinstance(first, Text) and first.text.startswith(_CLEARED_PREFIX)
 
 
-def _words(part: Part) -> str | None:
+def _text_content(part: Part) -> str | None:
     """What a part of a result says in words; None where it is a picture, a file or something unknown."""
     match part:
         case Text():
@@ -191,14 +193,14 @@ def _words(part: Part) -> str | None:
         case Document(text=text) if text and part.media_type.startswith("text/"):
             return text
         case Opaque(kind="search_result"):
-            found = record(part.raw)
-            texts = [as_text(as_record(block).get("text")) for block in as_list(found.get("content"))]
+            found = parse_object(part.raw)
+            texts = [as_text(as_dict(block).get("text")) for block in as_list(found.get("content"))]
             return "\n".join((as_text(found.get("title")), as_text(found.get("source")), *texts))
         case _:
             return None
 
 
-def _weight(part: object) -> int:
+def _size_chars(part: object) -> int:
     """How much of a message a part is, in letters."""
     match part:
         case Text():
@@ -206,6 +208,6 @@ def _weight(part: object) -> int:
         case ToolCall():
             return len(part.arguments) + len(part.name)
         case ToolResult():
-            return sum(map(_weight, part.parts))
+            return sum(map(_size_chars, part.parts))
         case _:
-            return _PICTURE_CHARS
+            return _IMAGE_CHARS

@@ -5,26 +5,26 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from foveate import wire
-from foveate.budget.eviction import Kind, kind_of
+from foveate.budget.eviction import MessageKind, classify_message
 from foveate.fold.boundary import (
     COMPACT_AT_PCT,
     MIN_TURNS_BETWEEN,
     TAIL_KEEP_TOKENS,
-    History,
-    boundary,
-    compacted_text,
+    TurnStructure,
+    compaction_threshold_tokens,
     continues_stored,
-    trigger_tokens,
+    find_boundary,
+    provider_summary_text,
 )
-from foveate.fold.extractive import FLOOR_TOKENS, Count, carry, summary_limit
-from foveate.fold.facts import facts_of
-from foveate.fold.journal import Fold
-from foveate.fold.ranking import ALWAYS, Ranked, rank
+from foveate.fold.extractive import MIN_SUMMARY_TOKENS, CountTokens, select_missing_facts, summary_limit_tokens
+from foveate.fold.facts import extract_facts
+from foveate.fold.journal import Compaction
+from foveate.fold.ranking import ALWAYS_CARRIED, RankedFact, rank_facts
 from foveate.fold.replacing import summary_text
-from foveate.fold.summariser import Span
-from foveate.fold.thoughts import unbound_thoughts
-from foveate.fold.verifying import Missing, missing_in
-from foveate.session.chain import Chain
+from foveate.fold.summariser import SummaryInput
+from foveate.fold.thoughts import drop_invalid_thinking
+from foveate.fold.verifying import MissingFacts, find_missing_facts
+from foveate.session.chain import HashChain
 from foveate.tokens import RequestCounter
 from foveate.values import Message, Request, Text
 
@@ -39,7 +39,7 @@ _FACTS_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoldOptions:
+class CompactionOptions:
     """What the user decides. `extractive`: where no model gives a summary, rules may."""
 
     compact_at_pct: float = COMPACT_AT_PCT
@@ -51,7 +51,7 @@ class FoldOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class CompactionCandidate:
     """A request whose head may be folded.
 
     `request` is what the client sent and `chain` its hashes; `sent` is what goes out: `earlier`, the fold in
@@ -60,142 +60,166 @@ class Subject:
 
     agent: str
     session_id: str
-    request: Request
-    chain: Chain
-    sent: Request
+    original: Request
+    chain: HashChain
+    sent_request: Request
     sent_tokens: int
     window_tokens: int
     output_reserve: int
-    earlier: Fold | None = None
+    earlier_compaction: Compaction | None = None
     must_fit: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class CompactionPlan:
     """A head of the first `messages` of a conversation, of `tokens`, for a summary of about `limit_tokens`.
 
     `ranked` are the facts in it that the tail does not tell.
     """
 
-    messages: int
-    tokens: int
+    message_count: int
+    head_tokens: int
     limit_tokens: int
-    span: Span
-    ranked: Sequence[Ranked]
+    summary_input: SummaryInput
+    ranked_facts: Sequence[RankedFact]
 
-    def missing(self, summary: str, count: Count) -> Missing:
+    def find_missing_facts(self, summary: str, count: CountTokens) -> MissingFacts:
         """What a summary leaves out."""
-        return missing_in(
+        return find_missing_facts(
             summary,
-            self.ranked,
+            self.ranked_facts,
             limit_tokens=self.limit_tokens,
             count=count,
-            most_tokens=self.span.tokens // 2,
+            max_tokens=self.summary_input.replaced_tokens // 2,
         )
 
 
-def trigger_of(subject: Subject, options: FoldOptions) -> int:
+def candidate_threshold_tokens(candidate: CompactionCandidate, options: CompactionOptions) -> int:
     """From how many tokens on such a request is folded."""
-    return trigger_tokens(subject.window_tokens, subject.output_reserve, options.compact_at_pct)
+    return compaction_threshold_tokens(
+        candidate.window_tokens, candidate.output_reserve, options.compact_at_pct
+    )
 
 
-def answers_since(subject: Subject, seen_messages: int) -> int:
+def count_model_turns_since(candidate: CompactionCandidate, seen_messages: int) -> int:
     """How often the model has spoken since the conversation had so many messages."""
-    raws = subject.request.messages[subject.chain.head + max(seen_messages - 1, 0) :]
-    spoken = [kind_of(wire.message(subject.request.format, raw)) is Kind.MODEL for raw in raws]
-    return sum(is_model and not before for before, is_model in pairwise(spoken))
+    raws = candidate.original.messages[candidate.chain.leading_system_messages + max(seen_messages - 1, 0) :]
+    is_model_message = [
+        classify_message(wire.parse_message(candidate.original.format, raw)) is MessageKind.MODEL
+        for raw in raws
+    ]
+    return sum(is_model and not before for before, is_model in pairwise(is_model_message))
 
 
-def most_summary_tokens(trigger_tokens: int) -> int:
+def max_summary_tokens(threshold_tokens: int) -> int:
     """How long a summary may be, whatever it stands for."""
-    return max(int(trigger_tokens * _SUMMARY_SHARE), FLOOR_TOKENS)
+    return max(int(threshold_tokens * _SUMMARY_SHARE), MIN_SUMMARY_TOKENS)
 
 
-def limit_of(head_tokens: int, sent_tokens: int, *, most_tokens: int, was_folded: bool) -> int:
+def compute_summary_limit(head_tokens: int, sent_tokens: int, *, max_tokens: int, was_compacted: bool) -> int:
     """How long the summary of a head may be, of which so many tokens were sent last."""
-    limit = min(summary_limit(head_tokens), most_tokens)
+    limit = min(summary_limit_tokens(head_tokens), max_tokens)
     # Of a head that was folded before, only what is sent of it can become less.
-    return min(limit, sent_tokens // 2) if was_folded else limit
+    return min(limit, sent_tokens // 2) if was_compacted else limit
 
 
-def cut_of(subject: Subject, counter: RequestCounter, options: FoldOptions) -> Cut | None:
+def plan_compaction(
+    candidate: CompactionCandidate, counter: RequestCounter, options: CompactionOptions
+) -> CompactionPlan | None:
     """What is to be folded now; None where there is no place to cut, or the provider stores earlier turns.
 
     Raises:
         MalformedRequest: a message cannot be read.
     """
-    if continues_stored(subject.request):
+    if continues_stored(candidate.original):
         return None
-    raws = subject.request.messages
-    messages = [wire.message(subject.request.format, wire.unmarked(raw)) for raw in raws]
-    tokens = [counter.message(message).tokens for message in messages]
-    start = subject.chain.head
-    beyond = start + subject.earlier.messages if subject.earlier is not None else 0
-    place = boundary(
+    raws = candidate.original.messages
+    messages = [wire.parse_message(candidate.original.format, wire.strip_breakpoints(raw)) for raw in raws]
+    tokens = [counter.count_message(message).tokens for message in messages]
+    start = candidate.chain.leading_system_messages
+    compacted_messages = (
+        start + candidate.earlier_compaction.messages if candidate.earlier_compaction is not None else 0
+    )
+    cut = find_boundary(
         messages,
         tokens,
         tail_keep_tokens=options.tail_keep_tokens,
-        trigger_tokens=trigger_of(subject, options),
-        beyond=beyond,
+        threshold_tokens=candidate_threshold_tokens(candidate, options),
+        compacted_messages=compacted_messages,
     )
-    if place is None or place <= start:
+    if cut is None or cut <= start:
         return None
     # A summary that could not be sent is not made.
-    if unbound_thoughts(subject.request, subject.request.model, changed_from=place) is None:
+    if drop_invalid_thinking(candidate.original, candidate.original.model, changed_from=cut) is None:
         return None
-    most_tokens = most_summary_tokens(trigger_of(subject, options))
-    return _cut(subject, messages, tokens, place, beyond, most_tokens, lambda text: counter.text(text).tokens)
+    max_tokens = max_summary_tokens(candidate_threshold_tokens(candidate, options))
+    return _build_plan(
+        candidate, messages, tokens, cut, compacted_messages, max_tokens, lambda text: counter.text(text).tokens
+    )
 
 
-def _cut(
-    subject: Subject,
+def _build_plan(
+    candidate: CompactionCandidate,
     messages: Sequence[Message],
     tokens: Sequence[int],
-    place: int,
-    beyond: int,
-    most_tokens: int,
-    count: Count,
-) -> Cut:
-    history = History(messages)
-    replaced, new = history.folded(place), history.folded(place, beyond=beyond)
-    head, tail = _readable(messages[at] for at in replaced), _readable(messages[place:])
-    earlier = summary_text(subject.earlier) if subject.earlier is not None else ""
-    before = sum(tokens[at] for at in replaced)
-    replaced_tokens = sum(tokens[at] for at in new) + count(earlier)
-    limit = limit_of(before, replaced_tokens, most_tokens=most_tokens, was_folded=subject.earlier is not None)
-    there = {fact.text for fact in facts_of(tail)}
+    cut: int,
+    compacted_messages: int,
+    max_tokens: int,
+    count: CountTokens,
+) -> CompactionPlan:
+    structure = TurnStructure(messages)
+    replaced, new = (
+        structure.replaced_messages(cut),
+        structure.replaced_messages(cut, compacted_messages=compacted_messages),
+    )
+    head, tail = (
+        _expose_provider_summaries(messages[index] for index in replaced),
+        _expose_provider_summaries(messages[cut:]),
+    )
+    earlier = summary_text(candidate.earlier_compaction) if candidate.earlier_compaction is not None else ""
+    head_tokens = sum(tokens[index] for index in replaced)
+    replaced_tokens = sum(tokens[index] for index in new) + count(earlier)
+    limit = compute_summary_limit(
+        head_tokens,
+        replaced_tokens,
+        max_tokens=max_tokens,
+        was_compacted=candidate.earlier_compaction is not None,
+    )
+    tail_facts = {fact.text for fact in extract_facts(tail)}
     ranked = [
-        one for one in rank(facts_of(head), len(head)) if one.fact.kind in ALWAYS or one.fact.text not in there
+        ranked_fact
+        for ranked_fact in rank_facts(extract_facts(head), len(head))
+        if ranked_fact.fact.kind in ALWAYS_CARRIED or ranked_fact.fact.text not in tail_facts
     ]
-    wanted = carry("", ranked, limit_tokens=int(limit * _FACTS_SHARE), count=count)
-    return Cut(
-        messages=place - subject.chain.head,
-        tokens=before,
+    named_facts = select_missing_facts("", ranked, limit_tokens=int(limit * _FACTS_SHARE), count=count)
+    return CompactionPlan(
+        message_count=cut - candidate.chain.leading_system_messages,
+        head_tokens=head_tokens,
         limit_tokens=limit,
-        ranked=ranked,
-        span=Span(
-            sent=subject.sent,
-            sent_tokens=subject.sent_tokens,
+        ranked_facts=ranked,
+        summary_input=SummaryInput(
+            request=candidate.sent_request,
+            request_tokens=candidate.sent_tokens,
             head=head,
-            new=_readable(messages[at] for at in new),
+            new_messages=_expose_provider_summaries(messages[index] for index in new),
             tail=tail,
-            tokens=replaced_tokens,
-            earlier=earlier,
-            facts=tuple(fact.text for fact in wanted),
+            replaced_tokens=replaced_tokens,
+            earlier_summary=earlier,
+            facts=tuple(fact.text for fact in named_facts),
         ),
     )
 
 
-def _readable(messages: Iterable[Message]) -> tuple[Message, ...]:
+def _expose_provider_summaries(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Messages with each summary that Anthropic itself has made as the user's words.
 
     It stands in what the model said next, and for all before it: clients may have dropped what the user said.
     """
-    found: list[Message] = []
+    readable: list[Message] = []
     for message in messages:
-        summaries = [text for part in message.parts if (text := compacted_text(part))]
-        found += [Message(role="user", parts=(Text(text),)) for text in summaries]
-        rest = tuple(part for part in message.parts if not compacted_text(part))
+        summaries = [text for part in message.parts if (text := provider_summary_text(part))]
+        readable += [Message(role="user", parts=(Text(text),)) for text in summaries]
+        rest = tuple(part for part in message.parts if not provider_summary_text(part))
         if rest or not summaries:
-            found.append(Message(role=message.role, parts=rest, name=message.name))
-    return tuple(found)
+            readable.append(Message(role=message.role, parts=rest, name=message.name))
+    return tuple(readable)

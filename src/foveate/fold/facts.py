@@ -12,27 +12,25 @@ from enum import IntEnum
 from typing import Any
 
 from foveate.fold.rules import FactKind
-from foveate.fold.sentences import boxes_in, errors_in, sentences_in
-from foveate.fold.words import classified, names_in, numbers_in, quoted_in, urls_in, words_of
+from foveate.fold.sentences import find_error_lines, find_fact_sentences, find_unchecked_tasks
+from foveate.fold.words import classify_word, find_names, find_numbers, find_quotes, find_urls, split_words
 from foveate.values import Document, Message, Part, Text, Thinking, ToolCall, ToolResult
 from foveate.wire import large_json
-
-__all__ = ["Fact", "FactKind", "Voice", "facts_of", "said_in"]
 
 # An argument up to this length names something (a path, a command, a query); a longer one is something written.
 _SHORT_ARGUMENT_CHARS = 400
 MODEL_ROLES = frozenset(("assistant", "model"))
-_DONE = frozenset(("completed", "complete", "done", "cancelled", "canceled", "finished"))
+_DONE_STATUSES = frozenset(("completed", "complete", "done", "cancelled", "canceled", "finished"))
 
 
-class Voice(IntEnum):
+class Speaker(IntEnum):
     """Who says something."""
 
     USER = 0
     MODEL = 1
-    CALL = 2
-    WRITTEN = 3
-    RESULT = 4
+    CALL_ARGUMENT = 2
+    WRITTEN_TEXT = 3
+    TOOL_RESULT = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,71 +43,80 @@ class Fact:
 
     kind: FactKind
     text: str
-    first: int
-    last: int
-    last_spoken: int
-    times: int
-    messages: tuple[int, ...]
+    first_index: int
+    last_index: int
+    last_non_tool_index: int
+    occurrences: int
+    messages_by_speaker: tuple[int, ...]
 
-    def said_by(self, voice: Voice) -> int:
+    def count_messages_by(self, speaker: Speaker) -> int:
         """In how many messages `voice` said it."""
-        return self.messages[voice]
+        return self.messages_by_speaker[speaker]
 
 
-def facts_of(messages: Sequence[Message]) -> tuple[Fact, ...]:
+def extract_facts(messages: Sequence[Message]) -> tuple[Fact, ...]:
     """All facts of a conversation, in the order in which they first stood there."""
-    found = _Found()
+    collector = _FactCollector()
     tasks: tuple[int, list[str]] = (0, [])
-    for place, message in enumerate(messages):
-        for voice, text in said_in(message):
-            found.add(place, voice, _facts_in(text, voice, found))
+    for index, message in enumerate(messages):
+        for speaker, text in message_texts(message):
+            collector.add(index, speaker, _find_facts(text, speaker, collector))
         for part in message.parts:
             if isinstance(part, ToolCall) and (open_tasks := _open_tasks(part)) is not None:
-                tasks = place, open_tasks
+                tasks = index, open_tasks
     # Of the lists that a tool for them was given, the last one stands for all before it.
-    found.add(tasks[0], Voice.CALL, ((FactKind.TASK, task) for task in tasks[1]))
-    return found.facts()
+    collector.add(tasks[0], Speaker.CALL_ARGUMENT, ((FactKind.TASK, task) for task in tasks[1]))
+    return collector.build_facts()
 
 
-def said_in(message: Message) -> Iterator[tuple[Voice, str]]:
+def message_texts(message: Message) -> Iterator[tuple[Speaker, str]]:
     """Every text of a message, with who says it."""
-    own = Voice.MODEL if message.role in MODEL_ROLES else Voice.RESULT if message.role == "tool" else Voice.USER
+    speaker = (
+        Speaker.MODEL
+        if message.role in MODEL_ROLES
+        else Speaker.TOOL_RESULT
+        if message.role == "tool"
+        else Speaker.USER
+    )
     for part in message.parts:
-        yield from _said(part, own)
+        yield from _part_texts(part, speaker)
 
 
-def _said(part: Part, own: Voice) -> Iterator[tuple[Voice, str]]:
+def _part_texts(part: Part, speaker: Speaker) -> Iterator[tuple[Speaker, str]]:
     match part:
         case Text():
-            yield own, part.text
+            yield speaker, part.text
         case Thinking():
-            yield Voice.MODEL, part.text
+            yield Speaker.MODEL, part.text
         case Document():
-            yield Voice.RESULT, part.text
+            yield Speaker.TOOL_RESULT, part.text
         case ToolCall():
-            for text in arguments_of(part):
-                yield (Voice.CALL if len(text) <= _SHORT_ARGUMENT_CHARS else Voice.WRITTEN), text
+            for text in argument_texts(part):
+                yield (
+                    (Speaker.CALL_ARGUMENT if len(text) <= _SHORT_ARGUMENT_CHARS else Speaker.WRITTEN_TEXT),
+                    text,
+                )
         case ToolResult():
             for inner in part.parts:
-                yield from _said(inner, Voice.RESULT)
+                yield from _part_texts(inner, Speaker.TOOL_RESULT)
         case _:
             return
 
 
-def arguments_of(call: ToolCall) -> Iterator[str]:
+def argument_texts(call: ToolCall) -> Iterator[str]:
     """The texts and numbers among the arguments of a call; all of it as it is where it is not JSON."""
     try:
-        given = large_json.loads(call.arguments)
+        arguments = large_json.loads(call.arguments)
     except (ValueError, RecursionError):
         yield call.arguments
         return
-    waiting = [given]
-    while waiting:
-        value = waiting.pop()
+    pending = [arguments]
+    while pending:
+        value = pending.pop()
         if isinstance(value, dict):
-            waiting.extend(reversed(value.values()))
+            pending.extend(reversed(value.values()))
         elif isinstance(value, list):
-            waiting.extend(reversed(value))
+            pending.extend(reversed(value))
         elif isinstance(value, str):
             yield value
         elif isinstance(value, int | float) and not isinstance(value, bool):
@@ -121,11 +128,13 @@ def _open_tasks(call: ToolCall) -> list[str] | None:
     if "todo" not in call.name.lower():
         return None
     try:
-        given = large_json.loads(call.arguments)
+        arguments = large_json.loads(call.arguments)
     except (ValueError, RecursionError):
         return None
     lists = (
-        [value for value in given.values() if isinstance(value, list)] if isinstance(given, dict) else [given]
+        [value for value in arguments.values() if isinstance(value, list)]
+        if isinstance(arguments, dict)
+        else [arguments]
     )
     entries: list[Any] = next((entries for entries in lists if isinstance(entries, list)), [])
     rows = [entry for entry in entries if isinstance(entry, dict)]
@@ -134,88 +143,88 @@ def _open_tasks(call: ToolCall) -> list[str] | None:
     return [
         text
         for row in rows
-        if str(row.get("status", "")).lower() not in _DONE
+        if str(row.get("status", "")).lower() not in _DONE_STATUSES
         for text in [next((str(row[key]) for key in ("content", "text", "title", "task") if row.get(key)), "")]
         if text
     ]
 
 
-_WEAK = frozenset((FactKind.QUOTED, FactKind.NAME, FactKind.NUMBER))
+_WEAK_KINDS = frozenset((FactKind.QUOTED, FactKind.NAME, FactKind.NUMBER))
 _USER_SENTENCES = (FactKind.CONSTRAINT, FactKind.TASK, FactKind.DECISION)
 _MODEL_SENTENCES = (FactKind.DECISION, FactKind.TASK)
 
 
-def _facts_in(text: str, voice: Voice, found: "_Found") -> Iterator[tuple[FactKind, str]]:
-    for word in words_of(text):
-        yield from found.classified(word)
-    yield from ((FactKind.URL, url) for url in urls_in(text))
-    yield from ((FactKind.NUMBER, number) for number in numbers_in(text))
-    match voice:
-        case Voice.USER:
-            yield from sentences_in(text, _USER_SENTENCES)
-        case Voice.MODEL:
-            yield from sentences_in(text, _MODEL_SENTENCES)
-        case Voice.RESULT:
-            yield from ((FactKind.ERROR, line) for line in errors_in(text))
+def _find_facts(text: str, speaker: Speaker, collector: "_FactCollector") -> Iterator[tuple[FactKind, str]]:
+    for word in split_words(text):
+        yield from collector.classify(word)
+    yield from ((FactKind.URL, url) for url in find_urls(text))
+    yield from ((FactKind.NUMBER, number) for number in find_numbers(text))
+    match speaker:
+        case Speaker.USER:
+            yield from find_fact_sentences(text, _USER_SENTENCES)
+        case Speaker.MODEL:
+            yield from find_fact_sentences(text, _MODEL_SENTENCES)
+        case Speaker.TOOL_RESULT:
+            yield from ((FactKind.ERROR, line) for line in find_error_lines(text))
         case _:
             return
-    if voice is not Voice.RESULT:
-        yield from ((FactKind.TASK, task) for task in boxes_in(text))
-        yield from ((FactKind.QUOTED, quoted) for quoted in quoted_in(text))
-        yield from ((FactKind.NAME, name) for name in names_in(text))
+    if speaker is not Speaker.TOOL_RESULT:
+        yield from ((FactKind.TASK, task) for task in find_unchecked_tasks(text))
+        yield from ((FactKind.QUOTED, quoted) for quoted in find_quotes(text))
+        yield from ((FactKind.NAME, name) for name in find_names(text))
 
 
 @dataclass(slots=True)
-class _Seen:
+class _FactCounts:
     """A fact while it is being counted."""
 
-    first: int
-    last: int
-    last_spoken: int = -1
-    times: int = 0
-    messages: list[int] = field(default_factory=lambda: [0] * len(Voice))
-    place_of: list[int] = field(default_factory=lambda: [-1] * len(Voice))
+    first_index: int
+    last_index: int
+    last_non_tool_index: int = -1
+    occurrences: int = 0
+    messages_by_speaker: list[int] = field(default_factory=lambda: [0] * len(Speaker))
+    last_index_by_speaker: list[int] = field(default_factory=lambda: [-1] * len(Speaker))
 
 
-class _Found:
+class _FactCollector:
     """The facts of a conversation while it is read."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[FactKind, str], _Seen] = {}
+        self._counts: dict[tuple[FactKind, str], _FactCounts] = {}
         self._classified: dict[str, tuple[tuple[FactKind, str], ...]] = {}
 
-    def classified(self, word: str) -> tuple[tuple[FactKind, str], ...]:
+    def classify(self, word: str) -> tuple[tuple[FactKind, str], ...]:
         """What a word holds; each word is looked at once."""
         known = self._classified.get(word)
         if known is None:
-            known = self._classified[word] = classified(word)
+            known = self._classified[word] = classify_word(word)
         return known
 
-    def add(self, place: int, voice: Voice, facts: Iterable[tuple[FactKind, str]]) -> None:
+    def add(self, index: int, speaker: Speaker, facts: Iterable[tuple[FactKind, str]]) -> None:
         """Note what `voice` says in the message at `place`."""
         for key, times in Counter(facts).items():
-            seen = self._seen.setdefault(key, _Seen(place, place))
-            seen.last = max(seen.last, place)
-            seen.times += times
-            if voice is not Voice.RESULT:
-                seen.last_spoken = max(seen.last_spoken, place)
-            if seen.place_of[voice] != place:
-                seen.place_of[voice] = place
-                seen.messages[voice] += 1
+            counts = self._counts.setdefault(key, _FactCounts(index, index))
+            counts.last_index = max(counts.last_index, index)
+            counts.occurrences += times
+            if speaker is not Speaker.TOOL_RESULT:
+                counts.last_non_tool_index = max(counts.last_non_tool_index, index)
+            if counts.last_index_by_speaker[speaker] != index:
+                counts.last_index_by_speaker[speaker] = index
+                counts.messages_by_speaker[speaker] += 1
 
-    def facts(self) -> tuple[Fact, ...]:
+    def build_facts(self) -> tuple[Fact, ...]:
         """All of them; what was quoted, or is written like a name, only where it is nothing else."""
-        known = {text for kind, text in self._seen if kind not in _WEAK}
+        known = {text for kind, text in self._counts if kind not in _WEAK_KINDS}
         return tuple(
             Fact(
                 kind=kind,
                 text=text,
-                first=seen.first,
-                last=seen.last,
-                last_spoken=seen.last_spoken,
-                times=seen.times,
-                messages=tuple(seen.messages),
+                first_index=counts.first_index,
+                last_index=counts.last_index,
+                last_non_tool_index=counts.last_non_tool_index,
+                occurrences=counts.occurrences,
+                messages_by_speaker=tuple(counts.messages_by_speaker),
             )
-            for (kind, text), seen in self._seen.items()
-            if kind not in _WEAK or text not in known
+            for (kind, text), counts in self._counts.items()
+            if kind not in _WEAK_KINDS or text not in known
         )

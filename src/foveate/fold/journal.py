@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Protocol
 
 
-class Outcome(StrEnum):
+class CompactionOutcome(StrEnum):
     """How a fold ended."""
 
     OK = "ok"
@@ -18,7 +18,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fold:
+class Compaction:
     """One row of `compactions_v1`: the first `messages` of a conversation, and what stands for them.
 
     `boundary` is the hash of the last folded message, by which the same head is recognised in any session.
@@ -43,7 +43,7 @@ class Fold:
     model: str
     cost: Decimal | None
     duration_seconds: float
-    outcome: Outcome
+    outcome: CompactionOutcome
     compacted_at: float
     undone_at: float | None = None
     seen_messages: int = 0
@@ -53,7 +53,7 @@ class Fold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class ApplicationChange:
     """That a conversation was sent with a fold for the first time, or (`is_used` false) no longer.
 
     It had so many `messages` then, and the last of them had the hash `tip`: in any conversation that goes on
@@ -61,14 +61,14 @@ class Use:
     until then, or since.
     """
 
-    fold_id: str
-    tip: bytes
+    compaction_id: str
+    last_hash: bytes
     messages: int
-    is_used: bool | None
+    is_applied: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class CompactionLease:
     """The right to fold a session, until `expires_at`; of two, the one with the higher `fence` is the later."""
 
     session_id: str
@@ -77,51 +77,57 @@ class Lease:
     expires_at: float
 
 
-class Journal(Protocol):
+class CompactionStore(Protocol):
     """Keeps folds, the turns that they folded, and who may fold."""
 
-    async def lease(self, session_id: str, holder: str, *, ttl_seconds: float, now: float) -> Lease | None:
+    async def acquire_lease(
+        self, session_id: str, holder: str, *, ttl_seconds: float, now: float
+    ) -> CompactionLease | None:
         """The right to fold, or None where somebody else holds it and it has not expired."""
 
-    async def renew(self, lease: Lease, *, ttl_seconds: float, now: float) -> Lease | None:
+    async def renew_lease(
+        self, lease: CompactionLease, *, ttl_seconds: float, now: float
+    ) -> CompactionLease | None:
         """The same right for longer, or None where it was lost."""
 
-    async def release(self, lease: Lease) -> None:
+    async def release_lease(self, lease: CompactionLease) -> None:
         """Give the right back; nothing where it is no longer one's own."""
 
-    async def record(self, fold: Fold, turns: Sequence[bytes], *, lease: Lease | None) -> bool:
+    async def record(
+        self, compaction: Compaction, messages: Sequence[bytes], *, lease: CompactionLease | None
+    ) -> bool:
         """Keep a fold and the turns it folded, in one; False, and nothing kept, where the lease was lost.
 
         `turns` are the last ones of the span; those before them are kept with the fold that it took in.
         """
 
-    async def folds(self, agent: str, boundaries: Sequence[bytes]) -> Sequence[Fold]:
+    async def find_compactions(self, agent: str, boundaries: Sequence[bytes]) -> Sequence[Compaction]:
         """What was folded or cut at any of `boundaries`, also where that was undone; the longest first."""
 
-    async def has_folds(self, agent: str) -> bool:
+    async def has_compactions(self, agent: str) -> bool:
         """Whether anything was ever folded or cut for an agent."""
 
-    async def fold(self, fold_id: str) -> Fold | None:
+    async def get_compaction(self, compaction_id: str) -> Compaction | None:
         """One fold by its id."""
 
-    async def folded(self, fold_id: str) -> Sequence[bytes]:
+    async def load_messages(self, compaction_id: str) -> Sequence[bytes]:
         """The turns that a fold folded, each as it came, with those of the folds that it took in."""
 
-    async def undo(self, fold_id: str, *, now: float) -> bool:
+    async def undo(self, compaction_id: str, *, now: float) -> bool:
         """Have the fold in force no longer; False where there is none, or it was undone before."""
 
-    async def uses(self, fold_ids: Sequence[str]) -> Sequence[Use]:
+    async def list_application_changes(self, compaction_ids: Sequence[str]) -> Sequence[ApplicationChange]:
         """When these folds came into use, and went out of it, in any conversation."""
 
-    async def used(self, uses: Sequence[Use]) -> None:
+    async def record_application_changes(self, changes: Sequence[ApplicationChange]) -> None:
         """Keep these; of two at the same message, the later is the one that holds."""
 
-    async def listed(
+    async def list_compactions(
         self,
         *,
         agent: str | None = None,
         session_id: str | None = None,
         limit: int = 50,
         before: float | None = None,
-    ) -> Sequence[Fold]:
+    ) -> Sequence[Compaction]:
         """Folds, the newest first."""

@@ -15,45 +15,45 @@ from typing import Protocol
 import msgspec
 
 from foveate import wire
-from foveate.budget.windows import window_of
-from foveate.cache.rules import Caching, rules_for
+from foveate.budget.windows import find_context_window
+from foveate.cache.rules import CachingMode, rules_for
 from foveate.errors import BadOption, UpstreamError, UpstreamStatus
 from foveate.fold import prompts
-from foveate.fold.answers import Answer, answer_of
-from foveate.fold.summariser import Bills, NoSummary, Span, Summary
-from foveate.fold.verifying import hollow, problem_of
+from foveate.fold.answers import SummaryResponse, parse_response
+from foveate.fold.summariser import Summary, SummaryFailure, SummaryInput, UsageLog
+from foveate.fold.verifying import check_relevance, find_problem
 from foveate.tokens import counter_for
-from foveate.upstream import Client
-from foveate.values import Area, Edit, Format, Insert, Message, Place, ReplaceMessages, Request, Text
-from foveate.wire.body import as_record, fields, record, selected, value
+from foveate.upstream import JsonClient
+from foveate.values import Area, Edit, Format, InsertParts, Message, Place, ReplaceMessages, Request, Text
+from foveate.wire.body import as_dict, parse_fields, parse_json, parse_object, select_fields
 
-DELAYS_SECONDS = (1.0, 4.0, 16.0)
+RETRY_DELAYS_SECONDS = (1.0, 4.0, 16.0)
 """How long to wait before each retry."""
 
-_USUAL_WINDOW_TOKENS = 16_384
+_DEFAULT_WINDOW_TOKENS = 16_384
 # What is asked for is a number of words. The answer may be longer; what is cut off is lost.
-_ROOM = 2
-_MOST_OUTPUT_TOKENS = 8_192
+_OUTPUT_FACTOR = 2
+_MAX_OUTPUT_TOKENS = 8_192
 # What counting tokens may take is no time for a summary; less than this is meant for something else.
-_LEAST_SECONDS = 2.0
-_MOST_SUMMARY_TOKENS = 6_000
+_MIN_TIMEOUT_SECONDS = 2.0
+_MAX_SUMMARY_TOKENS = 6_000
 # For models that think unasked, and are billed for it as output.
-_THOUGHT_TOKENS = 4_096
+_THINKING_TOKENS = 4_096
 # A span that is cut into smaller pieces than this is told in too many summaries of summaries.
-_LEAST_PIECE_TOKENS = 512
-_PASSING = frozenset((408, 409, 425, 429))  # the same request may be answered a little later
-_REFUSES_THIS = frozenset((400, 413, 422))  # another request may be answered at once
-_UNFORCED = frozenset(("", "auto", "none"))
-_NO_THINKING = frozenset(("", "disabled", "none"))
+_MIN_CHUNK_TOKENS = 512
+_TRANSIENT_STATUSES = frozenset((408, 409, 425, 429))  # the same request may be answered a little later
+_REJECTED_STATUSES = frozenset((400, 413, 422))  # another request may be answered at once
+_UNFORCED_TOOL_CHOICES = frozenset(("", "auto", "none"))
+_THINKING_OFF = frozenset(("", "disabled", "none"))
 # None of these is part of what is cached, and each would keep the answer from being one whole text.
-_DROPPED = frozenset(
+_DROPPED_FIELDS = frozenset(
     ("stream", "stream_options", "stop", "stop_sequences", "n", "logprobs", "top_logprobs", "prediction",
      "max_tokens", "max_completion_tokens", "max_output_tokens", "logit_bias", "modalities", "audio",
      "background")
 )  # fmt: skip
 # What holds an answer to a form, besides OpenAI's own ways: vLLM's names (docs.vllm.ai, structured outputs) and
 # llama.cpp's (tools/server/README.md), read November 2026.
-_FORMS = frozenset(
+_OUTPUT_FORMAT_FIELDS = frozenset(
     ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structural_tag", "structured_outputs",
      "grammar", "json_schema")
 )  # fmt: skip
@@ -62,7 +62,7 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class SummarizerEndpoint:
     """Where a model is: the whole address of the route, the format that it takes, and headers with the key.
 
     `model` is the name of the client's own model there, if it differs from the one that it is known by: on
@@ -71,52 +71,52 @@ class Endpoint:
     """
 
     url: str = field(repr=False)
-    spoken: Format
+    api_format: Format
     headers: Mapping[str, str] = field(repr=False)
     model: str = ""
-    reuse: bool = True
+    reuse_connection: bool = True
 
 
-class _Write(Protocol):
+class _BodyWriter(Protocol):
     """Writes a request."""
 
-    def __call__(self, *, more: bool) -> bytes:
+    def __call__(self, *, more_output: bool) -> bytes:
         """With `more` room for the answer, or not."""
 
 
-class _Then(Enum):
+class _NextStep(Enum):
     """What may help after a try that failed."""
 
-    LATER = auto()  # the same once more
-    ROOM = auto()  # more room for the answer
-    ONCE = auto()  # the same, but only once: who has nothing to tell twice has nothing to tell
+    RETRY = auto()  # the same once more
+    MORE_OUTPUT = auto()  # more room for the answer
+    RETRY_ONCE = auto()  # the same, but only once: who has nothing to tell twice has nothing to tell
     AS_DATA = auto()  # another way of asking
-    NOTHING = auto()
+    GIVE_UP = auto()
 
 
-_ENDS = frozenset((_Then.AS_DATA, _Then.NOTHING))
+_FINAL_STEPS = frozenset((_NextStep.AS_DATA, _NextStep.GIVE_UP))
 
 
 @dataclass(frozen=True, slots=True)
-class _Text:
+class _Attempt:
     """What was written, or why nothing was, and what may help."""
 
     text: str
     problem: str | None = None
-    then: _Then = _Then.LATER
+    next_step: _NextStep = _NextStep.RETRY
 
 
-class ModelSummariser:
+class LlmSummarizer:
     """Implements `Summariser`. Without a `model` it is the agent's own, at the same provider."""
 
     def __init__(
         self,
-        client: Client,
-        endpoint: Endpoint,
+        client: JsonClient,
+        endpoint: SummarizerEndpoint,
         *,
         model: str = "",
         window_tokens: int | None = None,
-        delays_seconds: Sequence[float] = DELAYS_SECONDS,
+        delays_seconds: Sequence[float] = RETRY_DELAYS_SECONDS,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         """The time-out of `client` is that of one answer, which a model may write on for minutes.
@@ -124,7 +124,7 @@ class ModelSummariser:
         Raises:
             BadOption: that time-out is one for counting tokens.
         """
-        if client.timeout_seconds <= _LEAST_SECONDS:
+        if client.timeout_seconds <= _MIN_TIMEOUT_SECONDS:
             raise BadOption(f"no model writes a summary within {client.timeout_seconds:g} s; give it minutes")
         self.model = model
         self._client = client
@@ -133,121 +133,151 @@ class ModelSummariser:
         self._delays_seconds = delays_seconds
         self._sleep = sleep
 
-    async def summarise(
-        self, span: Span, bills: Bills | None = None, *, limit_tokens: int
-    ) -> Summary | NoSummary:
+    async def summarize(
+        self, summary_input: SummaryInput, usage_log: UsageLog | None = None, *, limit_tokens: int
+    ) -> Summary | SummaryFailure:
         """A summary by the model, from the cached prefix where there is one."""
-        bills = Bills() if bills is None else bills
-        writer = self._writer(span, limit_tokens)
-        if writer.reads_cache(span):
-            told = prompts.in_place(span.tail, span.facts, limit_tokens=writer.limit_tokens)
-            # A model that works on, or says something to the user, has to be shown the work as data.
-            made = await self._asked(
-                partial(writer.in_place, span, told),
-                span,
-                writer,
-                bills,
-                ends=_ENDS | {_Then.ONCE},
+        usage_log = UsageLog() if usage_log is None else usage_log
+        writer = self._make_writer(summary_input, limit_tokens)
+        if writer.can_read_cache(summary_input):
+            prompt = prompts.continuation_prompt(
+                summary_input.tail, summary_input.facts, limit_tokens=writer.limit_tokens
             )
-            if made.then not in (_Then.AS_DATA, _Then.ONCE):
-                return writer.summary(made)
-        return writer.summary(await self._shown(span, writer, bills))
+            # A model that works on, or says something to the user, has to be shown the work as data.
+            attempt = await self._ask_with_retries(
+                partial(writer.append_prompt, summary_input, prompt),
+                summary_input,
+                writer,
+                usage_log,
+                final_steps=_FINAL_STEPS | {_NextStep.RETRY_ONCE},
+            )
+            if attempt.next_step not in (_NextStep.AS_DATA, _NextStep.RETRY_ONCE):
+                return writer.to_summary(attempt)
+        return writer.to_summary(await self._summarize_chunks(summary_input, writer, usage_log))
 
     async def redraft(
-        self, span: Span, draft: str, missing: Sequence[str], bills: Bills, *, limit_tokens: int
-    ) -> Summary | NoSummary:
-        """The same once more, with what it left out; of a span in pieces, the last one is shown again."""
-        writer = self._writer(span, limit_tokens)
-        if writer.reads_cache(span):
-            told = prompts.in_place(span.tail, span.facts, limit_tokens=writer.limit_tokens)
-            body = writer.in_place(span, told, draft, prompts.again(missing), more=False)
-        else:
-            pieces = await asyncio.to_thread(writer.pieces, span)
-            if not pieces:
-                return NoSummary(reason="there is nothing to show")
-            body = writer.shown(pieces[-1], draft, missing, is_last=True, more=False)
-        return writer.summary(await self._once(body, span, writer, bills))
-
-    def _writer(self, span: Span, limit_tokens: int) -> "_Writer":
-        model = self.model or span.sent.model
-        window = window_of(model)
-        known = window.tokens if window is not None else _USUAL_WINDOW_TOKENS
-        name = self.model or self._endpoint.model or model
-        return _Writer(model, name, self._endpoint.spoken, self._window_tokens or known, limit_tokens)
-
-    async def _shown(self, span: Span, writer: "_Writer", bills: Bills) -> _Text:
-        """The summary of the span shown as data, piece after piece."""
-        pieces = await asyncio.to_thread(writer.pieces, span)
-        made = _Text(span.earlier, "the window of the summariser is too small for any piece of it")
-        for number, piece in enumerate(pieces, start=1):
-            show = partial(writer.shown, piece, made.text, span.facts, is_last=number == len(pieces))
-            # What is told so far may be as long as all that it is told of, of which only a piece is shown.
-            made = await self._asked(show, span, writer, bills)
-            if made.problem is not None:
-                break
-        return made
-
-    async def _asked(
         self,
-        body: _Write,
-        span: Span,
-        writer: "_Writer",
-        bills: Bills,
+        summary_input: SummaryInput,
+        draft: str,
+        missing: Sequence[str],
+        usage_log: UsageLog,
         *,
-        ends: Set[_Then] = _ENDS,
-    ) -> _Text:
-        """What is answered to `body`; where that is no summary it is asked again, with more room if need be."""
-        made = _Text("")
-        before: set[_Then] = set()
-        for delay in (0.0, *self._delays_seconds):
-            if delay and made.then is not _Then.ROOM:
-                await self._sleep(delay)
-            made = await self._once(body(more=_Then.ROOM in before), span, writer, bills)
-            is_done = made.problem is None or made.then in ends
-            if is_done or (made.then is not _Then.LATER and made.then in before):
+        limit_tokens: int,
+    ) -> Summary | SummaryFailure:
+        """The same once more, with what it left out; of a span in pieces, the last one is shown again."""
+        writer = self._make_writer(summary_input, limit_tokens)
+        if writer.can_read_cache(summary_input):
+            prompt = prompts.continuation_prompt(
+                summary_input.tail, summary_input.facts, limit_tokens=writer.limit_tokens
+            )
+            body = writer.append_prompt(
+                summary_input, prompt, draft, prompts.redraft_prompt(missing), more_output=False
+            )
+        else:
+            chunks = await asyncio.to_thread(writer.split_chunks, summary_input)
+            if not chunks:
+                return SummaryFailure(reason="there is nothing to show")
+            body = writer.show_chunk(chunks[-1], draft, missing, is_last=True, more_output=False)
+        return writer.to_summary(await self._ask_once(body, summary_input, writer, usage_log))
+
+    def _make_writer(self, summary_input: SummaryInput, limit_tokens: int) -> "_RequestWriter":
+        model = self.model or summary_input.request.model
+        window = find_context_window(model)
+        known = window.tokens if window is not None else _DEFAULT_WINDOW_TOKENS
+        name = self.model or self._endpoint.model or model
+        return _RequestWriter(
+            model, name, self._endpoint.api_format, self._window_tokens or known, limit_tokens
+        )
+
+    async def _summarize_chunks(
+        self, summary_input: SummaryInput, writer: "_RequestWriter", usage_log: UsageLog
+    ) -> _Attempt:
+        """The summary of the span shown as data, piece after piece."""
+        chunks = await asyncio.to_thread(writer.split_chunks, summary_input)
+        attempt = _Attempt(
+            summary_input.earlier_summary, "the window of the summariser is too small for any piece of it"
+        )
+        for number, chunk in enumerate(chunks, start=1):
+            write_body = partial(
+                writer.show_chunk, chunk, attempt.text, summary_input.facts, is_last=number == len(chunks)
+            )
+            # What is told so far may be as long as all that it is told of, of which only a piece is shown.
+            attempt = await self._ask_with_retries(write_body, summary_input, writer, usage_log)
+            if attempt.problem is not None:
                 break
-            before.add(made.then)
-        return made
+        return attempt
 
-    async def _once(self, body: bytes, span: Span, writer: "_Writer", bills: Bills) -> _Text:
+    async def _ask_with_retries(
+        self,
+        write_body: _BodyWriter,
+        summary_input: SummaryInput,
+        writer: "_RequestWriter",
+        usage_log: UsageLog,
+        *,
+        final_steps: Set[_NextStep] = _FINAL_STEPS,
+    ) -> _Attempt:
+        """What is answered to `body`; where that is no summary it is asked again, with more room if need be."""
+        attempt = _Attempt("")
+        tried_steps: set[_NextStep] = set()
+        for delay in (0.0, *self._delays_seconds):
+            if delay and attempt.next_step is not _NextStep.MORE_OUTPUT:
+                await self._sleep(delay)
+            attempt = await self._ask_once(
+                write_body(more_output=_NextStep.MORE_OUTPUT in tried_steps), summary_input, writer, usage_log
+            )
+            is_done = attempt.problem is None or attempt.next_step in final_steps
+            if is_done or (attempt.next_step is not _NextStep.RETRY and attempt.next_step in tried_steps):
+                break
+            tried_steps.add(attempt.next_step)
+        return attempt
+
+    async def _ask_once(
+        self, body: bytes, summary_input: SummaryInput, writer: "_RequestWriter", usage_log: UsageLog
+    ) -> _Attempt:
         """What is answered to `body`."""
-        bills.begin()
+        usage_log.start_call()
         try:
-            answer = await self._answer(body)
+            response = await self._post(body)
         except UpstreamStatus as error:
-            bills.waive()
-            is_passing = error.status >= 500 or error.status in _PASSING or error.status < 400
-            otherwise = _Then.AS_DATA if error.status in _REFUSES_THIS else _Then.NOTHING
-            return _Text("", str(error), _Then.LATER if is_passing else otherwise)
+            usage_log.drop_call()
+            is_transient = error.status >= 500 or error.status in _TRANSIENT_STATUSES or error.status < 400
+            otherwise = _NextStep.AS_DATA if error.status in _REJECTED_STATUSES else _NextStep.GIVE_UP
+            return _Attempt("", str(error), _NextStep.RETRY if is_transient else otherwise)
         except UpstreamError as error:
-            return _Text("", str(error))
-        bills.settle(answer.usage)
-        if answer.problem is not None:
-            then = _Then.AS_DATA if answer.calls else _Then.ROOM if answer.cut_off else _Then.LATER
-            return _Text("", answer.problem, then)
-        return await asyncio.to_thread(writer.judged, answer.text, span)
+            return _Attempt("", str(error))
+        usage_log.finish_call(response.usage)
+        if response.problem is not None:
+            next_step = (
+                _NextStep.AS_DATA
+                if response.has_tool_calls
+                else _NextStep.MORE_OUTPUT
+                if response.is_truncated
+                else _NextStep.RETRY
+            )
+            return _Attempt("", response.problem, next_step)
+        return await asyncio.to_thread(writer.check_text, response.text, summary_input)
 
-    async def _answer(self, body: bytes) -> Answer:
+    async def _post(self, body: bytes) -> SummaryResponse:
         reply = await self._client.post_json(self._endpoint.url, body, self._endpoint.headers)
-        return answer_of(self._endpoint.spoken, reply)
+        return parse_response(self._endpoint.api_format, reply)
 
 
-class _Said(msgspec.Struct):
+class _PromptMessage(msgspec.Struct):
     role: str
     content: str
 
 
-class _Body(msgspec.Struct, omit_defaults=True):
+class _PromptBody(msgspec.Struct, omit_defaults=True):
     """A request in either format."""
 
     model: str
-    messages: list[_Said]
+    messages: list[_PromptMessage]
     system: str = ""
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
 
 
-class _ResponsesBody(msgspec.Struct):
+class _ResponsesPromptBody(msgspec.Struct):
     """A Responses request; nobody asks for its response again, so it is not stored."""
 
     model: str
@@ -257,143 +287,172 @@ class _ResponsesBody(msgspec.Struct):
     store: bool = False
 
 
-class _Writer:
+class _RequestWriter:
     """Writes the requests for one summary, and reads what came of them. They name the model as `name`."""
 
-    def __init__(self, model: str, name: str, spoken: Format, window_tokens: int, limit_tokens: int) -> None:
+    def __init__(
+        self, model: str, name: str, api_format: Format, window_tokens: int, limit_tokens: int
+    ) -> None:
         self._model = model
         self._name = name
-        self._spoken = spoken
+        self._spoken = api_format
         self._window_tokens = window_tokens
-        self.limit_tokens = min(limit_tokens, _MOST_SUMMARY_TOKENS, max(window_tokens // 8, 1))
+        self.limit_tokens = min(limit_tokens, _MAX_SUMMARY_TOKENS, max(window_tokens // 8, 1))
         self._counter = counter_for(model)
         self._rules = rules_for(model)
-        self._room_tokens = min(self.limit_tokens * _ROOM, _MOST_OUTPUT_TOKENS)
+        self._summary_room_tokens = min(self.limit_tokens * _OUTPUT_FACTOR, _MAX_OUTPUT_TOKENS)
 
-    def count(self, text: str) -> int:
+    def count_upper(self, text: str) -> int:
         """As many tokens as a text may have."""
         return self._counter.text(text).upper
 
-    def summary(self, made: _Text) -> Summary | NoSummary:
+    def to_summary(self, attempt: _Attempt) -> Summary | SummaryFailure:
         """What is handed back."""
-        if made.problem is not None:
-            return NoSummary(reason=made.problem)
-        return Summary(text=made.text, model=self._model)
+        if attempt.problem is not None:
+            return SummaryFailure(reason=attempt.problem)
+        return Summary(text=attempt.text, model=self._model)
 
-    def judged(self, text: str, span: Span) -> _Text:
+    def check_text(self, text: str, summary_input: SummaryInput) -> _Attempt:
         """A text, or why it is no summary of `span`."""
-        problem = problem_of(text, replaced_tokens=span.tokens, count=self.count)
+        problem = find_problem(text, replaced_tokens=summary_input.replaced_tokens, count=self.count_upper)
         if problem is not None:
-            return _Text("", problem)
-        problem = hollow(text, span.head, span.earlier)
-        return _Text(text) if problem is None else _Text("", problem, _Then.ONCE)
+            return _Attempt("", problem)
+        problem = check_relevance(text, summary_input.head, summary_input.earlier_summary)
+        return _Attempt(text) if problem is None else _Attempt("", problem, _NextStep.RETRY_ONCE)
 
-    def reads_cache(self, span: Span) -> bool:
+    def can_read_cache(self, summary_input: SummaryInput) -> bool:
         """Whether the request as it went out can be sent again, and would be read from a cache."""
-        sent = span.sent
-        is_same = sent.model == self._model and sent.format is self._spoken
+        request = summary_input.request
+        is_same = request.model == self._model and request.format is self._spoken
         # A forced tool or a schema would be answered with that; without them, nothing is read from the cache.
-        if not is_same or sent.schema is not None or sent.tool_choice not in _UNFORCED or _has_form(sent):
+        if (
+            not is_same
+            or request.schema is not None
+            or request.tool_choice not in _UNFORCED_TOOL_CHOICES
+            or _has_output_format(request)
+        ):
             return False
-        is_kept = self._rules.caching in (Caching.AUTOMATIC, Caching.BOTH) or (
-            self._rules.caching is Caching.MARKS and _is_marked(sent)
+        is_cached = self._rules.caching in (CachingMode.AUTOMATIC, CachingMode.BOTH) or (
+            self._rules.caching is CachingMode.BREAKPOINTS and _has_breakpoints(request)
         )
-        told = self.count(prompts.in_place(span.tail, span.facts, limit_tokens=self.limit_tokens))
-        return is_kept and span.sent_tokens + told + self._output_tokens(sent) <= self._window_tokens
+        prompt_tokens = self.count_upper(
+            prompts.continuation_prompt(summary_input.tail, summary_input.facts, limit_tokens=self.limit_tokens)
+        )
+        return (
+            is_cached
+            and summary_input.request_tokens + prompt_tokens + self._output_tokens(request)
+            <= self._window_tokens
+        )
 
-    def in_place(self, span: Span, told: str, *answered: str, more: bool) -> bytes:
+    def append_prompt(
+        self, summary_input: SummaryInput, prompt: str, *replies: str, more_output: bool
+    ) -> bytes:
         """The request as it went out, with `told` after it; and what was answered to that, and so on.
 
         `more`: with more room for the answer.
         """
         roles = ("user", "assistant")
-        said = tuple(
+        messages = tuple(
             Message(role=roles[number % 2], parts=(Text(text),))
-            for number, text in enumerate((told, *answered))
+            for number, text in enumerate((prompt, *replies))
         )
-        body = wire.write(span.sent, _appended(span.sent, said))
-        names = frozenset(fields(body)) - _DROPPED
-        room = self._output_tokens(span.sent) + (self._room_tokens if more else 0)
-        return selected(body, names, **{self._limit_name(): room})
+        body = wire.apply_edits(summary_input.request, _append_messages(summary_input.request, messages))
+        names = frozenset(parse_fields(body)) - _DROPPED_FIELDS
+        max_output_tokens = self._output_tokens(summary_input.request) + (
+            self._summary_room_tokens if more_output else 0
+        )
+        return select_fields(body, names, **{self._limit_field(): max_output_tokens})
 
-    def shown(self, piece: str, before: str, facts: Sequence[str], *, is_last: bool, more: bool) -> bytes:
+    def show_chunk(
+        self, chunk: str, earlier_summary: str, facts: Sequence[str], *, is_last: bool, more_output: bool
+    ) -> bytes:
         """A request that shows a piece of a conversation as data; `more`: with more room for the answer."""
-        system = prompts.system(limit_tokens=self.limit_tokens)
-        shown = prompts.shown(piece, before, facts, is_last=is_last)
-        room = self._unasked_tokens() + (self._room_tokens if more else 0)
+        system = prompts.system_prompt(limit_tokens=self.limit_tokens)
+        shown = prompts.chunk_prompt(chunk, earlier_summary, facts, is_last=is_last)
+        max_output_tokens = self._default_output_tokens() + (self._summary_room_tokens if more_output else 0)
         if self._spoken is Format.RESPONSES:
             return msgspec.json.encode(
-                _ResponsesBody(model=self._name, instructions=system, input=shown, max_output_tokens=room)
+                _ResponsesPromptBody(
+                    model=self._name, instructions=system, input=shown, max_output_tokens=max_output_tokens
+                )
             )
-        body = _Body(model=self._name, messages=[_Said("user", shown)])
+        body = _PromptBody(model=self._name, messages=[_PromptMessage("user", shown)])
         if self._spoken is Format.ANTHROPIC:
             body.system = system
         else:
-            body.messages.insert(0, _Said("system", system))
-        setattr(body, self._limit_name(), room)
+            body.messages.insert(0, _PromptMessage("system", system))
+        setattr(body, self._limit_field(), max_output_tokens)
         return msgspec.json.encode(body)
 
-    def pieces(self, span: Span) -> list[str]:
+    def split_chunks(self, summary_input: SummaryInput) -> list[str]:
         """The new messages as texts that fit the window; none where it is too small for any."""
-        around = prompts.shown("", span.earlier, span.facts, is_last=False)
-        taken = self.count(prompts.system(limit_tokens=self.limit_tokens)) + self.count(around)
-        left = self._window_tokens - self._unasked_tokens() - self._room_tokens - taken
+        empty_prompt = prompts.chunk_prompt(
+            "", summary_input.earlier_summary, summary_input.facts, is_last=False
+        )
+        prompt_tokens = self.count_upper(
+            prompts.system_prompt(limit_tokens=self.limit_tokens)
+        ) + self.count_upper(empty_prompt)
+        left_tokens = (
+            self._window_tokens - self._default_output_tokens() - self._summary_room_tokens - prompt_tokens
+        )
         # What goes around a message, and what a count may be off where texts meet.
-        piece_tokens = int(left * 0.95) - 64
-        if piece_tokens < _LEAST_PIECE_TOKENS:
+        chunk_tokens = int(left_tokens * 0.95) - 64
+        if chunk_tokens < _MIN_CHUNK_TOKENS:
             return []
-        return prompts.pieces(span.new, piece_tokens=piece_tokens, count=self.count)
+        return prompts.split_messages(
+            summary_input.new_messages, chunk_tokens=chunk_tokens, count=self.count_upper
+        )
 
-    def _limit_name(self) -> str:
+    def _limit_field(self) -> str:
         if self._spoken is Format.RESPONSES:
             return "max_output_tokens"
         is_openai = self._spoken is Format.CHAT and self._rules.provider == "openai"
         return "max_completion_tokens" if is_openai else "max_tokens"
 
-    def _unasked_tokens(self) -> int:
+    def _default_output_tokens(self) -> int:
         """How long an answer may be: a summary, and what a model thinks unasked where it may."""
-        return self._room_tokens + (0 if self._limit_name() == "max_tokens" else _THOUGHT_TOKENS)
+        return self._summary_room_tokens + (0 if self._limit_field() == "max_tokens" else _THINKING_TOKENS)
 
-    def _output_tokens(self, sent: Request) -> int:
+    def _output_tokens(self, request: Request) -> int:
         """How long the answer to a request that went out may be; thinking, where it is on, stays on."""
-        if sent.thinking in _NO_THINKING:
-            return self._unasked_tokens()
-        found = fields(sent.body)
-        own = next((value(found[name]) for name in _OUTPUT_LIMITS if name in found), 0)
-        budget = record(found.get("thinking")).get("budget_tokens", 0)
+        if request.thinking in _THINKING_OFF:
+            return self._default_output_tokens()
+        found = parse_fields(request.body)
+        own = next((parse_json(found[name]) for name in _OUTPUT_LIMIT_FIELDS if name in found), 0)
+        budget = parse_object(found.get("thinking")).get("budget_tokens", 0)
         asked = [number for number in (own, budget) if isinstance(number, int)]
-        return max(*asked, sum(asked[1:]) + self._unasked_tokens(), self._unasked_tokens())
+        return max(*asked, sum(asked[1:]) + self._default_output_tokens(), self._default_output_tokens())
 
 
-_OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_OUTPUT_LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
-def _appended(sent: Request, said: tuple[Message, ...]) -> list[Edit]:
+def _append_messages(request: Request, messages: tuple[Message, ...]) -> list[Edit]:
     """Edits that append messages to a request.
 
     In the Messages API only the assistant may speak after a system message. So if a conversation ends with one,
     the text of the first message becomes its last block: the whole prefix is still read from the cache.
     """
-    reason, end = "a summary is asked for", len(sent.messages)
+    reason, end = "a summary is asked for", len(request.messages)
     edits: list[Edit] = []
-    found = _last_system_message(sent)
-    if found is not None:
-        edits.append(Insert(place=found, parts=said[0].parts, reason=reason))
-        said = said[1:]
-    if said:
-        edits.append(ReplaceMessages(start=end, end=end, messages=said, reason=reason))
+    system_place = _last_system_place(request)
+    if system_place is not None:
+        edits.append(InsertParts(place=system_place, parts=messages[0].parts, reason=reason))
+        messages = messages[1:]
+    if messages:
+        edits.append(ReplaceMessages(start=end, end=end, messages=messages, reason=reason))
     return edits
 
 
-def _last_system_message(sent: Request) -> Place | None:
+def _last_system_place(request: Request) -> Place | None:
     """The end of the system message that an Anthropic conversation ends with; None if it ends otherwise.
 
     System messages without content only set parameters, and are not part of what is said.
     """
-    if sent.format is not Format.ANTHROPIC:
+    if request.format is not Format.ANTHROPIC:
         return None
-    for index in reversed(range(len(sent.messages))):
-        message = wire.message(sent.format, sent.messages[index])
+    for index in reversed(range(len(request.messages))):
+        message = wire.parse_message(request.format, request.messages[index])
         if message.role != "system":
             return None
         if message.parts:
@@ -401,17 +460,23 @@ def _last_system_message(sent: Request) -> Place | None:
     return None
 
 
-def _has_form(sent: Request) -> bool:
+def _has_output_format(request: Request) -> bool:
     """Whether the answer to a request is held to a form that is no plain text."""
-    found = fields(sent.body)
-    text_format = as_record(record(found.get("text")).get("format"))  # of Responses
-    shaped = any(
-        form.get("type", "text") != "text" for form in (record(found.get("response_format")), text_format)
+    found = parse_fields(request.body)
+    text_format = as_dict(parse_object(found.get("text")).get("format"))  # of Responses
+    has_format = any(
+        form.get("type", "text") != "text" for form in (parse_object(found.get("response_format")), text_format)
     )
     # The older way to force a call names the function: {"name": …}.
-    forced = isinstance(value(found.get("function_call")), dict)
-    return shaped or forced or any(value(found.get(name)) is not None for name in _FORMS)
+    is_call_forced = isinstance(parse_json(found.get("function_call")), dict)
+    return (
+        has_format
+        or is_call_forced
+        or any(parse_json(found.get(name)) is not None for name in _OUTPUT_FORMAT_FIELDS)
+    )
 
 
-def _is_marked(sent: Request) -> bool:
-    return wire.automatic_mark(sent) is not None or any(block.mark for block in wire.blocks(sent))
+def _has_breakpoints(request: Request) -> bool:
+    return wire.automatic_breakpoint(request) is not None or any(
+        block.breakpoint_ttl for block in wire.request_blocks(request)
+    )

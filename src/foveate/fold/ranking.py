@@ -11,38 +11,49 @@ from functools import cache
 from math import exp, log1p
 from pathlib import Path
 
-from foveate.fold.facts import Fact, FactKind, Voice
+from foveate.fold.facts import Fact, Speaker
+from foveate.fold.rules import FactKind
 
-_TABLE = Path(__file__).with_name("ranking.toml")
+_WEIGHTS_FILE = Path(__file__).with_name("ranking.toml")
 # What is carried whatever its chances are: it says what is to be done, and cannot be looked up anywhere else.
-ALWAYS = (FactKind.CONSTRAINT, FactKind.TASK)
+ALWAYS_CARRIED = (FactKind.CONSTRAINT, FactKind.TASK)
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class RankedFact:
     """A fact, and how likely it is that later turns mention it."""
 
     fact: Fact
-    chance: float
+    probability: float
 
 
-def rank(facts: Sequence[Fact], messages: int, weighed: Mapping[str, float] | None = None) -> list[Ranked]:
+def rank_facts(
+    facts: Sequence[Fact], messages: int, fact_weights: Mapping[str, float] | None = None
+) -> list[RankedFact]:
     """`facts` of a span of so many messages: constraints and open tasks, then the likeliest to come back.
 
     `weighed` are other weights than those of the table, to be tried.
     """
-    known = weights() if weighed is None else weighed
-    ranked = [Ranked(fact, chance(fact, messages, known)) for fact in facts]
-    return sorted(ranked, key=lambda one: (_order(one.fact), -one.chance, -one.fact.last, one.fact.text))
+    used_weights = default_weights() if fact_weights is None else fact_weights
+    ranked = [RankedFact(fact, mention_probability(fact, messages, used_weights)) for fact in facts]
+    return sorted(
+        ranked,
+        key=lambda ranked_fact: (
+            _priority(ranked_fact.fact),
+            -ranked_fact.probability,
+            -ranked_fact.fact.last_index,
+            ranked_fact.fact.text,
+        ),
+    )
 
 
-def _order(fact: Fact) -> int:
-    return ALWAYS.index(fact.kind) if fact.kind in ALWAYS else len(ALWAYS)
+def _priority(fact: Fact) -> int:
+    return ALWAYS_CARRIED.index(fact.kind) if fact.kind in ALWAYS_CARRIED else len(ALWAYS_CARRIED)
 
 
-def chance(fact: Fact, messages: int, weighed: Mapping[str, float]) -> float:
+def mention_probability(fact: Fact, messages: int, fact_weights: Mapping[str, float]) -> float:
     """How likely it is that a fact from a span of so many messages is mentioned again."""
-    total = sum(weighed.get(name, 0.0) * value for name, value in features(fact, messages).items())
+    total = sum(fact_weights.get(name, 0.0) * value for name, value in features(fact, messages).items())
     return 1 / (1 + exp(-max(-30.0, min(30.0, total))))
 
 
@@ -55,17 +66,17 @@ def features(fact: Fact, messages: int) -> dict[str, float]:
     kind = {} if fact.kind is FactKind.IDENTIFIER else {f"is_{fact.kind.value}": 1.0}  # the others beside it
     return kind | {
         "always": 1.0,
-        "model": log1p(fact.said_by(Voice.MODEL)),
-        "calls": log1p(fact.said_by(Voice.CALL)),
-        "times": log1p(fact.times),
-        "lasting": (fact.last - fact.first) / messages,
+        "model": log1p(fact.count_messages_by(Speaker.MODEL)),
+        "calls": log1p(fact.count_messages_by(Speaker.CALL_ARGUMENT)),
+        "times": log1p(fact.occurrences),
+        "lasting": (fact.last_index - fact.first_index) / messages,
         "long": log1p(len(fact.text)),
         "absolute": float(fact.text[:1] in "/~"),
     }
 
 
 @cache
-def weights() -> dict[str, float]:
+def default_weights() -> dict[str, float]:
     """How much each feature weighs; one that is not there weighs nothing."""
-    table = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+    table = tomllib.loads(_WEIGHTS_FILE.read_text(encoding="utf-8"))
     return dict(table["weights"])

@@ -10,15 +10,15 @@ from functools import lru_cache
 from itertools import groupby
 
 from foveate import wire
-from foveate.budget.eviction import answers_itself
-from foveate.fold.boundary import Head, Junction, continues_stored, head_of
-from foveate.fold.journal import Fold, Outcome
-from foveate.fold.outlines import outlines
-from foveate.fold.telling import stands
-from foveate.fold.thoughts import unbound_thoughts
-from foveate.session.chain import Chain
+from foveate.budget.eviction import has_calls_for_all_results
+from foveate.fold.boundary import CompactedHead, HeadReplacement, continues_stored, describe_head
+from foveate.fold.journal import Compaction, CompactionOutcome
+from foveate.fold.outlines import read_structure
+from foveate.fold.telling import contains_whole
+from foveate.fold.thoughts import drop_invalid_thinking
+from foveate.session.chain import HashChain
 from foveate.tokens.caches import register
-from foveate.tokens.memo import Memo
+from foveate.tokens.memo import LruCache
 from foveate.values import (
     Document,
     Edit,
@@ -32,48 +32,50 @@ from foveate.values import (
     Text,
 )
 
-UNDERSTOOD = "Understood. I go on from there."
-GO_ON = "Go on from there."
-SO_FAR = "What I did about that until now is told in the summary."
+ACKNOWLEDGEMENT = "Understood. I go on from there."
+CONTINUE_REQUEST = "Go on from there."
+PROGRESS_NOTE = "What I did about that until now is told in the summary."
 
-_HEADING = (
+_SUMMARY_HEADING = (
     "[Foveate: the first {messages:,} messages of this conversation were folded into this summary. It tells "
     "what was said and done; it is not an instruction.]"
 )
-_CARRIED = "Also named there:"
-_TITLE_CHARS = 80
-_UNSPACED = "\u2e80"
-_KEPT_HEADS = 1024
+_CARRIED_HEADING = "Also named there:"
+_MAX_TITLE_CHARS = 80
+_FIRST_UNSPACED_CHAR = "\u2e80"
+_MAX_CACHED_HEADS = 1024
 # Under it, and what a head ends with, it is noted where that meets what stays.
-_JUNCTION = object()
+_HEAD_REPLACEMENT_KEY = object()
 # A request of a folded session says the same as the one before.
-_KEPT_SUMMARIES = 64
+_MAX_CACHED_SUMMARIES = 64
 
 
-def fold_of(chain: Chain, folds: Sequence[Fold]) -> Fold | None:
+def find_active_compaction(chain: HashChain, compactions: Sequence[Compaction]) -> Compaction | None:
     """The fold in force that reaches farthest into a conversation, and leaves something of it; None if none."""
-    in_force = [fold for fold in folds_of(chain, folds) if fold.undone_at is None]
+    active = [
+        compaction for compaction in matching_compactions(chain, compactions) if compaction.undone_at is None
+    ]
     # Of two that reach as far, the later one was made since the first did not do.
-    return max(in_force, key=lambda fold: (fold.messages, fold.compacted_at), default=None)
+    return max(active, key=lambda compaction: (compaction.messages, compaction.compacted_at), default=None)
 
 
-def folds_of(chain: Chain, folds: Sequence[Fold]) -> list[Fold]:
+def matching_compactions(chain: HashChain, compactions: Sequence[Compaction]) -> list[Compaction]:
     """The folds of a conversation's head, in force or undone."""
     return [
-        fold
-        for fold in folds
-        if fold.outcome is Outcome.OK
-        and 0 < fold.messages < len(chain)
-        and chain.hashes[fold.messages - 1] == fold.boundary
+        compaction
+        for compaction in compactions
+        if compaction.outcome is CompactionOutcome.OK
+        and 0 < compaction.messages < len(chain)
+        and chain.hashes[compaction.messages - 1] == compaction.boundary
     ]
 
 
-def folded_edits(
+def build_compaction_edits(
     request: Request,
-    chain: Chain,
-    folds: Sequence[Fold],
+    chain: HashChain,
+    compactions: Sequence[Compaction],
     *,
-    unbound: Sequence[range] | None = None,
+    invalid_thinking_ranges: Sequence[range] | None = None,
     model: str = "",
 ) -> tuple[Edit, ...]:
     """The edits that put the farthest reaching fold in the place of the head; none where no fold is of it.
@@ -88,142 +90,161 @@ def folded_edits(
     Where a fold was undone, the conversation is sent as it came, but for what such a model thought after the
     summary.
     """
-    if not folds or continues_stored(request):
+    if not compactions or continues_stored(request):
         return ()
     model = model or request.model
-    fold = fold_of(chain, folds)
+    compaction = find_active_compaction(chain, compactions)
     undone = [
-        other.seen_messages or other.messages for other in folds_of(chain, folds) if other.undone_at is not None
+        other.seen_messages or other.messages
+        for other in matching_compactions(chain, compactions)
+        if other.undone_at is not None
     ]
-    within = None if unbound is None else [range(chain.head + at.start, chain.head + at.stop) for at in unbound]
-    if fold is None:
-        start = chain.head + (min(undone) if unbound is None and undone else 0)
-        return (unbound_thoughts(request, model, changed_from=start, within=within) or ()) if undone else ()
-    cut = chain.head + fold.messages
-    junction = _junction(request, chain.head, fold)
-    if junction is None:  # a fork that goes on in the middle of a step
+    within = (
+        None
+        if invalid_thinking_ranges is None
+        else [
+            range(
+                chain.leading_system_messages + positions.start, chain.leading_system_messages + positions.stop
+            )
+            for positions in invalid_thinking_ranges
+        ]
+    )
+    if compaction is None:
+        start = chain.leading_system_messages + (
+            min(undone) if invalid_thinking_ranges is None and undone else 0
+        )
+        return (
+            (drop_invalid_thinking(request, model, changed_from=start, within=within) or ()) if undone else ()
+        )
+    cut = chain.leading_system_messages + compaction.messages
+    replacement = _find_head_replacement(request, chain.leading_system_messages, compaction)
+    if replacement is None:  # a fork that goes on in the middle of a step
         return ()
-    thoughts = unbound_thoughts(request, model, changed_from=cut, within=within)
-    if thoughts is None:
+    thinking_edits = drop_invalid_thinking(request, model, changed_from=cut, within=within)
+    if thinking_edits is None:
         return ()
-    return (*_summary_for_head(request, fold, junction, chain.head), *thoughts)
+    return (*_replace_head(request, compaction, replacement, chain.leading_system_messages), *thinking_edits)
 
 
-def _summary_for_head(
-    request: Request, fold: Fold, junction: Junction, start: int
+def _replace_head(
+    request: Request, compaction: Compaction, replacement: HeadReplacement, start: int
 ) -> Iterator[ReplaceMessages]:
     """The summary as the user's, with all system messages that lost their place behind it, and a reply.
 
     A question that stays comes after that. Where the model does not go on from it, it is said where it got to.
     """
-    reason = f"folded into a summary: {len(junction.replaced):,} messages"
-    rows = spans([start + place for place in junction.replaced])
-    told, reply = stand_in(
-        summary_text(fold),
+    reason = f"folded into a summary: {len(replacement.replaced_indexes):,} messages"
+    runs = group_consecutive([start + index for index in replacement.replaced_indexes])
+    summary_messages, reply = placeholder_messages(
+        summary_text(compaction),
         request.format,
         after_user=False,
-        before_model=junction.by_model and not junction.kept,
+        before_model=replacement.is_next_from_model and not replacement.kept_indexes,
     )
-    said: dict[int, tuple[Message, ...]] = {}
-    question = start + junction.kept[0] if junction.kept else rows[-1].stop
-    earlier = [row for row in rows if row.start < question]
+    inserted: dict[int, tuple[Message, ...]] = {}
+    question = start + replacement.kept_indexes[0] if replacement.kept_indexes else runs[-1].stop
+    earlier = [run for run in runs if run.start < question]
     if earlier:
-        said[earlier[-1].start] = reply
-        said[earlier[0].start] = told + said.get(earlier[0].start, ())
+        inserted[earlier[-1].start] = reply
+        inserted[earlier[0].start] = summary_messages + inserted.get(earlier[0].start, ())
     else:  # the question opens the conversation
-        yield ReplaceMessages(start=question, end=question, messages=told + reply, reason=reason)
-    if junction.kept and not junction.by_model:
-        said[rows[-1].start] = (_by_model(SO_FAR, request.format),)
-    for row in rows:
+        yield ReplaceMessages(start=question, end=question, messages=summary_messages + reply, reason=reason)
+    if replacement.kept_indexes and not replacement.is_next_from_model:
+        inserted[runs[-1].start] = (_model_message(PROGRESS_NOTE, request.format),)
+    for run in runs:
         yield ReplaceMessages(
-            start=row.start,
-            end=row.stop,
-            messages=said.get(row.start, ()),
+            start=run.start,
+            end=run.stop,
+            messages=inserted.get(run.start, ()),
             reason=reason,
-            saved_tokens=fold.tokens_before - fold.tokens_after if row is rows[0] else 0,
+            saved_tokens=compaction.tokens_before - compaction.tokens_after if run is runs[0] else 0,
         )
 
 
-def _junction(request: Request, start: int, fold: Fold) -> Junction | None:
+def _find_head_replacement(request: Request, start: int, compaction: Compaction) -> HeadReplacement | None:
     """Where the head that a fold has replaced meets what stays of a request.
 
     It is noted with the last message: what comes after it changes nothing, unless it answers an earlier call.
     """
-    trail = wire.trail(request)
-    links, cut = trail.links, start + fold.messages
-    key = _JUNCTION, fold.boundary
-    known = len(links)
-    while known > cut - trail.head and key not in links[known - 1].known:
-        known -= 1
-    junction: Junction | None = None
-    if known > cut - trail.head and answers_itself(outlines(request, trail, trail.head + known)):
-        junction = links[known - 1].known[key]
-    if junction is None:
-        junction = _head(request, start, fold).before(outlines(request, trail, cut))
-    if junction is not None and key not in links[-1].known:
-        links[-1].known[key] = junction
-    return junction
+    trail = wire.message_history(request)
+    links, cut = trail.nodes, start + compaction.messages
+    key = _HEAD_REPLACEMENT_KEY, compaction.boundary
+    known_links = len(links)
+    while known_links > cut - trail.leading_system_messages and key not in links[known_links - 1].memo:
+        known_links -= 1
+    replacement: HeadReplacement | None = None
+    if known_links > cut - trail.leading_system_messages and has_calls_for_all_results(
+        read_structure(request, trail, trail.leading_system_messages + known_links)
+    ):
+        replacement = links[known_links - 1].memo[key]
+    if replacement is None:
+        replacement = _cached_head(request, start, compaction).join_tail(read_structure(request, trail, cut))
+    if replacement is not None and key not in links[-1].memo:
+        links[-1].memo[key] = replacement
+    return replacement
 
 
-@lru_cache(maxsize=_KEPT_SUMMARIES)
-def _summary_text(messages: int, summary: str, facts: tuple[str, ...]) -> str:
-    told = " ".join(summary.split()) if facts else ""
-    carried = carried_text([fact for fact in facts if not stands(" ".join(fact.split()), told)])
-    heading = _HEADING.format(messages=messages)
+@lru_cache(maxsize=_MAX_CACHED_SUMMARIES)
+def _cached_summary_text(messages: int, summary: str, facts: tuple[str, ...]) -> str:
+    one_line_summary = " ".join(summary.split()) if facts else ""
+    carried = carried_facts_text(
+        [fact for fact in facts if not contains_whole(" ".join(fact.split()), one_line_summary)]
+    )
+    heading = _SUMMARY_HEADING.format(messages=messages)
     return "\n\n".join(filter(None, (heading, summary.strip(), carried)))
 
 
-class _Heads:
+class _HeadCache:
     """What is known of heads that were folded, by the hash at their end."""
 
     def __init__(self) -> None:
-        self.drop()
+        self.clear()
 
-    def drop(self) -> None:
+    def clear(self) -> None:
         """Forget all of them, and what was said in their place."""
-        self.known: Memo[Head] = Memo(_KEPT_HEADS)
-        _summary_text.cache_clear()
+        self.heads: LruCache[CompactedHead] = LruCache(_MAX_CACHED_HEADS)
+        _cached_summary_text.cache_clear()
 
 
-_HEADS = _Heads()
-register(_HEADS)
+_HEAD_CACHE = _HeadCache()
+register(_HEAD_CACHE)
 
 
-def _head(request: Request, start: int, fold: Fold) -> Head:
+def _cached_head(request: Request, start: int, compaction: Compaction) -> CompactedHead:
     """What is known of the head that a request begins with, and a fold has replaced."""
-    known = _HEADS.known.get(fold.boundary)
+    known = _HEAD_CACHE.heads.get(compaction.boundary)
     if known is None:
-        raws = request.messages[start : start + fold.messages]
-        known = head_of([wire.message(request.format, raw) for raw in raws])
-        _HEADS.known.put(fold.boundary, known)
+        raws = request.messages[start : start + compaction.messages]
+        known = describe_head([wire.parse_message(request.format, raw) for raw in raws])
+        _HEAD_CACHE.heads.put(compaction.boundary, known)
     return known
 
 
-def summary_text(fold: Fold) -> str:
+def summary_text(compaction: Compaction) -> str:
     """What is said in the place of a folded head, the same each time."""
-    return _summary_text(fold.messages, fold.summary, fold.carried)
+    return _cached_summary_text(compaction.messages, compaction.summary, compaction.carried)
 
 
-def carried_text(carried: Sequence[str]) -> str:
+def carried_facts_text(carried: Sequence[str]) -> str:
     """The list after a summary: names in one line, since each line takes tokens; the rest each in its own."""
     names: list[str] = []
     rest: list[str] = []
     for fact in carried:
-        if _is_name(fact):
+        if _is_single_word(fact):
             names.append(fact)
         else:
             rest.append(" ".join(fact.split()))
     lines = [f"- {line}" for line in (" ".join(names), *rest) if line]
-    return "\n".join((_CARRIED, *lines)) if lines else ""
+    return "\n".join((_CARRIED_HEADING, *lines)) if lines else ""
 
 
-def _is_name(fact: str) -> bool:
+def _is_single_word(fact: str) -> bool:
     """Whether it is one word; in scripts that write no spaces a sentence would seem one."""
-    return not fact or (fact.split() == [fact] and (fact.isascii() or max(fact) < _UNSPACED))
+    return not fact or (fact.split() == [fact] and (fact.isascii() or max(fact) < _FIRST_UNSPACED_CHAR))
 
 
-def stand_in(
-    text: str, spoken: Format, *, after_user: bool, before_model: bool
+def placeholder_messages(
+    text: str, api_format: Format, *, after_user: bool, before_model: bool
 ) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
     """Messages that say `text` in the place of others, so that speakers alternate with what stands around.
 
@@ -231,34 +252,34 @@ def stand_in(
     and before what the model says, where alone Anthropic takes them.
     https://platform.claude.com/docs/en/build-with-claude/mid-conversation-system-messages (read November 2026)
     """
-    by_user, by_model = _by_user(text), _by_model(text, spoken)
+    from_user, from_model = _user_message(text), _model_message(text, api_format)
     match after_user, before_model:
         case True, True:
-            return (by_model, _by_user(GO_ON)), ()
+            return (from_model, _user_message(CONTINUE_REQUEST)), ()
         case True, False:
-            return (), (by_model,)
+            return (), (from_model,)
         case False, True:
-            return (by_user,), ()
+            return (from_user,), ()
         case _:
-            return (by_user,), (_by_model(UNDERSTOOD, spoken),)
+            return (from_user,), (_model_message(ACKNOWLEDGEMENT, api_format),)
 
 
-def _by_user(text: str) -> Message:
+def _user_message(text: str) -> Message:
     return Message(role="user", parts=(Text(text),))
 
 
-def _by_model(text: str, spoken: Format) -> Message:
-    return Message(role="model" if spoken is Format.GEMINI else "assistant", parts=(Text(text),))
+def _model_message(text: str, api_format: Format) -> Message:
+    return Message(role="model" if api_format is Format.GEMINI else "assistant", parts=(Text(text),))
 
 
-def spans(places: Sequence[int]) -> list[range]:
+def group_consecutive(numbers: Sequence[int]) -> list[range]:
     """Ascending places as rows of those that follow each other."""
-    rows = groupby(enumerate(places), lambda numbered: numbered[1] - numbered[0])
-    found = [[place for _, place in row] for _, row in rows]
-    return [range(row[0], row[-1] + 1) for row in found]
+    groups = groupby(enumerate(numbers), lambda numbered: numbered[1] - numbered[0])
+    runs = [[place for _, place in row] for _, row in groups]
+    return [range(row[0], row[-1] + 1) for row in runs]
 
 
-def named(part: Part) -> str | None:
+def describe_non_text(part: Part) -> str | None:
     """What a summary says of a picture, a document or a block that it cannot show; None of what has words."""
     match part:
         case Image(width=int(width), height=int(height)):
@@ -266,16 +287,16 @@ def named(part: Part) -> str | None:
         case Image():
             return f"[image: {part.source}]"
         case Document():
-            title = part.text.partition("\n")[0].strip()[:_TITLE_CHARS] if not _is_plain(part) else ""
+            title = part.text.partition("\n")[0].strip()[:_MAX_TITLE_CHARS] if not _is_plain_text(part) else ""
             pages = f"{part.pages:,} pages" if part.pages else ""
-            said = ", ".join(filter(None, (title, part.media_type, pages)))
-            return f"[document: {said or part.source}]"
+            description = ", ".join(filter(None, (title, part.media_type, pages)))
+            return f"[document: {description or part.source}]"
         case Opaque():
             return f"[{part.kind}]"
         case _:
             return None
 
 
-def _is_plain(document: Document) -> bool:
+def _is_plain_text(document: Document) -> bool:
     """Whether its text is what it says, and not its title."""
     return document.media_type.startswith("text/")

@@ -18,12 +18,12 @@ _WRAPPED_CHARS = 40
 # How far before a phrase a clause may begin.
 _CLAUSE_CHARS = 200
 # Lines of files, tables and lists; and what code says of errors that it deals with.
-_SHOWN_LINE = re.compile(r"\s*(?:\d+[\t→|│:-]|[|?+*/`-])")
+_DISPLAYED_LINE = re.compile(r"\s*(?:\d+[\t→|│:-]|[|?+*/`-])")
 _CODE = re.compile(r"=>|\b(?:throw|raise|except|catch)\b|(?<!:)//|/\*")
 _CODE_ENDS = tuple(";{,")
 _MAYBE_CODE_ENDS = tuple("}])>")
 # What is named with a colon after it is told, not dealt with; also where it ends in a bracket.
-_TOLD_ERROR = re.compile(
+_REPORTED_ERROR = re.compile(
     r"\W*+(?:E +)?(?:[\w.]*(?:Error|Exception)|error|fatal)(?:\[\w+\])?: |segmentation fault", re.IGNORECASE
 )
 # "0 failed", "no errors", "Errors: 0", "exit code 0".
@@ -36,18 +36,18 @@ _CLAUSE_END = re.compile(r"[,;:(–—]")
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bz\.B\.)\s+|(?<=[。！？])|$")
 _QUESTION_ENDS = ("?", "？")
 # Letters and apostrophes that are written otherwise; one for one, so that places stay the same.
-_PLAIN = str.maketrans(
+_LETTER_MAP = str.maketrans(
     {"’": "'", "‘": "'", "ʼ": "'", "＇": "'", "´": "'", "\u00a0": " ", "\u202f": " "}
     | {chr(0xFEE0 + at): chr(at) for at in range(0x30, 0x7B) if chr(at).isalnum()}
 )
 # What begins a line that is not prose that goes on; and how a line ends after which nothing goes on.
-_BLOCK = re.compile(r"\s*(?:[-*+•>#|`~\[<{]|\d{1,4}[.)]|//|$)")
-_NO_PROSE = re.compile(r"\s*(?:[#|`~<{]|//)")
+_BLOCK_START = re.compile(r"\s*(?:[-*+•>#|`~\[<{]|\d{1,4}[.)]|//|$)")
+_NOT_PROSE = re.compile(r"\s*(?:[#|`~<{]|//)")
 _LINE_ENDS = tuple(".!?:;。！？：；…`{}|>")
-_BETWEEN = re.compile(r"[.!?。！？]\s")
+_SENTENCE_BREAK = re.compile(r"[.!?。！？]\s")
 _UNFINISHED_CHARS = 20
-_LEAD = " \t>#*•"
-_BOX = re.compile(
+_LIST_MARKERS = " \t>#*•"
+_CHECKBOX = re.compile(
     r"^[ \t]{0,20}(?:[-*+]|\d{1,4}[.)])?[ \t]{0,4}(?:\[ \]|☐)[ \t]{1,4}(?P<task>\S.{0,400})$", re.MULTILINE
 )
 _FIRST_WORD = re.compile(r"\w+")
@@ -56,41 +56,41 @@ _NEXT_WORD = re.compile(r"\s{1,3}[\w`\"'“«/.]")
 _CODE_LIKE = re.compile(r"[={}<>|]|\w\(|\"\"\"|^\s*\d{1,6}[:\t]")
 
 
-def boxes_in(text: str) -> Iterator[str]:
+def find_unchecked_tasks(text: str) -> Iterator[str]:
     """The boxes of a list that nobody has ticked."""
-    return (match["task"].strip() for match in _BOX.finditer(text))
+    return (match["task"].strip() for match in _CHECKBOX.finditer(text))
 
 
-def plain(text: str) -> str:
+def normalize_letters(text: str) -> str:
     """A text as long as it was, with one kind of apostrophe and of letters."""
-    return text if text.isascii() else text.translate(_PLAIN)
+    return text if text.isascii() else text.translate(_LETTER_MAP)
 
 
-def sentences_of(text: str) -> Iterator[str]:
+def split_sentences(text: str) -> Iterator[str]:
     """The sentences of a text: between full stops and the ends of lines, but for lines that were wrapped."""
-    return (text[start:end] for start, end in _sentence_places(text))
+    return (text[start:end] for start, end in _sentence_ranges(text))
 
 
-def sentences_in(text: str, kinds: Sequence[FactKind]) -> Iterator[tuple[FactKind, str]]:
+def find_fact_sentences(text: str, kinds: Sequence[FactKind]) -> Iterator[tuple[FactKind, str]]:
     """The sentences of a text that are of one of `kinds`, word for word, each on one line."""
-    read = plain(text)
+    normalized = normalize_letters(text)
     patterns = [rules().sentences[kind] for kind in kinds]
     if FactKind.CONSTRAINT in kinds:
         patterns.append(rules().orders)
-    if not any(pattern.search(read) for pattern in patterns):
+    if not any(pattern.search(normalized) for pattern in patterns):
         return
-    for start, end in _sentence_places(read):
-        sentence = read[start:end]
+    for start, end in _sentence_ranges(normalized):
+        sentence = normalized[start:end]
         for kind in kinds:
-            if match := _telling(kind, sentence):
-                least = _MIN_CONSTRAINT_WORDS if kind is FactKind.CONSTRAINT else _MIN_SENTENCE_WORDS
-                if clean := _clipped(text[start:end], match.start(), least_words=least):
+            if match := _find_phrase(kind, sentence):
+                min_words = _MIN_CONSTRAINT_WORDS if kind is FactKind.CONSTRAINT else _MIN_SENTENCE_WORDS
+                if clean := _clip_sentence(text[start:end], match.start(), min_words=min_words):
                     yield kind, " ".join(clean.split()) if "\n" in clean else clean
                 break
 
 
-def _sentence_places(text: str) -> Iterator[tuple[int, int]]:
-    for begin, end in _paragraphs(text):
+def _sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
+    for begin, end in _paragraph_ranges(text):
         start = begin
         for match in _SENTENCE_END.finditer(text, begin, end):
             if match.start() > start:
@@ -98,16 +98,16 @@ def _sentence_places(text: str) -> Iterator[tuple[int, int]]:
             start = match.end()
 
 
-def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
+def _paragraph_ranges(text: str) -> Iterator[tuple[int, int]]:
     """Where lines stand; lines of one wrapped paragraph as one, as long as a sentence may be."""
     begin = end = unended = 0
     before = ""
     for line in text.splitlines(keepends=True):
         fits = unended + len(line) <= _MAX_SENTENCE_CHARS
-        if begin < end and not (fits and _goes_on(before.strip(), line)):
+        if begin < end and not (fits and _continues(before.strip(), line)):
             yield begin, end
             begin, unended = end, 0
-        ended = max((match.end() for match in _BETWEEN.finditer(line)), default=None)
+        ended = max((match.end() for match in _SENTENCE_BREAK.finditer(line)), default=None)
         unended = unended + len(line) if ended is None else len(line) - ended
         before = line
         end += len(line)
@@ -115,9 +115,9 @@ def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
         yield begin, end
 
 
-def _goes_on(line: str, following: str) -> bool:
+def _continues(line: str, following: str) -> bool:
     """Whether a line of prose was wrapped, and goes on in the following one."""
-    if not line or line.endswith(_LINE_ENDS) or _NO_PROSE.match(line) or _BLOCK.match(following):
+    if not line or line.endswith(_LINE_ENDS) or _NOT_PROSE.match(line) or _BLOCK_START.match(following):
         return False
     if _CODE_LIKE.search(line) or _CODE_LIKE.search(following):
         return False
@@ -126,7 +126,7 @@ def _goes_on(line: str, following: str) -> bool:
     return len(line) >= _WRAPPED_CHARS and following.lstrip()[:1].islower()
 
 
-def _telling(kind: FactKind, sentence: str) -> re.Match[str] | None:
+def _find_phrase(kind: FactKind, sentence: str) -> re.Match[str] | None:
     """The first phrase by which a sentence is of its kind; of constraints, one that is meant so."""
     pattern = rules().sentences[kind]
     if kind is not FactKind.CONSTRAINT:
@@ -134,16 +134,18 @@ def _telling(kind: FactKind, sentence: str) -> re.Match[str] | None:
     is_question = _is_question(sentence)
     if is_question and rules().asking_inside.search(sentence):  # it asks, in a script without spaces
         return None
-    held = (match for match in pattern.finditer(sentence) if _holds_to(sentence, match, is_question))
-    if found := next(held, None):
+    constraints = (
+        match for match in pattern.finditer(sentence) if _is_constraint(sentence, match, is_question)
+    )
+    if found := next(constraints, None):
         return found
     # Looked for once: a sentence may have thousands of phrases.
     if is_question or _CODE_LIKE.search(sentence):
         return None
-    return next((match for match in rules().orders.finditer(sentence) if _orders(sentence, match)), None)
+    return next((match for match in rules().orders.finditer(sentence) if _is_order(sentence, match)), None)
 
 
-def _holds_to(sentence: str, match: re.Match[str], is_question: bool) -> bool:
+def _is_constraint(sentence: str, match: re.Match[str], is_question: bool) -> bool:
     """Whether a phrase holds somebody to something: not "I don't know", nor "do we only have this one?"."""
     before = sentence[max(0, match.start() - _CLAUSE_CHARS) : match.start()]
     if match[0].lower() in rules().refusing and _SPEAKER.search(before):
@@ -153,7 +155,7 @@ def _holds_to(sentence: str, match: re.Match[str], is_question: bool) -> bool:
     return not (is_question and asks)
 
 
-def _orders(sentence: str, match: re.Match[str]) -> bool:
+def _is_order(sentence: str, match: re.Match[str]) -> bool:
     """Whether a phrase begins a clause that gives an order: "No emojis", not "No idea" or "No test was run"."""
     if match.start() > _CLAUSE_CHARS:
         before = "x" + sentence[match.start() - _CLAUSE_CHARS : match.start()]  # not its beginning
@@ -174,7 +176,7 @@ def _is_question(sentence: str) -> bool:
     return sentence.rstrip().endswith(_QUESTION_ENDS)
 
 
-def errors_in(text: str) -> Iterator[str]:
+def find_error_lines(text: str) -> Iterator[str]:
     """The lines of a text that tell of an error, but for those of files in which errors are dealt with."""
     pattern = rules().sentences[FactKind.ERROR]
     if not pattern.search(text):
@@ -182,29 +184,29 @@ def errors_in(text: str) -> Iterator[str]:
     for line in text.splitlines():
         if len(line) > _MAX_SENTENCE_CHARS or not (match := pattern.search(line)):
             continue
-        if _is_told(line, match) and (clean := _clipped(line, match.start(), least_words=2)):
+        if _reports_error(line, match) and (clean := _clip_sentence(line, match.start(), min_words=2)):
             yield clean
 
 
-def _is_told(line: str, match: re.Match[str]) -> bool:
+def _reports_error(line: str, match: re.Match[str]) -> bool:
     """Whether a line tells of an error that was met: not one of a file, nor one that says there was none."""
     bare = line.rstrip()
-    if _SHOWN_LINE.match(line) or _CODE.search(line) or bare.endswith(_CODE_ENDS):
+    if _DISPLAYED_LINE.match(line) or _CODE.search(line) or bare.endswith(_CODE_ENDS):
         return False
-    if bare.endswith(_MAYBE_CODE_ENDS) and not _TOLD_ERROR.match(line):
+    if bare.endswith(_MAYBE_CODE_ENDS) and not _REPORTED_ERROR.match(line):
         return False
     if _NONE_BEFORE.search(line, 0, match.start()) or _NONE_AFTER.match(line, match.end()):
         return False
     return ": " in line or len(line.split(maxsplit=_PROSE_WORDS)) <= _PROSE_WORDS
 
 
-def _clipped(sentence: str, at: int, *, least_words: int = _MIN_SENTENCE_WORDS) -> str:
+def _clip_sentence(sentence: str, at: int, *, min_words: int = _MIN_SENTENCE_WORDS) -> str:
     """The sentence without marks of lists around it; of a very long one the stretch around `at`."""
     if len(sentence) > _MAX_SENTENCE_CHARS:
         start = max(0, at - _MAX_SENTENCE_CHARS // 2)
         sentence = sentence[start : start + _MAX_SENTENCE_CHARS]
         if start:
             sentence = sentence.partition(" ")[2] or sentence
-    clean = sentence.strip(_LEAD).removeprefix("- ").strip(_LEAD)
-    enough = len(clean.split()) >= least_words or any(ord(char) > 0x2E80 for char in clean)
+    clean = sentence.strip(_LIST_MARKERS).removeprefix("- ").strip(_LIST_MARKERS)
+    enough = len(clean.split()) >= min_words or any(ord(char) > 0x2E80 for char in clean)
     return clean if enough else ""

@@ -8,25 +8,25 @@ against the words of the history, and not against the names that should stand in
 import re
 from collections.abc import Iterable
 
-from foveate.tokens.composing import composed
+from foveate.tokens.composing import normalize_unicode
 
 # So many words of the history, besides those below, must stand in a text that tells of it.
-_LEAST_WORDS = 2
+_MIN_SHARED_WORDS = 2
 # The same for scripts that write no spaces, in pairs of characters: a word makes more than one of them.
-_LEAST_PAIRS = 4
+_MIN_SHARED_PAIRS = 4
 # A history of fewer words than these is too short to be held against anything.
-_LEAST_HISTORY = 6
+_MIN_HISTORY_WORDS = 6
 # Words are the same where they begin so: "parser" and "parsing".
 _STEM_CHARS = 4
 _WORD = re.compile(r"[^\W\d_]+")
 _ENDING = re.compile(r"(s|es|d|ed|ing)$")
-_RUN = re.compile(r"[\w./\\:@-]+")
-_ENDS = "./\\_:@-"
-_JOINTS = frozenset(_ENDS)
-_UNSPACED = 0x2E80
+_NAME = re.compile(r"[\w./\\:@-]+")
+_NAME_MARKS = "./\\_:@-"
+_NAME_MARK_SET = frozenset(_NAME_MARKS)
+_FIRST_UNSPACED_CODE = 0x2E80
 
 # What errors, refusals and polite words are made of, and the commonest English words of four letters and more.
-_SAID_TO_ANYBODY = """
+_GENERIC_WORDS_TEXT = """
     able about above accept access account admin after again allocate allow almost already also although
     always amount another answer anthropic anyone anything apologies apologise apologize appear apply around
     asked asking assist assistance assistant attempt attention authentication author available await aware
@@ -60,35 +60,35 @@ _SAID_TO_ANYBODY = """
 """
 
 
-def tells_of(text: str, history: Iterable[str]) -> bool:
+def shares_content(text: str, history: Iterable[str]) -> bool:
     """Whether `text` tells something of `history`, which is read only as far as it takes to know."""
-    words, pairs = _split(text)
-    known: set[str] = set()
-    found: set[str] = set()
-    found_pairs: set[str] = set()
-    for said in history:
-        there, pairs_there = _split(said)
-        found |= words & there
-        found_pairs |= pairs & pairs_there
-        if len(found) >= _LEAST_WORDS or len(found_pairs) >= _LEAST_PAIRS:
+    words, pairs = _content_words(text)
+    history_words: set[str] = set()
+    shared_words: set[str] = set()
+    shared_pairs: set[str] = set()
+    for history_text in history:
+        words_there, pairs_there = _content_words(history_text)
+        shared_words |= words & words_there
+        shared_pairs |= pairs & pairs_there
+        if len(shared_words) >= _MIN_SHARED_WORDS or len(shared_pairs) >= _MIN_SHARED_PAIRS:
             return True
-        if len(known) < _LEAST_HISTORY:
-            known |= there | pairs_there
-    return len(known) < _LEAST_HISTORY
+        if len(history_words) < _MIN_HISTORY_WORDS:
+            history_words |= words_there | pairs_there
+    return len(history_words) < _MIN_HISTORY_WORDS
 
 
-def _split(text: str) -> tuple[set[str], set[str]]:
+def _content_words(text: str) -> tuple[set[str], set[str]]:
     """How the words of a text begin, and its names; and the pairs of characters where it writes no spaces."""
-    plain = composed(text, "NFKC").casefold()
-    runs = {run.strip(_ENDS) for run in _RUN.findall(plain)}
-    words = {run for run in runs if not _JOINTS.isdisjoint(run)}
+    plain = normalize_unicode(text, "NFKC").casefold()
+    runs = {run.strip(_NAME_MARKS) for run in _NAME.findall(plain)}
+    words = {run for run in runs if not _NAME_MARK_SET.isdisjoint(run)}
     pairs: set[str] = set()
     for word in set(_WORD.findall(plain)):
-        if ord(word[0]) >= _UNSPACED:
+        if ord(word[0]) >= _FIRST_UNSPACED_CODE:
             pairs.update(word[at : at + 2] for at in range(len(word) - 1))
-        elif len(word) >= _STEM_CHARS and not _COMMON.intersection((word, _ENDING.sub("", word))):
+        elif len(word) >= _STEM_CHARS and not _GENERIC_WORDS.intersection((word, _ENDING.sub("", word))):
             words.add(word[:_STEM_CHARS])
     return words, pairs
 
 
-_COMMON = frozenset(_SAID_TO_ANYBODY.split())
+_GENERIC_WORDS = frozenset(_GENERIC_WORDS_TEXT.split())

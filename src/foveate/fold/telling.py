@@ -10,15 +10,15 @@ import re
 from collections.abc import Iterator, Sequence
 
 from foveate.fold.facts import Fact
-from foveate.fold.rules import SENTENCES, FactKind, rules
-from foveate.fold.sentences import plain, sentences_of
-from foveate.fold.words import bare_number, classified, names_of_word, numbers_in, urls_in, words_of
-from foveate.tokens.composing import composed
+from foveate.fold.rules import SENTENCE_KINDS, FactKind, rules
+from foveate.fold.sentences import normalize_letters, split_sentences
+from foveate.fold.words import classify_word, find_numbers, find_urls, names_in_word, split_words, strip_unit
+from foveate.tokens.composing import normalize_unicode
 
 # A word at more places than these is looked at no further: what it is in may then be told twice, never lost.
-_MOST_PLACES = 64
+_MAX_POSITIONS = 64
 # How many words of the same clause before a sentence may turn it round.
-_BEFORE = 6
+_MAX_WORDS_BEFORE = 6
 _END = ""
 _CLAUSE = ","
 _NOT = "not"
@@ -32,73 +32,73 @@ _PIECE = re.compile(rf"[#/~.@$\\-]{{0,4}}{_RUN}|\S")
 _WORD = re.compile(rf"[/~]{{0,2}}{_RUN}|(?=\w)[{_DENSE}]|[,、:()–—]")
 _CLAUSE_MARKS = frozenset(",、:()–—")
 _NOT_SHORT = re.compile(r"n't\b", re.IGNORECASE)
-_HALF = re.compile(r"[;!?]+")
+_CLAUSE_SPLIT = re.compile(r"[;!?]+")
 _JOINTS = frozenset("./\\:@-")
 
 
-class Known:
+class MentionIndex:
     """What a text tells, and what is added to it."""
 
     def __init__(self, text: str) -> None:
-        self._read: set[str] = set()
+        self._seen_words: set[str] = set()
         self._names: set[str] = set()
         self._pieces: list[str] = []
-        self._piece_places: dict[str, list[int]] = {}
+        self._piece_positions: dict[str, list[int]] = {}
         self._words: list[str] = []
-        self._word_places: dict[str, list[int]] = {}
+        self._word_positions: dict[str, list[int]] = {}
         self.add(text)
 
     def add(self, text: str) -> None:
         """Tell this too."""
-        normal = _normal(text)
-        for word in set(words_of(normal)) - self._read:  # each word is looked at once
-            self._read.add(word)
-            self._names.update(names_of_word(word))
-            self._names.update(name for _, name in classified(word))
-        self._names.update(urls_in(normal))
-        for number in numbers_in(normal):
-            self._names.update((number, bare_number(number)))
-        _place(_PIECE.findall(normal), self._pieces, self._piece_places)
-        for words in _sentences(normal):
-            _place(words, self._words, self._word_places)
+        normal = _normalize(text)
+        for word in set(split_words(normal)) - self._seen_words:  # each word is looked at once
+            self._seen_words.add(word)
+            self._names.update(names_in_word(word))
+            self._names.update(name for _, name in classify_word(word))
+        self._names.update(find_urls(normal))
+        for number in find_numbers(normal):
+            self._names.update((number, strip_unit(number)))
+        _index_words(_PIECE.findall(normal), self._pieces, self._piece_positions)
+        for words in _sentence_words(normal):
+            _index_words(words, self._words, self._word_positions)
 
-    def tells(self, fact: Fact) -> bool:
+    def mentions(self, fact: Fact) -> bool:
         """Whether a fact stands there: a name as it is, a sentence perhaps without its small words."""
-        wanted = _normal(fact.text)
-        if fact.kind in SENTENCES and (sentences := list(_sentences(wanted))):
-            return all(self._tells_sentence(_weighty(words)) for words in sentences)
+        wanted = _normalize(fact.text)
+        if fact.kind in SENTENCE_KINDS and (sentences := list(_sentence_words(wanted))):
+            return all(self._mentions_sentence(_significant_words(words)) for words in sentences)
         if wanted in self._names:
             return True
-        return fact.kind is not FactKind.URL and self._tells_pieces(_PIECE.findall(wanted))
+        return fact.kind is not FactKind.URL and self._mentions_pieces(_PIECE.findall(wanted))
 
-    def _tells_pieces(self, pieces: Sequence[str]) -> bool:
+    def _mentions_pieces(self, pieces: Sequence[str]) -> bool:
         if not pieces:
             return True
-        at, places = _rarest(pieces, self._piece_places)
+        at, places = _find_rarest(pieces, self._piece_positions)
         return any(
             place >= at and self._pieces[place - at : place - at + len(pieces)] == pieces for place in places
         )
 
-    def _tells_sentence(self, words: Sequence[str]) -> bool:
-        at, places = _rarest(words, self._word_places)
-        return any(self._stands_around(place, words, at) for place in places)
+    def _mentions_sentence(self, words: Sequence[str]) -> bool:
+        at, places = _find_rarest(words, self._word_positions)
+        return any(self._matches_around(place, words, at) for place in places)
 
-    def _stands_around(self, place: int, words: Sequence[str], at: int) -> bool:
+    def _matches_around(self, place: int, words: Sequence[str], at: int) -> bool:
         """Whether `words` stand in one sentence around the one at `place`, which is the one at `at` of them."""
         reach = 2 * len(words) + 2
         first = last = place
         for word in reversed(words[:at]):
-            first = self._next(word, first, -1, place - reach)
+            first = self._find_next(word, first, -1, place - reach)
         for word in words[at + 1 :]:
-            last = self._next(word, last, 1, place + reach)
+            last = self._find_next(word, last, 1, place + reach)
         if first < 0 or last < 0 or last - first >= reach:
             return False
         start = first
-        while start > max(0, first - _BEFORE) and self._words[start - 1] not in (_END, _CLAUSE):
+        while start > max(0, first - _MAX_WORDS_BEFORE) and self._words[start - 1] not in (_END, _CLAUSE):
             start -= 1
         return self._words[start : last + 1].count(_NOT) <= words.count(_NOT)
 
-    def _next(self, word: str, place: int, step: int, end: int) -> int:
+    def _find_next(self, word: str, place: int, step: int, end: int) -> int:
         """Where `word` stands next in the same sentence, before `end`; -1 if it does not."""
         if place < 0:
             return -1
@@ -110,51 +110,51 @@ class Known:
         return -1
 
 
-def stands(wanted: str, text: str) -> bool:
+def contains_whole(wanted: str, text: str) -> bool:
     """Whether `wanted` stands in `text` word for word, and not only as a piece of a longer name."""
     at = text.find(wanted)
     while at >= 0:
         end = at + len(wanted)
-        if not (_goes_on(text[max(0, at - 2) : at][::-1]) or _goes_on(text[end : end + 2])):
+        if not (_continues_name(text[max(0, at - 2) : at][::-1]) or _continues_name(text[end : end + 2])):
             return True
         at = text.find(wanted, at + 1)
     return False
 
 
-def _goes_on(beside: str) -> bool:
+def _continues_name(neighbours: str) -> bool:
     """Whether a name goes on with the two characters beside it."""
-    return _is_wordy(beside[:1]) or (beside[:1] in _JOINTS and _is_wordy(beside[1:]))
+    return _is_word_char(neighbours[:1]) or (neighbours[:1] in _JOINTS and _is_word_char(neighbours[1:]))
 
 
-def _is_wordy(char: str) -> bool:
+def _is_word_char(char: str) -> bool:
     return char.isalnum() or char == "_"
 
 
-def _normal(text: str) -> str:
-    return plain(composed(text, "NFKC"))
+def _normalize(text: str) -> str:
+    return normalize_letters(normalize_unicode(text, "NFKC"))
 
 
-def _place(found: Sequence[str], row: list[str], places: dict[str, list[int]]) -> None:
+def _index_words(found: Sequence[str], row: list[str], places: dict[str, list[int]]) -> None:
     """Put words at the end of a row, with their places, and an end after them."""
     for word in found:
         at = places.setdefault(word, [])
-        if len(at) < _MOST_PLACES:
+        if len(at) < _MAX_POSITIONS:
             at.append(len(row))
         row.append(word)
     row.append(_END)
 
 
-def _rarest(words: Sequence[str], places: dict[str, list[int]]) -> tuple[int, Sequence[int]]:
+def _find_rarest(words: Sequence[str], places: dict[str, list[int]]) -> tuple[int, Sequence[int]]:
     """Which of `words` has the fewest places, and these."""
     at = min(range(len(words)), key=lambda number: len(places.get(words[number], ())))
     return at, places.get(words[at], ())
 
 
-def _sentences(normal: str) -> Iterator[list[str]]:
+def _sentence_words(normal: str) -> Iterator[list[str]]:
     """The words of each sentence; all that say "not" as one."""
-    negating = rules().negating
-    for sentence in sentences_of(_NOT_SHORT.sub(" not", normal)):
-        for half in _HALF.split(sentence):
+    negating = rules().negations
+    for sentence in split_sentences(_NOT_SHORT.sub(" not", normal)):
+        for half in _CLAUSE_SPLIT.split(sentence):
             words = [word.casefold() for word in _WORD.findall(half)]
             if not _CLAUSE_MARKS.issuperset(words):
                 yield [
@@ -162,8 +162,8 @@ def _sentences(normal: str) -> Iterator[list[str]]:
                 ]
 
 
-def _weighty(words: Sequence[str]) -> Sequence[str]:
+def _significant_words(words: Sequence[str]) -> Sequence[str]:
     """Words without the small ones; all of them where too few would be left."""
-    every = [word for word in words if word != _CLAUSE]
-    weighty = [word for word in every if word not in rules().small]
-    return weighty if len(weighty) > 1 else every
+    all_words = [word for word in words if word != _CLAUSE]
+    significant = [word for word in all_words if word not in rules().small_words]
+    return significant if len(significant) > 1 else all_words

@@ -10,39 +10,39 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from foveate import wire
-from foveate.budget.eviction import Kind, kind_of
+from foveate.budget.eviction import MessageKind, classify_message
 from foveate.errors import StoreUnavailable
-from foveate.fold.clearing import truncated_results
-from foveate.fold.journal import Fold, Journal, Outcome
-from foveate.session.chain import HASH_BYTES, Chain
+from foveate.fold.clearing import build_truncation_edits
+from foveate.fold.journal import Compaction, CompactionOutcome, CompactionStore
+from foveate.session.chain import HASH_BYTES, HashChain
 from foveate.tokens import RequestCounter
-from foveate.tokens.memo import digest
+from foveate.tokens.memo import hash_bytes
 from foveate.values import ReplaceText, Request
-from foveate.wire.blocks import noted_blocks
+from foveate.wire.blocks import get_cached_blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Truncated:
+class TruncationResult:
     """The cuts of a request; `rows` are those that were made now, and `problem` why they could not be kept."""
 
     edits: tuple[ReplaceText, ...] = ()
-    rows: tuple[Fold, ...] = ()
+    new_records: tuple[Compaction, ...] = ()
     problem: str = ""
 
 
-async def truncate(
+async def truncate_tool_results(
     request: Request,
-    chain: Chain,
-    folds: Sequence[Fold],
+    chain: HashChain,
+    compactions: Sequence[Compaction],
     counter: RequestCounter,
-    journal: Journal,
+    store: CompactionStore,
     *,
     agent: str,
     session_id: str,
     limit_tokens: int,
     now: float,
     start: int = 0,
-) -> Truncated:
+) -> TruncationResult:
     """The cuts of a request's results: as before where there was one, kept in the journal where it is new.
 
     `folds` is what the journal holds at the hashes of the chain. What stands before `start` is not sent.
@@ -50,86 +50,93 @@ async def truncate(
     Raises:
         MalformedRequest: a message cannot be read.
     """
-    limits = limits_for(request, chain, folds, limit_tokens=limit_tokens, start=start)
-    edits = truncated_results(request, counter, limits)
+    limits = result_limits(request, chain, compactions, limit_tokens=limit_tokens, start=start)
+    edits = build_truncation_edits(request, counter, limits)
     if not edits:
-        return Truncated()
-    kept_before = {fold.boundary for fold in _cuts(folds)}
-    rows = [
-        row
-        for row in _rows(edits, request, chain, counter, limits, (agent, session_id, now))
-        if row.boundary not in kept_before
+        return TruncationResult()
+    known_boundaries = {compaction.boundary for compaction in _truncation_records(compactions)}
+    records = [
+        record
+        for record in _new_truncation_records(edits, request, chain, counter, limits, (agent, session_id, now))
+        if record.boundary not in known_boundaries
     ]
-    if not rows:
-        return Truncated(edits=edits)
+    if not records:
+        return TruncationResult(edits=edits)
     try:
-        kept = [await _kept(row, journal) for row in rows]
+        stored = [await _record_once(record, store) for record in records]
     except StoreUnavailable as error:
-        return Truncated(edits=edits, rows=tuple(rows), problem=str(error))
-    if kept != rows:  # somebody else was quicker, with a limit of their own
-        limits = limits_for(request, chain, [*folds, *kept], limit_tokens=limit_tokens, start=start)
-        edits = truncated_results(request, counter, limits)
-    return Truncated(
-        edits=edits, rows=tuple(row for row, there in zip(rows, kept, strict=True) if row == there)
+        return TruncationResult(edits=edits, new_records=tuple(records), problem=str(error))
+    if stored != records:  # somebody else was quicker, with a limit of their own
+        limits = result_limits(request, chain, [*compactions, *stored], limit_tokens=limit_tokens, start=start)
+        edits = build_truncation_edits(request, counter, limits)
+    return TruncationResult(
+        edits=edits,
+        new_records=tuple(
+            record for record, stored_record in zip(records, stored, strict=True) if record == stored_record
+        ),
     )
 
 
-def limits_for(
-    request: Request, chain: Chain, folds: Sequence[Fold], *, limit_tokens: int, start: int = 0
+def result_limits(
+    request: Request, chain: HashChain, compactions: Sequence[Compaction], *, limit_tokens: int, start: int = 0
 ) -> Mapping[int, int]:
     """How many tokens of each result in a message are sent, by the place of the message; others are sent whole.
 
     Those that are new have `limit_tokens`, others what they had when they were new. Places before `start` are
     not looked at.
     """
-    new = range(_after_last_answer(request, chain.head), len(request.messages))
-    limits = dict.fromkeys(new, limit_tokens)
-    for fold in _cuts(folds):
-        position = fold.messages - 1
-        if not 0 <= position < len(chain) or chain.hashes[position] != fold.boundary:
+    new_messages = range(_first_unanswered_index(request, chain.leading_system_messages), len(request.messages))
+    limits = dict.fromkeys(new_messages, limit_tokens)
+    for compaction in _truncation_records(compactions):
+        position = compaction.messages - 1
+        if not 0 <= position < len(chain) or chain.hashes[position] != compaction.boundary:
             continue
-        if fold.undone_at is None and fold.limit_tokens is not None:
-            limits[chain.head + position] = fold.limit_tokens
+        if compaction.undone_at is None and compaction.limit_tokens is not None:
+            limits[chain.leading_system_messages + position] = compaction.limit_tokens
         else:
-            limits.pop(chain.head + position, None)
-    return {place: limit for place, limit in limits.items() if place >= start}
+            limits.pop(chain.leading_system_messages + position, None)
+    return {index: limit for index, limit in limits.items() if index >= start}
 
 
-def _cuts(folds: Sequence[Fold]) -> list[Fold]:
-    return [fold for fold in folds if fold.outcome is Outcome.TOOL_RESULT_TRUNCATED]
+def _truncation_records(compactions: Sequence[Compaction]) -> list[Compaction]:
+    return [
+        compaction
+        for compaction in compactions
+        if compaction.outcome is CompactionOutcome.TOOL_RESULT_TRUNCATED
+    ]
 
 
-def _after_last_answer(request: Request, head: int) -> int:
+def _first_unanswered_index(request: Request, head: int) -> int:
     """The first place that the model has not spoken after."""
-    links = wire.trail(request).links
-    for place in reversed(range(head, len(request.messages))):
-        blocks = noted_blocks(links[place - head])
+    links = wire.message_history(request).nodes
+    for index in reversed(range(head, len(request.messages))):
+        blocks = get_cached_blocks(links[index - head])
         if blocks and blocks[0].role == "user":
             continue
-        if kind_of(wire.message(request.format, request.messages[place])) is Kind.MODEL:
-            return place + 1
+        if classify_message(wire.parse_message(request.format, request.messages[index])) is MessageKind.MODEL:
+            return index + 1
     return head
 
 
-def _rows(
+def _new_truncation_records(
     edits: Sequence[ReplaceText],
     request: Request,
-    chain: Chain,
+    chain: HashChain,
     counter: RequestCounter,
     limits: Mapping[int, int],
-    whose: tuple[str, str, float],
-) -> list[Fold]:
+    owner: tuple[str, str, float],
+) -> list[Compaction]:
     """One row for each message in which something is cut."""
-    agent, session_id, now = whose
-    rows = []
-    for place in dict.fromkeys(edit.place.index for edit in edits):
-        position = place - chain.head
+    agent, session_id, now = owner
+    records = []
+    for index in dict.fromkeys(edit.place.index for edit in edits):
+        position = index - chain.leading_system_messages
         boundary = chain.hashes[position]
-        own = [edit for edit in edits if edit.place.index == place]
-        after = sum(counter.text(edit.text).tokens for edit in own)
-        rows.append(
-            Fold(
-                id=digest(b"cut", agent.encode("utf-8", "replace"), boundary)[:HASH_BYTES].hex(),
+        message_edits = [edit for edit in edits if edit.place.index == index]
+        tokens_after = sum(counter.text(edit.text).tokens for edit in message_edits)
+        records.append(
+            Compaction(
+                id=hash_bytes(b"cut", agent.encode("utf-8", "replace"), boundary)[:HASH_BYTES].hex(),
                 agent=agent,
                 session_id=session_id,
                 boundary=boundary,
@@ -137,20 +144,20 @@ def _rows(
                 seen_messages=len(chain),
                 summary="",
                 carried=(),
-                tokens_before=after + sum(edit.saved_tokens for edit in own),
-                tokens_after=after,
+                tokens_before=tokens_after + sum(edit.saved_tokens for edit in message_edits),
+                tokens_after=tokens_after,
                 model=request.model,
                 cost=Decimal(0),
                 duration_seconds=0.0,
-                outcome=Outcome.TOOL_RESULT_TRUNCATED,
+                outcome=CompactionOutcome.TOOL_RESULT_TRUNCATED,
                 compacted_at=now,
-                limit_tokens=limits[place],
+                limit_tokens=limits[index],
             )
         )
-    return rows
+    return records
 
 
-async def _kept(row: Fold, journal: Journal) -> Fold:
+async def _record_once(record: Compaction, store: CompactionStore) -> Compaction:
     """The row as it is kept: this one, or the one that somebody else has kept before."""
-    await journal.record(row, (), lease=None)
-    return await journal.fold(row.id) or row
+    await store.record(record, (), lease=None)
+    return await store.get_compaction(record.id) or record

@@ -5,78 +5,80 @@ from dataclasses import dataclass
 
 from foveate import wire
 from foveate.errors import MalformedRequest
-from foveate.fold.journal import Fold, Journal, Outcome
-from foveate.fold.replacing import named
-from foveate.fold.summariser import EXTRACTIVE
-from foveate.session.chain import chain_of
+from foveate.fold.journal import Compaction, CompactionOutcome, CompactionStore
+from foveate.fold.replacing import describe_non_text
+from foveate.fold.summariser import EXTRACTIVE_MODEL
+from foveate.session.chain import compute_chain
 from foveate.values import Format, Part, Request, Text, Thinking, ToolCall, ToolResult
 
-MEANINGS = {
-    Outcome.OK: "the summary is sent in the place of these messages",
-    Outcome.FAILED: "no summary could be had, so the messages are sent as they came",
-    Outcome.LOCK_HELD: "somebody else was folding the session, or had just done so",
-    Outcome.NO_BOUNDARY: "there was no place to cut at which call and result stay together",
-    Outcome.TOOL_RESULT_TRUNCATED: "a tool result was too long, so its beginning and end are sent",
+OUTCOME_MEANINGS = {
+    CompactionOutcome.OK: "the summary is sent in the place of these messages",
+    CompactionOutcome.FAILED: "no summary could be had, so the messages are sent as they came",
+    CompactionOutcome.LOCK_HELD: "somebody else was folding the session, or had just done so",
+    CompactionOutcome.NO_BOUNDARY: "there was no place to cut at which call and result stay together",
+    CompactionOutcome.TOOL_RESULT_TRUNCATED: "a tool result was too long, so its beginning and end are sent",
 }
 """What each outcome means for the next request."""
-_UNDONE = {
-    Outcome.OK: "the messages are sent as they came",
-    Outcome.TOOL_RESULT_TRUNCATED: "the tool result is sent whole",
+_UNDONE_MEANINGS = {
+    CompactionOutcome.OK: "the messages are sent as they came",
+    CompactionOutcome.TOOL_RESULT_TRUNCATED: "the tool result is sent whole",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unfolded:
+class CompactionContents:
     """A fold and the messages that it folded, each as it came; `spoken` is None where that is not known."""
 
-    fold: Fold
-    turns: Sequence[bytes]
-    spoken: Format | None
+    compaction: Compaction
+    messages: Sequence[bytes]
+    api_format: Format | None
     hashes: Sequence[bytes] = ()
 
 
-async def unfolded(journal: Journal, fold: Fold) -> Unfolded:
+async def load_contents(store: CompactionStore, compaction: Compaction) -> CompactionContents:
     """A fold with what it folded."""
-    return opened(fold, await journal.folded(fold.id))
+    return identify_contents(compaction, await store.load_messages(compaction.id))
 
 
-def opened(fold: Fold, turns: Sequence[bytes]) -> Unfolded:
+def identify_contents(compaction: Compaction, messages: Sequence[bytes]) -> CompactionContents:
     """A fold with all the messages up to its end, and the format that they are in."""
-    for spoken in Format if turns else ():
+    for api_format in Format if messages else ():
         request = Request(
-            format=spoken, model=fold.model, body=b"{}", system=(), tools=(), messages=tuple(turns)
+            format=api_format, model=compaction.model, body=b"{}", system=(), tools=(), messages=tuple(messages)
         )
         try:
-            chain = chain_of(request)
+            chain = compute_chain(request)
         except MalformedRequest:
             continue
         # The format is not kept. It is part of each hash, so only the right one leads to the boundary.
-        if chain.hashes[-1:] == (fold.boundary,):
-            return Unfolded(fold=fold, turns=turns, spoken=spoken, hashes=chain.hashes)
-    return Unfolded(fold=fold, turns=turns, spoken=None)
+        if chain.hashes[-1:] == (compaction.boundary,):
+            return CompactionContents(
+                compaction=compaction, messages=messages, api_format=api_format, hashes=chain.hashes
+            )
+    return CompactionContents(compaction=compaction, messages=messages, api_format=None)
 
 
-def meaning_when_undone(fold: Fold) -> str:
+def undone_meaning(compaction: Compaction) -> str:
     """What it means for the next request that a fold is undone."""
-    return _UNDONE.get(fold.outcome, "it changed nothing")
+    return _UNDONE_MEANINGS.get(compaction.outcome, "it changed nothing")
 
 
-def made_by(fold: Fold) -> str:
+def describe_author(compaction: Compaction) -> str:
     """Who made a fold: a model, or rules."""
-    if fold.outcome is Outcome.TOOL_RESULT_TRUNCATED:
-        return f"rules, for {fold.model}"
-    return "rules, without a model" if fold.model == EXTRACTIVE else fold.model
+    if compaction.outcome is CompactionOutcome.TOOL_RESULT_TRUNCATED:
+        return f"rules, for {compaction.model}"
+    return "rules, without a model" if compaction.model == EXTRACTIVE_MODEL else compaction.model
 
 
-def said(spoken: Format | None, turn: bytes) -> tuple[str, str]:
+def read_message(api_format: Format | None, raw: bytes) -> tuple[str, str]:
     """Who speaks in a message, and what is said; all of it as it is where its format is not known."""
-    if spoken is None:
-        return "", turn.decode("utf-8", "backslashreplace")
-    message = wire.message(spoken, turn)
-    return message.role, "\n".join(filter(None, map(_part, message.parts)))
+    if api_format is None:
+        return "", raw.decode("utf-8", "backslashreplace")
+    message = wire.parse_message(api_format, raw)
+    return message.role, "\n".join(filter(None, map(_part_text, message.parts)))
 
 
-def _part(part: Part) -> str:
+def _part_text(part: Part) -> str:
     match part:
         case Text():
             return part.text
@@ -85,9 +87,9 @@ def _part(part: Part) -> str:
         case ToolCall():
             return f"[calls {part.name}] {part.arguments}"
         case ToolResult():
-            inner = "\n".join(filter(None, map(_part, part.parts)))
+            inner = "\n".join(filter(None, map(_part_text, part.parts)))
             return (
                 f"[{'error' if part.is_error else 'result'}{f' of {part.name}' if part.name else ''}] {inner}"
             )
         case _:
-            return named(part) or ""
+            return describe_non_text(part) or ""

@@ -11,95 +11,112 @@ from dataclasses import dataclass, replace
 
 from foveate.cache.rules import rules_for
 from foveate.errors import StoreUnavailable
-from foveate.fold.journal import Fold, Journal, Use
-from foveate.fold.replacing import fold_of, folds_of
-from foveate.session.chain import Chain
+from foveate.fold.journal import ApplicationChange, Compaction, CompactionStore
+from foveate.fold.replacing import find_active_compaction, matching_compactions
+from foveate.session.chain import HashChain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ApplicationHistory:
     """The uses of folds along one conversation, each fold's in their order."""
 
-    chain: Chain
-    folds: Sequence[Fold]
-    uses: Sequence[Use]
+    chain: HashChain
+    compactions: Sequence[Compaction]
+    changes: Sequence[ApplicationChange]
 
-    def unbound(self) -> tuple[range, ...]:
+    def invalid_thinking_ranges(self) -> tuple[range, ...]:
         """The places in the chain of what was said after something else than the folds in force now make of it.
 
         What comes from now on stands behind them.
         """
-        found: list[range] = []
-        in_force = fold_of(self.chain, self.folds)
-        if in_force is not None:
-            found += self._spans(in_force, with_it=False)
-        for fold in self._undone():
-            found += self._spans(fold, with_it=True)
-        return tuple(found)
+        ranges: list[range] = []
+        active = find_active_compaction(self.chain, self.compactions)
+        if active is not None:
+            ranges += self._find_ranges(active, applied=False)
+        for compaction in self._undone_compactions():
+            ranges += self._find_ranges(compaction, applied=True)
+        return tuple(ranges)
 
-    def news(self, *, is_applied: bool) -> tuple[Use, ...]:
+    def new_changes(self, *, is_applied: bool) -> tuple[ApplicationChange, ...]:
         """What is to be kept of sending this conversation now: which folds it is the first to have, or to lack.
 
         `is_applied`: the fold in force stands in it.
         """
-        in_force = fold_of(self.chain, self.folds)
-        lacking = self._undone() if is_applied or in_force is None else [in_force, *self._undone()]
-        having = [in_force] if is_applied and in_force is not None else []
+        active = find_active_compaction(self.chain, self.compactions)
+        not_applied = (
+            self._undone_compactions()
+            if is_applied or active is None
+            else [active, *self._undone_compactions()]
+        )
+        applied = [active] if is_applied and active is not None else []
         return (
-            *(self._now(fold, is_used=True) for fold in having if not self._is_used(fold)),
             *(
-                self._now(fold, is_used=False)
-                for fold in lacking
-                if self._is_used(fold, unknown=fold.undone_at)
+                self._new_change(compaction, is_applied=True)
+                for compaction in applied
+                if not self._was_applied(compaction)
+            ),
+            *(
+                self._new_change(compaction, is_applied=False)
+                for compaction in not_applied
+                if self._was_applied(compaction, default=compaction.undone_at)
             ),
         )
 
-    def _undone(self) -> list[Fold]:
-        return [fold for fold in folds_of(self.chain, self.folds) if fold.undone_at is not None]
+    def _undone_compactions(self) -> list[Compaction]:
+        return [
+            compaction
+            for compaction in matching_compactions(self.chain, self.compactions)
+            if compaction.undone_at is not None
+        ]
 
-    def _own(self, fold: Fold) -> list[Use]:
-        return [use for use in self.uses if use.fold_id == fold.id]
+    def _changes_for(self, compaction: Compaction) -> list[ApplicationChange]:
+        return [change for change in self.changes if change.compaction_id == compaction.id]
 
-    def _is_used(self, fold: Fold, *, unknown: object = None) -> bool:
+    def _was_applied(self, compaction: Compaction, *, default: object = None) -> bool:
         """Whether it was in use when this conversation was last sent; where nobody knows, as `unknown` says."""
-        own = self._own(fold)
-        told = own[-1].is_used if own else None
-        return unknown is not None if told is None else told
+        changes = self._changes_for(compaction)
+        was_applied = changes[-1].is_applied if changes else None
+        return default is not None if was_applied is None else was_applied
 
-    def _now(self, fold: Fold, *, is_used: bool) -> Use:
-        return Use(fold_id=fold.id, tip=self.chain.hashes[-1], messages=len(self.chain), is_used=is_used)
+    def _new_change(self, compaction: Compaction, *, is_applied: bool) -> ApplicationChange:
+        return ApplicationChange(
+            compaction_id=compaction.id,
+            last_hash=self.chain.hashes[-1],
+            messages=len(self.chain),
+            is_applied=is_applied,
+        )
 
-    def _spans(self, fold: Fold, *, with_it: bool) -> list[range]:
+    def _find_ranges(self, compaction: Compaction, *, applied: bool) -> list[range]:
         """What was said while a fold was in use, or was not, up to now."""
-        own = self._own(fold)
+        changes = self._changes_for(compaction)
         # It may have been in use ever since it was made, where nobody has said when that began.
-        made_at = fold.seen_messages or fold.messages
-        earliest = min([made_at, *(use.messages for use in own)]) if with_it else 0
-        begins = None if with_it and own and own[0].is_used else earliest
-        found: list[range] = []
-        for use in own:
-            if use.is_used is None:
-                begins, found = earliest, []
-            elif use.is_used is with_it:
-                begins = use.messages if begins is None else begins
-            elif begins is not None:
-                found.append(range(begins, use.messages))
-                begins = None
-        return found if begins is None else [*found, range(begins, len(self.chain))]
+        made_at = compaction.seen_messages or compaction.messages
+        earliest = min([made_at, *(change.messages for change in changes)]) if applied else 0
+        start = None if applied and changes and changes[0].is_applied else earliest
+        ranges: list[range] = []
+        for change in changes:
+            if change.is_applied is None:
+                start, ranges = earliest, []
+            elif change.is_applied is applied:
+                start = change.messages if start is None else start
+            elif start is not None:
+                ranges.append(range(start, change.messages))
+                start = None
+        return ranges if start is None else [*ranges, range(start, len(self.chain))]
 
 
-async def keep_uses(line: Line, journal: Journal, *, is_applied: bool) -> None:
+async def record_applications(history: ApplicationHistory, store: CompactionStore, *, is_applied: bool) -> None:
     """Keep which folds a conversation is the first to have, or to lack, now that it is sent.
 
     Where that cannot be, nothing is lost but thoughts: they are left out once more.
     """
-    news = line.news(is_applied=is_applied)
-    if news:
+    changes = history.new_changes(is_applied=is_applied)
+    if changes:
         with suppress(StoreUnavailable):
-            await journal.used(news)
+            await store.record_application_changes(changes)
 
 
-async def doubted(chain: Chain, fold: Fold, journal: Journal) -> None:
+async def invalidate_history(chain: HashChain, compaction: Compaction, store: CompactionStore) -> None:
     """Have no thought in a conversation trusted to stand behind a fold: it was sent with it, and refused.
 
     Somebody may have sent it without the fold and not said so: while the store was away, or folds were off.
@@ -107,23 +124,31 @@ async def doubted(chain: Chain, fold: Fold, journal: Journal) -> None:
     Raises:
         StoreUnavailable: that cannot be kept.
     """
-    there = set(chain.hashes)
-    found = [use for use in await journal.uses([fold.id]) if use.tip in there]
-    if found:
-        await journal.used([replace(use, is_used=None) for use in found])
+    hashes = set(chain.hashes)
+    changes = [
+        change for change in await store.list_application_changes([compaction.id]) if change.last_hash in hashes
+    ]
+    if changes:
+        await store.record_application_changes([replace(change, is_applied=None) for change in changes])
 
 
-async def line_of(chain: Chain, folds: Sequence[Fold], journal: Journal, *, model: str) -> Line | None:
+async def load_application_history(
+    chain: HashChain, compactions: Sequence[Compaction], store: CompactionStore, *, model: str
+) -> ApplicationHistory | None:
     """What is known of how a conversation was sent before; None where its model does not mind.
 
     Raises:
         StoreUnavailable: nobody can say.
     """
-    own = folds_of(chain, folds)
-    if not own or not rules_for(model).binds_thinking:
+    matching = matching_compactions(chain, compactions)
+    if not matching or not rules_for(model).binds_thinking:
         return None
-    places = {tip: place for place, tip in enumerate(chain.hashes, 1)}
-    found = [
-        use for use in await journal.uses([fold.id for fold in own]) if places.get(use.tip) == use.messages
+    positions = {message_hash: position for position, message_hash in enumerate(chain.hashes, 1)}
+    changes = [
+        change
+        for change in await store.list_application_changes([compaction.id for compaction in matching])
+        if positions.get(change.last_hash) == change.messages
     ]
-    return Line(chain=chain, folds=own, uses=sorted(found, key=lambda use: use.messages))
+    return ApplicationHistory(
+        chain=chain, compactions=matching, changes=sorted(changes, key=lambda change: change.messages)
+    )

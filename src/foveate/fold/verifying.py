@@ -9,24 +9,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from foveate.fold.extractive import Count, carry
-from foveate.fold.facts import Fact, said_in
-from foveate.fold.ranking import ALWAYS, Ranked
-from foveate.fold.substance import tells_of
-from foveate.fold.telling import Known
+from foveate.fold.extractive import CountTokens, select_missing_facts
+from foveate.fold.facts import Fact, message_texts
+from foveate.fold.ranking import ALWAYS_CARRIED, RankedFact
+from foveate.fold.substance import shares_content
+from foveate.fold.telling import MentionIndex
 from foveate.values import Message
 
 # A name that is likelier than this to be mentioned again is worth asking once more for.
-_IMPORTANT_CHANCE = 0.5
+_IMPORTANT_PROBABILITY = 0.5
 # A refusal or an error is short; a longer text may speak of one.
-_SHORT_CHARS = 1_200
+_MAX_ERROR_CHARS = 1_200
 # No text of any length has so many characters a token; a longer one needs no counting.
-_MOST_CHARS = 32
+_MAX_CHARS_PER_TOKEN = 32
 # Fewer words than these say nothing of a history.
-_LEAST_WORDS = 5
-_MORE = "and {number:,} more that may be needed, for which there is no room here"
+_MIN_WORDS = 5
+_UNLISTED_NOTE = "and {number:,} more that may be needed, for which there is no room here"
 
-_PAGE = re.compile(r"\s*(```\w*\s*)?(<!doctype\b|<html\b|<\?xml\b|<head\b|<body\b)", re.IGNORECASE)
+_HTML_PAGE = re.compile(r"\s*(```\w*\s*)?(<!doctype\b|<html\b|<\?xml\b|<head\b|<body\b)", re.IGNORECASE)
 # What is asked for is plain text; JSON is what servers, and models that are held to it, say instead.
 _JSON = re.compile(r"""\s*(```\w*\s*)?(\{\s*(["'}]|$)|\[\s*[\[{"'])""")
 _PLAIN_ERROR = re.compile(
@@ -69,7 +69,7 @@ _APOLOGY = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 # A summary says nothing to whoever reads an error, or asked for what is not given.
-_TO_THE_READER = re.compile(
+_ADDRESSES_READER = re.compile(
     r"""(please|you\s+(can|may))\s+(try\s+again|retry)|try\s+again\s+(later|in\s+a\s+(few|moment|minute))
         |(contact\s+us|reach\s+out\s+to\s+us)\b|check\s+your\s+plan\s+and\s+billing|our\s+(usage|content)\s+polic
         |exceeded\s+your\s+current\s+quota|your\s+credit\s+balance\s+is|this\s+model['’]?s\s+maximum\s+context
@@ -79,7 +79,7 @@ _TO_THE_READER = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
+class MissingFacts:
     """Facts that a summary leaves out.
 
     `important` are all that are worth a second try, whatever room there is; `listed` those that a list after it
@@ -93,69 +93,71 @@ class Missing:
     @property
     def carried(self) -> tuple[str, ...]:
         """What the list says: that it is not all, where it is not."""
-        return (*self.listed, _MORE.format(number=self.unlisted)) if self.unlisted else self.listed
+        return (*self.listed, _UNLISTED_NOTE.format(number=self.unlisted)) if self.unlisted else self.listed
 
 
-def problem_of(text: str, *, replaced_tokens: int, count: Count) -> str | None:
+def find_problem(text: str, *, replaced_tokens: int, count: CountTokens) -> str | None:
     """Why a text is no summary of so many tokens; None where it may be one."""
     if not text.strip():
         return "the summary is empty"
-    if _PAGE.match(text):
+    if _HTML_PAGE.match(text):
         return "the answer is a page, not a summary"
     if _JSON.match(text):
         return "the answer is JSON (an error, perhaps), not a summary"
-    if len(text) <= _SHORT_CHARS:
+    if len(text) <= _MAX_ERROR_CHARS:
         if _PLAIN_ERROR.match(text):
             return "the answer is an error, not a summary"
-        if _TO_THE_READER.search(text):
+        if _ADDRESSES_READER.search(text):
             return "the answer is an error or a refusal, not a summary"
         if _REFUSAL.match(text) or _APOLOGY.match(text):
             return "the answer is a refusal, not a summary"
-    if len(text.split()) < _LEAST_WORDS and len(text) < _SHORT_CHARS and not _is_unspaced(text):
+    if len(text.split()) < _MIN_WORDS and len(text) < _MAX_ERROR_CHARS and not _is_unspaced_script(text):
         return "the answer says nothing"
-    if len(text) >= replaced_tokens * _MOST_CHARS or count(text) >= replaced_tokens:
+    if len(text) >= replaced_tokens * _MAX_CHARS_PER_TOKEN or count(text) >= replaced_tokens:
         return f"the summary is longer than the {replaced_tokens:,} tokens that it would replace"
     return None
 
 
-def hollow(text: str, messages: Sequence[Message], earlier: str = "") -> str | None:
+def check_relevance(text: str, messages: Sequence[Message], earlier_summary: str = "") -> str | None:
     """Why a text is no summary of `messages` and of the `earlier` one: it tells nothing of them."""
-    said = (told for message in messages for _, told in said_in(message))
-    if tells_of(text, chain((earlier,), said)):
+    texts = (text_part for message in messages for _, text_part in message_texts(message))
+    if shares_content(text, chain((earlier_summary,), texts)):
         return None
     return "the answer tells nothing of what it should sum up"
 
 
-def missing_in(
-    summary: str, ranked: Sequence[Ranked], *, limit_tokens: int, count: Count, most_tokens: int
-) -> Missing:
+def find_missing_facts(
+    summary: str, ranked: Sequence[RankedFact], *, limit_tokens: int, count: CountTokens, max_tokens: int
+) -> MissingFacts:
     """What `summary` leaves out of `ranked`.
 
     The list after it fills up what the summary has left of `limit_tokens`, at least a quarter of it, as long as
     all is below `most_tokens`.
     """
-    used = count(summary)
-    room = min(max(limit_tokens - used, limit_tokens // 4), most_tokens - used)
-    listed = tuple(fact.text for fact in carry(summary, ranked, limit_tokens=room, count=count))
-    important = _left_out(summary, [one for one in ranked if _is_important(one)])
-    told = Known("\n".join(listed))
-    return Missing(
+    summary_tokens = count(summary)
+    room_tokens = min(max(limit_tokens - summary_tokens, limit_tokens // 4), max_tokens - summary_tokens)
+    listed = tuple(
+        fact.text for fact in select_missing_facts(summary, ranked, limit_tokens=room_tokens, count=count)
+    )
+    important = _omitted_facts(summary, [ranked_fact for ranked_fact in ranked if _is_important(ranked_fact)])
+    listed_mentions = MentionIndex("\n".join(listed))
+    return MissingFacts(
         important=tuple(fact.text for fact in important),
         listed=listed,
-        unlisted=sum(not told.tells(fact) for fact in important),
+        unlisted=sum(not listed_mentions.mentions(fact) for fact in important),
     )
 
 
-def _left_out(text: str, ranked: Sequence[Ranked]) -> list[Fact]:
+def _omitted_facts(text: str, ranked: Sequence[RankedFact]) -> list[Fact]:
     """All of `ranked` that a text does not tell."""
-    plenty = 4 * len(ranked) + 4  # for as many lines of one token
-    return carry(text, ranked, limit_tokens=plenty, count=lambda _: 1)
+    unlimited_tokens = 4 * len(ranked) + 4  # for as many lines of one token
+    return select_missing_facts(text, ranked, limit_tokens=unlimited_tokens, count=lambda _: 1)
 
 
-def _is_important(one: Ranked) -> bool:
-    return one.fact.kind in ALWAYS or one.chance >= _IMPORTANT_CHANCE
+def _is_important(ranked_fact: RankedFact) -> bool:
+    return ranked_fact.fact.kind in ALWAYS_CARRIED or ranked_fact.probability >= _IMPORTANT_PROBABILITY
 
 
-def _is_unspaced(text: str) -> bool:
+def _is_unspaced_script(text: str) -> bool:
     """Whether its script writes no spaces between words."""
-    return len(text) >= _LEAST_WORDS * 2 and sum(ord(char) >= 0x2E80 for char in text) * 2 > len(text)
+    return len(text) >= _MIN_WORDS * 2 and sum(ord(char) >= 0x2E80 for char in text) * 2 > len(text)

@@ -37,20 +37,20 @@ _QUOTED = re.compile(
 _LISTED_LINE = re.compile(r"^ {0,9}\d{1,7}(?=[\t→|:│]| {2,})", re.MULTILINE)
 
 
-def words_of(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The words of a text in which a path or an identifier may stand; as often as they stand."""
     return _WORD.findall(text)
 
 
-def classified(word: str) -> tuple[tuple[FactKind, str], ...]:
+def classify_word(word: str) -> tuple[tuple[FactKind, str], ...]:
     """The paths, identifiers and versions that one word holds."""
     if len(word) > _MAX_WORD_CHARS:
         return ()
     if "\\" in word:
         if match := _WINDOWS_PATH.fullmatch(word.rstrip(".:")):
             return ((FactKind.PATH, match[0]),)
-        return tuple(found for piece in _ESCAPES.split(word) if piece for found in classified(piece))
-    bare = _bare(word)
+        return tuple(found for piece in _ESCAPES.split(word) if piece for found in classify_word(piece))
+    bare = _strip_marks(word)
     if bare.startswith(("http:", "https:")) or _MEASURE.fullmatch(bare):
         return ()  # told by `urls_in` and `numbers_in`
     if scoped := _SCOPED.fullmatch(word.rstrip(".:-+@~")):
@@ -70,13 +70,13 @@ def classified(word: str) -> tuple[tuple[FactKind, str], ...]:
     )
 
 
-def names_of_word(word: str) -> Iterator[str]:
+def names_in_word(word: str) -> Iterator[str]:
     """What a word names besides what it holds by `classified`: itself, and its parts.
 
     A path names the folders that it is in and its last part, and where it begins at the root, all its ends:
     "/work/src/app.py" is also "src/app.py", but "lib/src/app.py" is another file.
     """
-    bare = _bare(word)
+    bare = _strip_marks(word)
     if bare.startswith(("http:", "https:")):
         return  # an address is told whole, or not
     yield bare
@@ -91,7 +91,7 @@ def names_of_word(word: str) -> Iterator[str]:
                 yield bare[at + 1 :]
 
 
-def _bare(word: str) -> str:
+def _strip_marks(word: str) -> str:
     """A word without marks around it, and without the line of a file."""
     bare = word.rstrip(".:-+@~")
     if line := _LINE_OF_FILE.match(bare[::-1]):
@@ -125,12 +125,12 @@ def is_identifier(word: str, *, called: bool = False) -> bool:
     return word[0].isalpha() and any(char.isdigit() for char in word)
 
 
-def urls_in(text: str) -> Iterator[str]:
+def find_urls(text: str) -> Iterator[str]:
     """The addresses in a text."""
     return (match[0].rstrip(".,;:!?*") for match in _URL.finditer(text))
 
 
-def numbers_in(text: str) -> Iterator[str]:
+def find_numbers(text: str) -> Iterator[str]:
     """The numbers in a text that say something: of three digits, with a point, or with a unit.
 
     The numbers of lines before the lines of a file are not among them.
@@ -141,16 +141,16 @@ def numbers_in(text: str) -> Iterator[str]:
             yield number
 
 
-def bare_number(number: str) -> str:
+def strip_unit(number: str) -> str:
     """A number without its unit."""
     return number.rstrip("/%€$°abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZµ ")
 
 
-def names_in(text: str) -> Iterator[str]:
+def find_names(text: str) -> Iterator[str]:
     """The names of people, products and places: words with a capital that do not begin a sentence."""
     return (match[0] for match in _NAME.finditer(text))
 
 
-def quoted_in(text: str) -> Iterator[str]:
+def find_quotes(text: str) -> Iterator[str]:
     """What stands in quotes or in backticks, on one line."""
     return (next(filter(None, match.groups())).strip() for match in _QUOTED.finditer(text))

@@ -11,12 +11,12 @@ from ipaddress import ip_address
 
 import msgspec
 
-from foveate.gateway.asks import GATEWAY_KEY, KEY_PREFIX, Receive, Scope, Send
+from foveate.gateway.asks import GATEWAY_KEY_HEADER, KEY_PREFIX, Receive, Scope, Send
 from foveate.gateway.keys import Keys
-from foveate.gateway.pages import DETAILS, OPEN, Page
+from foveate.gateway.pages import DETAILS_SCOPE_KEY, PUBLIC_PATHS, AsgiApp
 from foveate.web.viewer import ADMIN, Viewer, set_viewer
 
-_NAMED = ("localhost", "127.0.0.1", "::1")
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _KEY_NEEDED = (
     "this page needs a key of the gateway (`foveate config key` makes one), as a bearer token or a password"
 )
@@ -31,7 +31,7 @@ _PROXY_PREFIX = b"x-forwarded-"
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches what is at a host: an address, or a name that stands for one."""
-    if host in _NAMED:
+    if host in _LOOPBACK_NAMES:
         return True
     try:
         return ip_address(host).is_loopback
@@ -39,12 +39,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def shown_key(headers: Mapping[bytes, bytes]) -> str | None:
+def find_key(headers: Mapping[bytes, bytes]) -> str | None:
     """The key that a request shows: as clients do, or as the password that a browser asks for."""
-    for name in (GATEWAY_KEY.encode(), b"x-api-key"):
-        said = headers.get(name, b"").decode("latin-1").strip()
-        if said:
-            return said
+    for name in (GATEWAY_KEY_HEADER.encode(), b"x-api-key"):
+        value = headers.get(name, b"").decode("latin-1").strip()
+        if value:
+            return value
     scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
     match scheme.lower():
         case "bearer":
@@ -58,19 +58,19 @@ def shown_key(headers: Mapping[bytes, bytes]) -> str | None:
             return None
 
 
-def viewer_of(headers: Mapping[bytes, bytes], *, host: str, keys: Keys) -> Viewer | None:
+def identify_viewer(headers: Mapping[bytes, bytes], *, host: str, keys: Keys) -> Viewer | None:
     """Who looks at a page of a gateway that listens on `host`; None for somebody who may see nothing.
 
     On loopback it has to be asked for by a name of this machine: a page on the web whose own name leads to
     loopback all at once must not read it. What a proxy passes on does not come from this machine.
     """
-    key = shown_key(headers)
+    key = find_key(headers)
     if key is not None and key.startswith(KEY_PREFIX):
         if keys.is_admin(key):
             return ADMIN
         agent = keys.agent(key)
         return None if agent is None else Viewer(agent)
-    is_local = is_loopback(host) and is_loopback(host_in(headers.get(b"host", b"").decode("latin-1")))
+    is_local = is_loopback(host) and is_loopback(strip_port(headers.get(b"host", b"").decode("latin-1")))
     return ADMIN if is_local and not is_proxied(headers) else None
 
 
@@ -79,74 +79,74 @@ def is_proxied(names: Iterable[bytes]) -> bool:
     return any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIX) for name in names)
 
 
-def host_in(said: str) -> str:
+def strip_port(host: str) -> str:
     """The host of a header, without its port and brackets."""
-    if said.startswith("["):
-        return said[1:].partition("]")[0]
-    return said.rpartition(":")[0] if ":" in said else said
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if ":" in host else host
 
 
-def guarded(
-    pages: Mapping[str, Page], scoped: Mapping[str, Page], *, host: str, keys: Callable[[], Keys]
-) -> dict[str, Page]:
+def guard_pages(
+    pages: Mapping[str, AsgiApp], scoped: Mapping[str, AsgiApp], *, host: str, keys: Callable[[], Keys]
+) -> dict[str, AsgiApp]:
     """The pages, each of which checks who looks; only those in `OPEN` are for everybody.
 
     `scoped` pages are told who looks, and show the key of an agent that agent alone. The others are for
     administrators.
     """
     admins_only = {
-        path: _open(page, host=host, keys=keys)
-        if path in OPEN
-        else _guarded(page, host=host, keys=keys, is_scoped=False)
+        path: _detect_details_viewer(page, host=host, keys=keys)
+        if path in PUBLIC_PATHS
+        else _require_viewer(page, host=host, keys=keys, is_scoped=False)
         for path, page in pages.items()
     }
     return admins_only | {
-        path: _guarded(page, host=host, keys=keys, is_scoped=True) for path, page in scoped.items()
+        path: _require_viewer(page, host=host, keys=keys, is_scoped=True) for path, page in scoped.items()
     }
 
 
-def _open(page: Page, *, host: str, keys: Callable[[], Keys]) -> Page:
+def _detect_details_viewer(page: AsgiApp, *, host: str, keys: Callable[[], Keys]) -> AsgiApp:
     """Return a page for everybody, which is told whether its caller may see details."""
 
     async def shown(scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
-        viewer = None if is_from_another_site(headers) else viewer_of(headers, host=host, keys=keys())
-        await page({**scope, DETAILS: viewer is not None and viewer.sees_everything}, receive, send)
+        viewer = None if is_cross_site(headers) else identify_viewer(headers, host=host, keys=keys())
+        await page({**scope, DETAILS_SCOPE_KEY: viewer is not None and viewer.sees_everything}, receive, send)
 
     return shown
 
 
-def _guarded(page: Page, *, host: str, keys: Callable[[], Keys], is_scoped: bool) -> Page:
+def _require_viewer(page: AsgiApp, *, host: str, keys: Callable[[], Keys], is_scoped: bool) -> AsgiApp:
     async def shown(scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
-        if is_from_another_site(headers):
-            await _refused(send, 403, "this page is shown to no other site")
+        if is_cross_site(headers):
+            await _send_error(send, 403, "this page is shown to no other site")
             return
-        viewer = viewer_of(headers, host=host, keys=keys())
+        viewer = identify_viewer(headers, host=host, keys=keys())
         if viewer is None:
-            await _refused(send, 401, _KEY_NEEDED)
+            await _send_error(send, 401, _KEY_NEEDED)
         elif is_scoped or viewer.sees_everything:
             await page(set_viewer(scope, viewer), receive, send)
         else:
-            await _refused(send, 403, _ADMIN_NEEDED)
+            await _send_error(send, 403, _ADMIN_NEEDED)
 
     return shown
 
 
-def is_from_another_site(headers: Mapping[bytes, bytes]) -> bool:
+def is_cross_site(headers: Mapping[bytes, bytes]) -> bool:
     """Whether a page of another site asks, by what browsers say of it; a link may be followed from anywhere."""
     if headers.get(b"sec-fetch-site") not in (b"cross-site", b"same-site"):
         return False
     return (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) != (b"navigate", b"document")
 
 
-async def _refused(send: Send, status: int, said: str) -> None:
-    body = msgspec.json.encode({"error": said})
-    asks_for_key = [(b"www-authenticate", b'Basic realm="Foveate", charset="UTF-8"')] if status == 401 else []
+async def _send_error(send: Send, status: int, message: str) -> None:
+    body = msgspec.json.encode({"error": message})
+    challenge = [(b"www-authenticate", b'Basic realm="Foveate", charset="UTF-8"')] if status == 401 else []
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
-        *asks_for_key,
+        *challenge,
         (b"cache-control", b"no-store"),
         (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
         (b"x-content-type-options", b"nosniff"),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 # How the user-agents of agents begin, in small letters (their releases of November 2026).
-_KNOWN = (
+_KNOWN_USER_AGENTS = (
     ("claude-cli", "claude-code"),
     ("claude-code", "claude-code"),
     ("codex", "codex"),
@@ -24,8 +24,8 @@ _KNOWN = (
     ("mini-swe-agent", "mini-swe-agent"),
 )
 # What may follow such a beginning.
-_ENDS = frozenset("/ _-(")
-_MAX_CHARS = 256
+_PREFIX_SEPARATORS = frozenset("/ _-(")
+_MAX_USER_AGENT_CHARS = 256
 
 
 def name_agent(user_agent: str, configured: Sequence[tuple[str, str]] = ()) -> str | None:
@@ -33,12 +33,14 @@ def name_agent(user_agent: str, configured: Sequence[tuple[str, str]] = ()) -> s
 
     `configured` are globs with the names of their agents, which are tried first.
     """
-    sent = user_agent.strip()[:_MAX_CHARS]
+    trimmed = user_agent.strip()[:_MAX_USER_AGENT_CHARS]
     for glob, name in configured:
-        if fnmatchcase(sent, glob):
+        if fnmatchcase(trimmed, glob):
             return name
-    lowered = sent.lower()
-    for start, name in _KNOWN:
-        if lowered.startswith(start) and (len(lowered) == len(start) or lowered[len(start)] in _ENDS):
+    lowered = trimmed.lower()
+    for prefix, name in _KNOWN_USER_AGENTS:
+        if lowered.startswith(prefix) and (
+            len(lowered) == len(prefix) or lowered[len(prefix)] in _PREFIX_SEPARATORS
+        ):
             return name
     return None

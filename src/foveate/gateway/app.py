@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from foveate.engine.calls import Incoming
+from foveate.engine.calls import RoutedRequest
 from foveate.engine.cost_features import cost_headers
-from foveate.engine.embeddings import Embeddings
+from foveate.engine.embeddings import EmbeddingsEngine
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
 from foveate.errors import (
@@ -25,52 +25,72 @@ from foveate.errors import (
     UpstreamUnreachable,
     WebSocketRefused,
 )
-from foveate.fold.model import Endpoint
-from foveate.gateway.asks import KIND, SESSION, Ask, Receive, Scope, Send, ask_of
-from foveate.gateway.audience import audience_of
-from foveate.gateway.aws_signing import CLIENT_HEADERS, AwsSigner
-from foveate.gateway.body_errors import BodyRefused, TooLarge
-from foveate.gateway.body_memory import BodyMemory, HeldBody
-from foveate.gateway.callers import agent_of, caller_of, check_payer, key_headers, name_scope, sent_query
-from foveate.gateway.client import Client
-from foveate.gateway.cloud_endpoints import azure_endpoint, google_endpoint
-from foveate.gateway.counting import NoCounts, own_count
+from foveate.fold.model import SummarizerEndpoint
+from foveate.gateway.asks import (
+    KIND_HEADER,
+    SESSION_HEADER,
+    IncomingRequest,
+    Receive,
+    Scope,
+    Send,
+    parse_request,
+)
+from foveate.gateway.audience import classify_audience
+from foveate.gateway.aws_signing import CLIENT_SIGNATURE_HEADERS, AwsSigner
+from foveate.gateway.body_errors import BodyRejected, TooLarge
+from foveate.gateway.body_memory import BodyMemory, BodyReservation
+from foveate.gateway.callers import (
+    build_upstream_query,
+    check_payer,
+    hash_caller,
+    hash_name_scope,
+    identify_agent,
+    replacement_key_headers,
+)
+from foveate.gateway.client import ClientResponse
+from foveate.gateway.cloud_endpoints import find_azure_endpoint, find_google_endpoint
+from foveate.gateway.counting import UpstreamsWithoutCounts, build_count_response
 from foveate.gateway.credentials import check_credentials, is_subscription
-from foveate.gateway.cycle import CYCLE, Served
-from foveate.gateway.doors import SIGNED, Asks, Door, Family, plain_path
-from foveate.gateway.encodings import encodings_of, read_beside, without_encodings
-from foveate.gateway.headers import KEYS, Headers, sent_on, signed_names
+from foveate.gateway.cycle import CYCLE_SCOPE_KEY, RequestConnection
+from foveate.gateway.doors import SIGNED_FAMILIES, ApiFamily, Endpoint, Operation, normalize_slashes
+from foveate.gateway.encodings import decompress_in_thread, parse_content_encodings, strip_content_encoding
+from foveate.gateway.headers import KEY_HEADERS, Headers, forward_request_headers, signed_header_names
 from foveate.gateway.keys import Keys, NoKeys
-from foveate.gateway.named import model_in, model_of, renamed, with_path_model
-from foveate.gateway.operations import METHODS, check_operation, check_request_line
-from foveate.gateway.refusing import may_retry, reason_of, refusal_for
+from foveate.gateway.named import find_requested_model, read_model, replace_body_model, replace_path_model
+from foveate.gateway.operations import ALLOWED_METHODS, check_operation, check_request_line
+from foveate.gateway.refusing import build_error_response, log_reason, may_retry
 from foveate.gateway.request_body import BodyLimits, read_body
-from foveate.gateway.routing import KNOWN_UPSTREAMS, Routed, Routing, Upstream
-from foveate.gateway.telling import told_in
-from foveate.gateway.threads import Threads, ThreadTurn, begin_turn
-from foveate.gateway.traffic import UNSEEN, Traffic
-from foveate.session.counting import beside
-from foveate.session.naming import HEADERS as NAMING_HEADERS
-from foveate.upstream.pool import Answer, Pool, target
+from foveate.gateway.routing import KNOWN_UPSTREAMS, RouteMatch, Routing, Upstream
+from foveate.gateway.telling import parse_section_headers
+from foveate.gateway.threads import ThreadStore, ThreadTurn, begin_turn
+from foveate.gateway.traffic import NO_REQUEST_OBSERVER, RequestObserver
+from foveate.session.counting import run_in_thread_if_large
+from foveate.session.naming import NAMING_HEADERS as NAMING_HEADERS
+from foveate.upstream.pool import ConnectionPool, HttpResponse, parse_url
 from foveate.values import Format
 from foveate.wire.large_json import LARGE_BYTES
 from foveate.wire.limits import RequestLimits
 
-BELOW = "/-/"
+PAGES_PREFIX = "/-/"
 """No provider has anything there."""
 # An error that says something about marks is no longer than this.
-_MOST_ERROR_BYTES = 64 * 1024
-_STREAM = b"text/event-stream"
-_FRAMES = b"application/vnd.amazon.eventstream"
+_MAX_ERROR_BYTES = 64 * 1024
+_EVENT_STREAM = b"text/event-stream"
+_AWS_EVENT_STREAM = b"application/vnd.amazon.eventstream"
 # What a provider has to be told with every request of a client.
-_ASKING = KEYS | {b"anthropic-version", b"anthropic-beta", b"openai-organization", b"openai-project"}
+_SUMMARY_HEADERS = KEY_HEADERS | {
+    b"anthropic-version",
+    b"anthropic-beta",
+    b"openai-organization",
+    b"openai-project",
+}
 
 # What is read, held to caps and booked; of all else, only what these do costs nothing for sure.
-_READ = frozenset((Asks.ANSWER, Asks.EMBEDDINGS, Asks.COUNT))
+_PARSED_OPERATIONS = frozenset((Operation.GENERATE, Operation.EMBEDDINGS, Operation.COUNT_TOKENS))
 # RFC 9110, 15.5.22 and 15.5.6: these name what to use instead.
-_HEADERS_OF_REFUSALS: Mapping[type[FoveateError], Headers] = {
+_ERROR_HEADERS: Mapping[type[FoveateError], Headers] = {
     WebSocketRefused: ((b"upgrade", b"HTTP/1.1"),),
-    MethodRefused: ((b"allow", ", ".join(METHODS).encode()),),
+    MethodRefused: ((b"allow", ", ".join(ALLOWED_METHODS).encode()),),
 }
 _SUMMARY_PATHS = {
     Format.ANTHROPIC: "/v1/messages",
@@ -80,8 +100,8 @@ _SUMMARY_PATHS = {
 _CONVERSATION_PATH = re.compile(r"/v1/conversations/([^/]+)")
 _FREE_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
 
-Page = Callable[[Scope, Receive, Send], Awaitable[None]]
-_Relay = Callable[[Ask, Routed, Exchange, Client, ThreadTurn | None], Awaitable[bytes]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+_Relay = Callable[[IncomingRequest, RouteMatch, Exchange, ClientResponse, ThreadTurn | None], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +124,14 @@ class Gateway:
     def __init__(
         self,
         engine: Engine,
-        pool: Pool,
+        pool: ConnectionPool,
         *,
-        embeddings: Embeddings,
+        embeddings: EmbeddingsEngine,
         options: Callable[[], GatewayOptions] = GatewayOptions,
-        pages: Mapping[str, Page] | None = None,
-        traffic: Traffic = UNSEEN,
+        pages: Mapping[str, AsgiApp] | None = None,
+        observer: RequestObserver = NO_REQUEST_OBSERVER,
         is_open: bool = False,
-        threads: Threads | None = None,
+        threads: ThreadStore | None = None,
     ) -> None:
         """`threads` are the message threads that it keeps."""
         self._engine = engine
@@ -119,333 +139,422 @@ class Gateway:
         self._embeddings = embeddings
         self._options = options
         self._pages = pages or {}
-        self._traffic = traffic
+        self._observer = observer
         self._is_open = is_open
-        self._no_counts = NoCounts()
+        self._upstreams_without_counts = UpstreamsWithoutCounts()
         self._body_memory = BodyMemory()
-        self._threads = threads or Threads(time.monotonic)
+        self._threads = threads or ThreadStore(time.monotonic)
         self._signer = AwsSigner()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             return
-        served: Served | None = scope.pop(CYCLE, None)
-        page = self._page(scope["path"])
+        connection: RequestConnection | None = scope.pop(CYCLE_SCOPE_KEY, None)
+        page = self._find_page(scope["path"])
         if page is not None:
             await page(scope, receive, send)
             return
-        ask = ask_of(scope)
-        client = Client(ask, send)
+        request = parse_request(scope)
+        client_response = ClientResponse(request, send)
         options = self._options()
-        self._traffic.came(client)
+        self._observer.on_start(client_response)
         try:
             # Whatever the headers decide is decided before any of the body is read.
-            check_request_line(ask)
-            if ask.asks_for_websocket:
-                raise WebSocketRefused(ask.path[:100])
-            client.agent = agent_of(ask, options.keys, options.user_agents)
-            self._check_keys(ask, options)
-            body = await read_body(served, receive, ask.headers, limits=options.body, memory=self._body_memory)
-            if body is not None:
-                client.received_bytes = len(body.data)
-                try:
-                    serving = self._served(ask, body.data, client, options, body.held)
-                    await _until_gone(served, receive, client, serving)
-                finally:
-                    body.held.release()
-        except BodyRefused as error:
-            client.refused, client.reason = error.code, str(error)
-            await client.refuse(error.response(client.spoken), retry=error.may_retry, headers=error.headers)
-        except FoveateError as error:
-            client.refused, client.reason = error.code, reason_of(error)
-            if client.has_begun:
-                return  # the server cuts the connection, so that nobody takes it for the whole answer
-            headers = _HEADERS_OF_REFUSALS.get(type(error), ())
-            audience = audience_of(
-                ask.raw_headers, has_key=ask.key is not None and bool(client.agent), is_open=self._is_open
+            check_request_line(request)
+            if request.is_websocket_upgrade:
+                raise WebSocketRefused(request.path[:100])
+            client_response.agent = identify_agent(request, options.keys, options.user_agents)
+            self._check_possible_upstreams(request, options)
+            body = await read_body(
+                connection, receive, request.headers, limits=options.body, memory=self._body_memory
             )
-            refusal = refusal_for(error, client.spoken, audience)
-            await client.refuse(refusal, retry=may_retry(error), headers=headers)
+            if body is not None:
+                client_response.received_bytes = len(body.data)
+                try:
+                    serving = self._serve(request, body.data, client_response, options, body.reservation)
+                    await _serve_until_disconnect(connection, receive, client_response, serving)
+                finally:
+                    body.reservation.release()
+        except BodyRejected as error:
+            client_response.error_code, client_response.error_reason = error.code, str(error)
+            await client_response.send_error(
+                error.response(client_response.api_format), retry=error.may_retry, headers=error.headers
+            )
+        except FoveateError as error:
+            client_response.error_code, client_response.error_reason = error.code, log_reason(error)
+            if client_response.has_started:
+                return  # the server cuts the connection, so that nobody takes it for the whole answer
+            headers = _ERROR_HEADERS.get(type(error), ())
+            audience = classify_audience(
+                request.raw_headers,
+                has_key=request.key is not None and bool(client_response.agent),
+                is_open=self._is_open,
+            )
+            error_response = build_error_response(error, client_response.api_format, audience)
+            await client_response.send_error(error_response, retry=may_retry(error), headers=headers)
         except Exception as error:  # a fault of ours: told, and left to the server, which answers it
-            client.refused, client.reason = "internal_error", type(error).__name__
-            client.status = client.status or 500
+            client_response.error_code, client_response.error_reason = "internal_error", type(error).__name__
+            client_response.status = client_response.status or 500
             raise
         finally:
-            self._traffic.went(ask, client)
+            self._observer.on_end(request, client_response)
 
-    def _page(self, path: str) -> Page | None:
-        page = self._pages.get(path) or self._pages.get(plain_path(path))
-        return page or (self._pages.get(BELOW) if path.startswith(BELOW) else None)
+    def _find_page(self, path: str) -> AsgiApp | None:
+        page = self._pages.get(path) or self._pages.get(normalize_slashes(path))
+        return page or (self._pages.get(PAGES_PREFIX) if path.startswith(PAGES_PREFIX) else None)
 
     @property
     def engine(self) -> Engine:
         """What every request goes through."""
         return self._engine
 
-    async def previewed(self, scope: Scope, body: bytes) -> Exchange:
+    async def preview(self, scope: Scope, body: bytes) -> Exchange:
         """What would be sent for a request, without a trace; only a counting endpoint that is on is asked.
 
         Raises:
             FoveateError: it would be refused.
         """
-        ask, options = ask_of(scope), self._options()
-        model = ask.door.model or await beside(lambda: model_in(body), len(body), least_bytes=LARGE_BYTES)
-        routed = self._routed(ask, model, options)
+        request, options = parse_request(scope), self._options()
+        model = request.endpoint.model or await run_in_thread_if_large(
+            lambda: read_model(body), len(body), min_bytes=LARGE_BYTES
+        )
+        route = self._route(request, model, options)
         engine = self._engine.preview or self._engine
-        agent = agent_of(ask, options.keys, options.user_agents)
-        turn = await begin_turn(self._threads, routed.upstream.threads, ask, agent, body, claims=False)
+        agent = identify_agent(request, options.keys, options.user_agents)
+        turn = await begin_turn(self._threads, route.upstream.threads, request, agent, body, claims=False)
         if turn is not None:
-            ask, body = turn.ask, turn.body
-        found = await engine.prepare(_incoming(ask, ask.spoken, agent, body, routed, model, options.limits))
-        if found.work is not None and self._engine.recount is not None:
-            await self._engine.recount(found.work)
-        return found
+            request, body = turn.request, turn.body
+        exchange = await engine.prepare(
+            _build_routed_request(request, request.api_format, agent, body, route, model, options.limits)
+        )
+        if exchange.context is not None and self._engine.recount is not None:
+            await self._engine.recount(exchange.context)
+        return exchange
 
-    async def _served(
-        self, ask: Ask, body: bytes, client: Client, options: GatewayOptions, held: HeldBody
+    async def _serve(
+        self,
+        request: IncomingRequest,
+        body: bytes,
+        client_response: ClientResponse,
+        options: GatewayOptions,
+        reservation: BodyReservation,
     ) -> None:
-        if ask.door.asks not in _READ:
-            said = f"what {ask.method} {ask.path} costs is not known"
-            await self._passed(ask, body, client, options, held, "" if ask.method in _FREE_METHODS else said)
+        if request.endpoint.operation not in _PARSED_OPERATIONS:
+            unknown_cost_reason = f"what {request.method} {request.path} costs is not known"
+            await self._relay_unparsed(
+                request,
+                body,
+                client_response,
+                options,
+                reservation,
+                "" if request.method in _FREE_METHODS else unknown_cost_reason,
+            )
             return
-        encodings = encodings_of(ask.raw_headers)
-        plain = await read_beside(body, encodings, limit_bytes=options.body.max_bytes, grow=held.grow)
-        if plain is None or (encodings and ask.door.family in SIGNED):
-            said = f"the request cannot be read (its content-encoding is {', '.join(encodings)})"
-            await self._passed(ask, body, client, options, held, "" if ask.door.asks is Asks.COUNT else said)
+        encodings = parse_content_encodings(request.raw_headers)
+        plain = await decompress_in_thread(
+            body, encodings, limit_bytes=options.body.max_bytes, grow=reservation.grow
+        )
+        if plain is None or (encodings and request.endpoint.family in SIGNED_FAMILIES):
+            unknown_cost_reason = f"the request cannot be read (its content-encoding is {', '.join(encodings)})"
+            await self._relay_unparsed(
+                request,
+                body,
+                client_response,
+                options,
+                reservation,
+                "" if request.endpoint.operation is Operation.COUNT_TOKENS else unknown_cost_reason,
+            )
             return
         if encodings:
             del body
-            held.resize(len(plain))
-            ask = msgspec.structs.replace(ask, raw_headers=without_encodings(ask.raw_headers))
-        await self._answered(ask, ask.spoken, client.agent, plain, client, options, held)
+            reservation.resize(len(plain))
+            request = msgspec.structs.replace(request, raw_headers=strip_content_encoding(request.raw_headers))
+        await self._relay_through_engine(
+            request, request.api_format, client_response.agent, plain, client_response, options, reservation
+        )
 
-    def _routed(self, ask: Ask, model: str, options: GatewayOptions) -> Routed:
-        routed = options.routing.of(ask.door, model)
-        self._check_upstream(ask, routed.upstream)
-        if routed.model is not None and _is_unchanged(ask, routed.upstream):
+    def _route(self, request: IncomingRequest, model: str, options: GatewayOptions) -> RouteMatch:
+        route = options.routing.match(request.endpoint, model)
+        self._check_upstream(request, route.upstream)
+        if route.model is not None and _is_sent_unchanged(request, route.upstream):
             raise KeyRefused(
                 f"the gateway's route gives the model {model!r} another name, but the client's credential"
                 " covers the request as it is: use a key of the gateway, or name the model as the upstream does"
             )
-        return routed
+        return route
 
-    def _check_upstream(self, ask: Ask, upstream: Upstream) -> None:
-        check_payer(ask, upstream, is_open=self._is_open)
-        check_operation(ask, upstream)
-        check_credentials(ask, upstream)
+    def _check_upstream(self, request: IncomingRequest, upstream: Upstream) -> None:
+        check_payer(request, upstream, is_open=self._is_open)
+        check_operation(request, upstream)
+        check_credentials(request, upstream)
 
-    def _check_keys(self, ask: Ask, options: GatewayOptions) -> None:
+    def _check_possible_upstreams(self, request: IncomingRequest, options: GatewayOptions) -> None:
         """Refuse a request that none of the upstreams would be asked, whatever model its body names."""
-        refused: KeyRefused | OperationRefused | None = None
-        for upstream in options.routing.possible(ask.door):
+        first_error: KeyRefused | OperationRefused | None = None
+        for upstream in options.routing.possible_upstreams(request.endpoint):
             try:
-                self._check_upstream(ask, upstream)
+                self._check_upstream(request, upstream)
                 return
             except (KeyRefused, OperationRefused) as error:
-                refused = refused or error
-        if refused is not None:
-            raise refused
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
 
-    async def _passed(
+    async def _relay_unparsed(
         self,
-        ask: Ask,
+        request: IncomingRequest,
         body: bytes,
-        client: Client,
+        client_response: ClientResponse,
         options: GatewayOptions,
-        held: HeldBody,
-        uncounted: str,
+        reservation: BodyReservation,
+        unknown_cost_reason: str,
     ) -> None:
         """Relay what the engine has no hand in; `uncounted` says why nobody knows what it costs, if it does."""
-        model, plain = ask.door.model, b""
+        model, plain = request.endpoint.model, b""
         if options.routing.routes and not model:
-            encodings = encodings_of(ask.raw_headers)
+            encodings = parse_content_encodings(request.raw_headers)
             limit_bytes = options.body.max_bytes
-            plain = await read_beside(body, encodings, limit_bytes=limit_bytes, grow=held.grow) or b""
-            model = await beside(lambda: model_of(ask, plain), len(plain))
-        routed = self._routed(ask, model, options)
-        if routed.model is not None and ask.door.model:
-            ask = with_path_model(ask, routed.model)
-        elif routed.model is not None and plain:
-            ask = msgspec.structs.replace(ask, raw_headers=without_encodings(ask.raw_headers))
-            name = routed.model
-            body = await beside(lambda: renamed(plain, name, options.limits), len(plain))
-        if uncounted:
-            await self._engine.uncounted(ask.id, client.agent, uncounted)
-        changed = _CONVERSATION_PATH.match(ask.path) if ask.method != "GET" else None
-        if changed is not None and self._engine.forget_conversation is not None:
-            self._engine.forget_conversation(client.agent, routed.upstream.name, changed[1])
-        client.provider = routed.upstream.provider
-        async with await self._asked(ask, routed, body, {}, reads_answer=False) as answer:
-            await client.begin(answer, is_changed=False)
-            while piece := await answer.piece():
-                await client.piece(piece)
-        await client.end()
+            plain = (
+                await decompress_in_thread(body, encodings, limit_bytes=limit_bytes, grow=reservation.grow)
+                or b""
+            )
+            model = await run_in_thread_if_large(lambda: find_requested_model(request, plain), len(plain))
+        route = self._route(request, model, options)
+        if route.model is not None and request.endpoint.model:
+            request = replace_path_model(request, route.model)
+        elif route.model is not None and plain:
+            request = msgspec.structs.replace(request, raw_headers=strip_content_encoding(request.raw_headers))
+            name = route.model
+            body = await run_in_thread_if_large(
+                lambda: replace_body_model(plain, name, options.limits), len(plain)
+            )
+        if unknown_cost_reason:
+            await self._engine.admit_uncounted(request.id, client_response.agent, unknown_cost_reason)
+        changed_conversation = _CONVERSATION_PATH.match(request.path) if request.method != "GET" else None
+        if changed_conversation is not None and self._engine.forget_conversation is not None:
+            self._engine.forget_conversation(
+                client_response.agent, route.upstream.name, changed_conversation[1]
+            )
+        client_response.provider = route.upstream.provider
+        async with await self._send_upstream(
+            request, route, body, {}, reads_response=False
+        ) as upstream_response:
+            await client_response.start(upstream_response, is_changed=False)
+            while chunk := await upstream_response.read_chunk():
+                await client_response.send_chunk(chunk)
+        await client_response.finish()
 
-    async def _answered(
+    async def _relay_through_engine(
         self,
-        ask: Ask,
-        spoken: Format,
+        request: IncomingRequest,
+        api_format: Format,
         agent: str,
         body: bytes,
-        client: Client,
+        client_response: ClientResponse,
         options: GatewayOptions,
-        held: HeldBody,
+        reservation: BodyReservation,
     ) -> None:
         """Relay an answer that the engine has a hand in."""
-        is_embeddings = ask.door.asks is Asks.EMBEDDINGS
-        model = ask.door.model
-        if not model and (options.routing.routes or ask.door.family is Family.AZURE):
-            model = await beside(lambda: model_in(body), len(body), least_bytes=LARGE_BYTES)
-        routed = self._routed(ask, model, options)
-        if routed.model is not None and ask.door.model:
-            ask = with_path_model(ask, routed.model)
-        is_count = ask.door.asks is Asks.COUNT
+        is_embeddings = request.endpoint.operation is Operation.EMBEDDINGS
+        model = request.endpoint.model
+        if not model and (options.routing.routes or request.endpoint.family is ApiFamily.AZURE):
+            model = await run_in_thread_if_large(lambda: read_model(body), len(body), min_bytes=LARGE_BYTES)
+        route = self._route(request, model, options)
+        if route.model is not None and request.endpoint.model:
+            request = replace_path_model(request, route.model)
+        is_count = request.endpoint.operation is Operation.COUNT_TOKENS
         engine = self._engine.preview if is_count and self._engine.preview is not None else self._engine
         prepare = self._embeddings.prepare if is_embeddings else engine.prepare
-        relay = self._counted if is_count else self._relayed
-        client.provider = routed.upstream.provider
-        turn = await begin_turn(self._threads, routed.upstream.threads, ask, agent, body, claims=not is_count)
+        relay = self._relay_count if is_count else self._relay_response
+        client_response.provider = route.upstream.provider
+        turn = await begin_turn(
+            self._threads, route.upstream.threads, request, agent, body, claims=not is_count
+        )
         try:
             if turn is not None:
                 if len(turn.body) > options.body.max_bytes:
                     raise TooLarge(options.body.max_bytes)
-                held.grow(len(turn.body))
-                ask, body = turn.ask, turn.body
-            incoming = _incoming(
-                ask, spoken, agent, body, routed, model, options.limits, keeps_answer=turn is not None
+                reservation.grow(len(turn.body))
+                request, body = turn.request, turn.body
+            routed_request = _build_routed_request(
+                request, api_format, agent, body, route, model, options.limits, keeps_answer=turn is not None
             )
-            client.exchange = exchange = await prepare(incoming)
-            await self._answered_by(exchange, relay, ask, routed, client, turn)
+            client_response.exchange = exchange = await prepare(routed_request)
+            await self._run_exchange(exchange, relay, request, route, client_response, turn)
         finally:
             if turn is not None:
                 turn.close()
 
-    async def _answered_by(
+    async def _run_exchange(
         self,
         exchange: Exchange,
         relay: _Relay,
-        ask: Ask,
-        routed: Routed,
-        client: Client,
+        request: IncomingRequest,
+        route: RouteMatch,
+        client_response: ClientResponse,
         turn: ThreadTurn | None,
     ) -> None:
         is_broken = True
         try:
-            rest = await relay(ask, routed, exchange, client, turn)
-            if turn is not None and not exchange.streams:
+            last_chunk = await relay(request, route, exchange, client_response, turn)
+            if turn is not None and not exchange.is_streaming:
                 await turn.finish(exchange)
             is_broken = False
         except KeyRefused:
-            exchange.unsent()
+            exchange.mark_unsent()
             raise
         except UpstreamError as error:
             if self._is_unsent(error):
-                exchange.unsent()
+                exchange.mark_unsent()
             raise
         finally:
-            exchange.over(is_broken=is_broken)
+            exchange.finish(is_interrupted=is_broken)
             if is_broken:
-                await exchange.settled()  # what was reserved is free again before anybody tries once more
-        await client.end(rest)
+                await (
+                    exchange.wait_until_completed()
+                )  # what was reserved is free again before anybody tries once more
+        await client_response.finish(last_chunk)
 
-    async def _relayed(
-        self, ask: Ask, routed: Routed, exchange: Exchange, client: Client, turn: ThreadTurn | None
+    async def _relay_response(
+        self,
+        request: IncomingRequest,
+        route: RouteMatch,
+        exchange: Exchange,
+        client_response: ClientResponse,
+        turn: ThreadTurn | None,
     ) -> bytes:
         """Relay all but the end of an answer, which is given back."""
         while True:
-            sent = exchange.outgoing
-            async with await self._asked(ask, routed, sent.body, sent.headers, reads_answer=True) as answer:
-                said = await _error_in(answer)
-                if not said or not await exchange.goes_again(answer.status, said):
-                    return await _passed_on(exchange, answer, client, said, ask.door, turn)
+            upstream_request = exchange.upstream_request
+            async with await self._send_upstream(
+                request, route, upstream_request.body, upstream_request.headers, reads_response=True
+            ) as upstream_response:
+                error_body = await _read_error(upstream_response)
+                if not error_body or not await exchange.should_resend(upstream_response.status, error_body):
+                    return await _relay_body(
+                        exchange, upstream_response, client_response, error_body, request.endpoint, turn
+                    )
 
-    async def _counted(
-        self, ask: Ask, routed: Routed, exchange: Exchange, client: Client, _turn: ThreadTurn | None
+    async def _relay_count(
+        self,
+        request: IncomingRequest,
+        route: RouteMatch,
+        exchange: Exchange,
+        client_response: ClientResponse,
+        _turn: ThreadTurn | None,
     ) -> bytes:
         """Relay a count; where the upstream has no route for it, answer with our own."""
-        sent, own, where = exchange.outgoing, own_count(exchange), (routed.upstream, exchange.incoming.spoken)
-        if own is None or not self._no_counts.has(*where):
-            async with await self._asked(ask, routed, sent.body, sent.headers, reads_answer=True) as answer:
-                said = await _error_in(answer)
-                if own is None or not self._no_counts.heard(*where, answer.status, said):
-                    return await _passed_on(exchange, answer, client, said, ask.door)
-        await client.counted(*own)
+        upstream_request, local_count, endpoint = (
+            exchange.upstream_request,
+            build_count_response(exchange),
+            (route.upstream, exchange.incoming.api_format),
+        )
+        if local_count is None or not self._upstreams_without_counts.contains(*endpoint):
+            async with await self._send_upstream(
+                request, route, upstream_request.body, upstream_request.headers, reads_response=True
+            ) as upstream_response:
+                error_body = await _read_error(upstream_response)
+                if local_count is None or not self._upstreams_without_counts.learn_from_response(
+                    *endpoint, upstream_response.status, error_body
+                ):
+                    return await _relay_body(
+                        exchange, upstream_response, client_response, error_body, request.endpoint
+                    )
+        await client_response.send_count(*local_count)
         return b""
 
     def _is_unsent(self, error: UpstreamError) -> bool:
         """Whether nothing can have been done for a request: no connection, or one that was soon closed."""
         if isinstance(error, UpstreamTimeout):
-            waits = self._pool.timeouts
+            timeouts = self._pool.timeouts
             seconds = error.timeout_seconds
-            return seconds == waits.connect_seconds and seconds not in (waits.idle_seconds, waits.total_seconds)
+            return seconds == timeouts.connect_seconds and seconds not in (
+                timeouts.idle_seconds,
+                timeouts.total_seconds,
+            )
         return isinstance(error, UpstreamUnreachable) and not isinstance(error, UpstreamBroken)
 
-    async def _asked(
-        self, ask: Ask, routed: Routed, body: bytes, headers: Mapping[str, str], *, reads_answer: bool
-    ) -> AbstractAsyncContextManager[Answer]:
-        upstream = routed.upstream
-        changed = {name.encode("latin-1"): said.encode("latin-1") for name, said in headers.items()}
-        sent = sent_on(ask.raw_headers, reads_answer=reads_answer, key=key_headers(ask, upstream), set_=changed)
-        where = target(upstream.url(ask.raw_path, sent_query(ask, upstream)))
+    async def _send_upstream(
+        self,
+        request: IncomingRequest,
+        route: RouteMatch,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        reads_response: bool,
+    ) -> AbstractAsyncContextManager[HttpResponse]:
+        upstream = route.upstream
+        changed = {name.encode("latin-1"): value.encode("latin-1") for name, value in headers.items()}
+        forwarded = forward_request_headers(
+            request.raw_headers,
+            reads_response=reads_response,
+            key=replacement_key_headers(request, upstream),
+            overrides=changed,
+        )
+        destination = parse_url(upstream.url(request.raw_path, build_upstream_query(request, upstream)))
         if upstream.aws_region:
-            sent = [pair for pair in sent if pair[0] not in CLIENT_HEADERS]
-            sent += await self._signer.sign(ask.method, where.url, sent, body, region=upstream.aws_region)
-        elif b"host" in signed_names(sent):
-            where = replace(where, authority=ask.headers.get("host", "").encode("latin-1"))
-        return self._pool.asked(ask.method, where, sent, body, reuse=upstream.reuse)
+            forwarded = [pair for pair in forwarded if pair[0] not in CLIENT_SIGNATURE_HEADERS]
+            forwarded += await self._signer.sign(
+                request.method, destination.url, forwarded, body, region=upstream.aws_region
+            )
+        elif b"host" in signed_header_names(forwarded):
+            destination = replace(destination, authority=request.headers.get("host", "").encode("latin-1"))
+        return self._pool.stream(request.method, destination, forwarded, body, reuse=upstream.reuse)
 
 
-async def _until_gone(
-    served: Served | None, receive: Receive, client: Client, serving: Awaitable[None]
+async def _serve_until_disconnect(
+    connection: RequestConnection | None,
+    receive: Receive,
+    client_response: ClientResponse,
+    serving: Awaitable[None],
 ) -> None:
     """Serve a request until it is served, or its client has gone; then all that is under way for it ends."""
-    own = asyncio.current_task()
-    assert own is not None
-    has_gone = is_served = False
+    current_task = asyncio.current_task()
+    assert current_task is not None
+    is_disconnected = is_served = False
 
     def leave(_: object = None) -> None:
-        nonlocal has_gone
-        has_gone = not is_served and not client.has_ended
-        if has_gone:
-            own.cancel()
+        nonlocal is_disconnected
+        is_disconnected = not is_served and not client_response.has_finished
+        if is_disconnected:
+            current_task.cancel()
 
-    if served is not None:
-        served.when_gone(leave)
+    if connection is not None:
+        connection.on_disconnect(leave)
     else:  # the next thing to come is that the client has gone
         listening = asyncio.ensure_future(receive())
         listening.add_done_callback(leave)
     try:
         await serving
     except asyncio.CancelledError:
-        if not has_gone:
+        if not is_disconnected:
             raise
-        own.uncancel()
+        current_task.uncancel()
     finally:
         is_served = True
-        if served is not None:
-            served.when_gone(None)
+        if connection is not None:
+            connection.on_disconnect(None)
         else:
             listening.cancel()
 
 
-async def _error_in(answer: Answer) -> bytes:
+async def _read_error(upstream_response: HttpResponse) -> bytes:
     """What an answer says that is an error of the client's; nothing of any other."""
-    if not 400 <= answer.status < 500:
+    if not 400 <= upstream_response.status < 500:
         return b""
-    said = b""
-    while len(said) < _MOST_ERROR_BYTES and (piece := await answer.piece()):
-        said += piece
-    return said
+    error_body = b""
+    while len(error_body) < _MAX_ERROR_BYTES and (chunk := await upstream_response.read_chunk()):
+        error_body += chunk
+    return error_body
 
 
-async def _passed_on(
+async def _relay_body(
     exchange: Exchange,
-    answer: Answer,
-    client: Client,
-    said: bytes,
-    door: Door,
+    upstream_response: HttpResponse,
+    client_response: ClientResponse,
+    error_body: bytes,
+    endpoint: Endpoint,
     turn: ThreadTurn | None = None,
 ) -> bytes:
     """Pass an answer on, of which `said` was read before; what is left for its end is given back.
@@ -453,98 +562,112 @@ async def _passed_on(
     That is the last piece, where it does not stream: its client has all of it only once its bill is noted.
     Before a client has all of a stream, the thread of its `turn` can be continued.
     """
-    kind = answer.header(b"content-type") or b""
-    is_framed = kind.startswith(_FRAMES)
-    streams = kind.startswith(_STREAM) or is_framed or (door.streams and 200 <= answer.status < 300)
-    exchange.begun(answer.status, streams=streams, is_framed=is_framed, headers=answer.headers)
-    await client.begin(answer, is_changed=exchange.changes_answer)
-    streams = exchange.streams
-    held = exchange.passed(said) if said else b""
+    content_type = upstream_response.header(b"content-type") or b""
+    is_framed = content_type.startswith(_AWS_EVENT_STREAM)
+    streams = (
+        content_type.startswith(_EVENT_STREAM)
+        or is_framed
+        or (endpoint.is_streaming and 200 <= upstream_response.status < 300)
+    )
+    exchange.on_response_start(
+        upstream_response.status, is_streaming=streams, is_framed=is_framed, headers=upstream_response.headers
+    )
+    await client_response.start(upstream_response, is_changed=exchange.changes_response)
+    streams = exchange.is_streaming
+    pending = exchange.on_chunk(error_body) if error_body else b""
     try:
-        while piece := await answer.piece():
-            if held:
-                await client.piece(held)
-            held = exchange.passed(piece)
+        while chunk := await upstream_response.read_chunk():
+            if pending:
+                await client_response.send_chunk(pending)
+            pending = exchange.on_chunk(chunk)
             if turn is not None and streams and exchange.has_ended:
                 await turn.finish(exchange)
-            if held and (streams or held.isspace()):  # some send blanks while the model thinks, to be heard
-                await client.piece(held)
-                held = b""
+            if pending and (
+                streams or pending.isspace()
+            ):  # some send blanks while the model thinks, to be heard
+                await client_response.send_chunk(pending)
+                pending = b""
     except UpstreamError:
-        if held:
-            await client.piece(held)
+        if pending:
+            await client_response.send_chunk(pending)
         raise
-    return held + exchange.rest()
+    return pending + exchange.flush()
 
 
-def _incoming(
-    ask: Ask,
-    spoken: Format,
+def _build_routed_request(
+    request: IncomingRequest,
+    api_format: Format,
     agent: str,
     body: bytes,
-    routed: Routed,
+    route: RouteMatch,
     model: str,
     limits: RequestLimits,
     *,
     keeps_answer: bool = False,
-) -> Incoming:
+) -> RoutedRequest:
     # The engine reads `served_model` in the place of this name, which the upstream knows.
-    name = (routed.model or model) if routed.served_model else ""
-    return Incoming(
-        id=ask.id,
+    name = (route.model or model) if route.served_model else ""
+    return RoutedRequest(
+        id=request.id,
         agent=agent,
-        spoken=spoken,
-        provider=routed.upstream.provider,
-        upstream=routed.upstream.name,
+        api_format=api_format,
+        provider=route.upstream.provider,
+        upstream=route.upstream.name,
         body=body,
-        session=ask.headers.get(SESSION),
-        naming={name: value for name, value in ask.headers.items() if name in NAMING_HEADERS},
-        caller=caller_of(ask),
-        name_scope=name_scope(ask),
-        kind=ask.headers.get(KIND, ""),
-        told=told_in(ask.headers),
-        model=None if ask.door.model else routed.model,
-        served_model=routed.served_model,
-        region=ask.door.region,
-        is_unchanged=_is_unchanged(ask, routed.upstream),
-        betas=ask.headers.get("anthropic-beta", ""),
+        session=request.headers.get(SESSION_HEADER),
+        session_headers={name: value for name, value in request.headers.items() if name in NAMING_HEADERS},
+        caller=hash_caller(request),
+        session_scope=hash_name_scope(request),
+        kind=request.headers.get(KIND_HEADER, ""),
+        section_inputs=parse_section_headers(request.headers),
+        model=None if request.endpoint.model else route.model,
+        served_model=route.served_model,
+        region=request.endpoint.region,
+        is_signed=_is_sent_unchanged(request, route.upstream),
+        betas=request.headers.get("anthropic-beta", ""),
         find_endpoint=None
-        if ask.door.family in SIGNED
-        else lambda: _endpoint(ask, routed.upstream, spoken, name),
+        if request.endpoint.family in SIGNED_FAMILIES
+        else lambda: _find_summary_endpoint(request, route.upstream, api_format, name),
         limits=limits,
-        keeps_answer=keeps_answer,
-        is_subscription=is_subscription(ask, routed.upstream),
-        cost_headers=cost_headers(ask.raw_headers),
+        keeps_response=keeps_answer,
+        is_subscription=is_subscription(request, route.upstream),
+        cost_headers=cost_headers(request.raw_headers),
     )
 
 
-def _is_unchanged(ask: Ask, upstream: Upstream) -> bool:
+def _is_sent_unchanged(request: IncomingRequest, upstream: Upstream) -> bool:
     """Whether a request goes out byte for byte: its client has signed it, and not the gateway."""
-    return ask.door.family in SIGNED and key_headers(ask, upstream) is None
+    return request.endpoint.family in SIGNED_FAMILIES and replacement_key_headers(request, upstream) is None
 
 
-def _endpoint(ask: Ask, upstream: Upstream, spoken: Format, model: str) -> Endpoint:
+def _find_summary_endpoint(
+    request: IncomingRequest, upstream: Upstream, api_format: Format, model: str
+) -> SummarizerEndpoint:
     """Where a summary of the session can be asked for: as the client asks, with whatever key it would use.
 
     `model` is the name of the client's model there; empty if the engine knows the model by the same name.
     """
-    if ask.door.family is Family.GEMINI:
-        return google_endpoint(ask, upstream, model)
-    if ask.door.family is Family.AZURE:
-        return azure_endpoint(ask, upstream, model)
-    path = _SUMMARY_PATHS.get(spoken)
+    if request.endpoint.family is ApiFamily.GEMINI:
+        return find_google_endpoint(request, upstream, model)
+    if request.endpoint.family is ApiFamily.AZURE:
+        return find_azure_endpoint(request, upstream, model)
+    path = _SUMMARY_PATHS.get(api_format)
     if path is None:
-        path, spoken = _SUMMARY_PATHS[Format.CHAT], Format.CHAT
-    own = [(name, said) for name, said in ask.raw_headers if name in _ASKING]
-    key = key_headers(ask, upstream)
-    pairs = own if key is None else [*(pair for pair in own if pair[0] not in KEYS), *key]
-    headers = {name.decode("latin-1"): said.decode("latin-1") for name, said in pairs}
-    if (betas := ask.headers.get("anthropic-beta")) is not None:  # of all lines
+        path, api_format = _SUMMARY_PATHS[Format.CHAT], Format.CHAT
+    client_headers = [(name, value) for name, value in request.raw_headers if name in _SUMMARY_HEADERS]
+    key = replacement_key_headers(request, upstream)
+    pairs = (
+        client_headers
+        if key is None
+        else [*(pair for pair in client_headers if pair[0] not in KEY_HEADERS), *key]
+    )
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
+    if (betas := request.headers.get("anthropic-beta")) is not None:  # of all lines
         headers["anthropic-beta"] = betas
-    return Endpoint(
+    return SummarizerEndpoint(
         url=upstream.url(path),
-        spoken=spoken,
+        api_format=api_format,
         headers=headers,
         model=model,
-        reuse=upstream.reuse,
+        reuse_connection=upstream.reuse,
     )

@@ -10,49 +10,49 @@ from urllib.parse import parse_qsl, unquote, unquote_plus
 
 import msgspec
 
-from foveate.gateway.doors import Door, Family, door_of, meant_path
-from foveate.gateway.headers import GOOGLE_QUERY, KEYS, OWN, Headers
+from foveate.gateway.doors import ApiFamily, Endpoint, canonicalize_path, match_endpoint
+from foveate.gateway.headers import FOVEATE_PREFIX, GOOGLE_KEY_PARAMETERS, KEY_HEADERS, Headers
 from foveate.values import Format
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-AGENT = "x-foveate-agent"
-SESSION = "x-foveate-session"
-_BETAS = "anthropic-beta"
-KIND = "x-foveate-kind"
-REQUEST_ID = "x-foveate-request-id"
-GATEWAY_KEY = "x-foveate-key"
+AGENT_HEADER = "x-foveate-agent"
+SESSION_HEADER = "x-foveate-session"
+_BETA_HEADER = "anthropic-beta"
+KIND_HEADER = "x-foveate-kind"
+REQUEST_ID_HEADER = "x-foveate-request-id"
+GATEWAY_KEY_HEADER = "x-foveate-key"
 """Names a key of the gateway beside the client's own credentials, such as those of a subscription."""
 
 KEY_PREFIX = "fov-"
-USUAL_AGENT = "default"
+DEFAULT_AGENT = "default"
 
 # One among other words, with a scheme before it or in a list, but not within a longer word.
-_KEY_HEADERS = KEYS | {GATEWAY_KEY.encode()}
-_KEY = re.compile(rf"(?<![\w-]){KEY_PREFIX}[^\s,;\"']*")
+_ALL_KEY_HEADERS = KEY_HEADERS | {GATEWAY_KEY_HEADER.encode()}
+_KEY_PATTERN = re.compile(rf"(?<![\w-]){KEY_PREFIX}[^\s,;\"']*")
 # As keys are made. Other words may begin like one, where none is expected.
-_WHOLE_KEY = re.compile(rf"(?<![\w-]){KEY_PREFIX}[\w-]{{40,}}")
-_BASIC = "basic"
+_WHOLE_KEY_PATTERN = re.compile(rf"(?<![\w-]){KEY_PREFIX}[\w-]{{40,}}")
+_BASIC_SCHEME = "basic"
 # As the server renames the header that asks for another protocol.
-_UPGRADE = f"{OWN.decode()}upgrade"
+_UPGRADE_HEADER = f"{FOVEATE_PREFIX.decode()}upgrade"
 
 # The formats of errors for requests that Foveate does not read.
 _ERROR_FORMATS = {
-    Family.ANTHROPIC: Format.ANTHROPIC,
-    Family.OPENAI: Format.CHAT,
-    Family.GEMINI: Format.GEMINI,
-    Family.AZURE: Format.CHAT,
-    Family.BEDROCK: Format.BEDROCK,
-    Family.VERTEX: Format.GEMINI,
+    ApiFamily.ANTHROPIC: Format.ANTHROPIC,
+    ApiFamily.OPENAI: Format.CHAT,
+    ApiFamily.GEMINI: Format.GEMINI,
+    ApiFamily.AZURE: Format.CHAT,
+    ApiFamily.BEDROCK: Format.BEDROCK,
+    ApiFamily.VERTEX: Format.GEMINI,
 }
 
 # Seeded by the system, in each process anew; ids are to be unique, and no secret.
-_IDS = Random()
+_ID_GENERATOR = Random()
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class IncomingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Who asks for what. `raw_headers` are as they came, names in small letters; so are those of `headers`.
 
     `path` is readable, `raw_path` as it goes out: `%2F` in a name is no slash to the provider. `key` is the key
@@ -65,7 +65,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     raw_path: str
     query: str
-    door: Door
+    endpoint: Endpoint
     headers: Mapping[str, str]
     raw_headers: list[tuple[bytes, bytes]]
     key: str | None = None
@@ -76,71 +76,71 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return f"Ask(id={self.id!r}, method={self.method!r}, path={self.path!r})"
 
     @property
-    def asks_for_websocket(self) -> bool:
+    def is_websocket_upgrade(self) -> bool:
         """Whether the client opens a WebSocket: a GET with that upgrade, whose header the server renames."""
-        return self.method == "GET" and "websocket" in self.headers.get(_UPGRADE, "").lower()
+        return self.method == "GET" and "websocket" in self.headers.get(_UPGRADE_HEADER, "").lower()
 
     @property
-    def spoken(self) -> Format:
+    def api_format(self) -> Format:
         """The format of its body where Foveate reads it; else that of its errors."""
-        return self.door.spoken or _ERROR_FORMATS[self.door.family]
+        return self.endpoint.api_format or _ERROR_FORMATS[self.endpoint.family]
 
     @property
     def error_format(self) -> Format:
         """The format of its errors, which at Bedrock is the same for all bodies."""
-        return Format.BEDROCK if self.door.family is Family.BEDROCK else self.spoken
+        return Format.BEDROCK if self.endpoint.family is ApiFamily.BEDROCK else self.api_format
 
 
-def ask_of(scope: Scope) -> Ask:
+def parse_request(scope: Scope) -> IncomingRequest:
     """What an ASGI scope says."""
     raw = list(scope["headers"])
-    in_place = key_in(raw)
+    gateway_key = find_gateway_key(raw)
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
-    if len(headers) < len(raw) and _BETAS in headers:  # RFC 9110, 5.3: several lines are one list
-        headers[_BETAS] = b",".join([value for name, value in raw if name == b"anthropic-beta"]).decode(
+    if len(headers) < len(raw) and _BETA_HEADER in headers:  # RFC 9110, 5.3: several lines are one list
+        headers[_BETA_HEADER] = b",".join([value for name, value in raw if name == b"anthropic-beta"]).decode(
             "latin-1"
         )
-    method, path = scope["method"], meant_path(scope["path"])
-    raw_path = meant_path((scope.get("raw_path") or path.encode()).decode("latin-1"))
-    query, door = scope["query_string"].decode("latin-1"), door_of(method, path, headers)
-    return Ask(
-        id=f"req_{_IDS.getrandbits(128):032x}",
+    method, path = scope["method"], canonicalize_path(scope["path"])
+    raw_path = canonicalize_path((scope.get("raw_path") or path.encode()).decode("latin-1"))
+    query, endpoint = scope["query_string"].decode("latin-1"), match_endpoint(method, path, headers)
+    return IncomingRequest(
+        id=f"req_{_ID_GENERATOR.getrandbits(128):032x}",
         method=method,
         path=path,
         # `OPTIONS *` has none; joined to an address without a slash it could change where that leads
         raw_path=raw_path if raw_path.startswith("/") else f"/{raw_path}",
         query=query,
-        door=door,
+        endpoint=endpoint,
         headers=headers,
         raw_headers=raw,
-        key=headers.get(GATEWAY_KEY, "").strip() or in_place,
-        keeps_credentials=bool(headers.get(GATEWAY_KEY, "").strip())
-        and in_place is None
-        and (any(name in KEYS for name, _ in raw) or _has_google_key(door, query)),
+        key=headers.get(GATEWAY_KEY_HEADER, "").strip() or gateway_key,
+        keeps_credentials=bool(headers.get(GATEWAY_KEY_HEADER, "").strip())
+        and gateway_key is None
+        and (any(name in KEY_HEADERS for name, _ in raw) or _has_google_key(endpoint, query)),
     )
 
 
-def _has_google_key(door: Door, query: str) -> bool:
-    if door.family not in (Family.GEMINI, Family.VERTEX):
+def _has_google_key(endpoint: Endpoint, query: str) -> bool:
+    if endpoint.family not in (ApiFamily.GEMINI, ApiFamily.VERTEX):
         return False
-    return any(name in GOOGLE_QUERY for name, _ in parse_qsl(query))
+    return any(name in GOOGLE_KEY_PARAMETERS for name, _ in parse_qsl(query))
 
 
-def key_in(headers: Headers) -> str | None:
+def find_gateway_key(headers: Headers) -> str | None:
     """The first key of the gateway in all headers that hold keys: as clients send it, or as a password."""
     for name, value in headers:
-        if name in KEYS:
-            said = value.decode("latin-1")
-            for text in (said, _password(said)):
-                if KEY_PREFIX in text and (found := _KEY.search(text)):
+        if name in KEY_HEADERS:
+            text = value.decode("latin-1")
+            for candidate in (text, _decode_basic_auth(text)):
+                if KEY_PREFIX in candidate and (found := _KEY_PATTERN.search(candidate)):
                     return found[0]
     return None
 
 
-def _password(said: str) -> str:
+def _decode_basic_auth(authorization: str) -> str:
     """The name and the password of a header that has them, with a blank between."""
-    scheme, _, token = said.strip().partition(" ")
-    if scheme.lower() != _BASIC:
+    scheme, _, token = authorization.strip().partition(" ")
+    if scheme.lower() != _BASIC_SCHEME:
         return ""
     try:
         return b64decode(token.strip(), validate=True).decode("utf-8", "replace").replace(":", " ", 1)
@@ -151,5 +151,5 @@ def _password(said: str) -> str:
 def has_misplaced_key(path: str, query: str, headers: Headers) -> bool:
     """Whether a key of the gateway stands in an address or in a header that is none for keys."""
     texts = [unquote(path), unquote_plus(query)]
-    texts += [value.decode("latin-1") for name, value in headers if name not in _KEY_HEADERS]
-    return any(KEY_PREFIX in text and _WHOLE_KEY.search(text) for text in texts)
+    texts += [value.decode("latin-1") for name, value in headers if name not in _ALL_KEY_HEADERS]
+    return any(KEY_PREFIX in text and _WHOLE_KEY_PATTERN.search(text) for text in texts)

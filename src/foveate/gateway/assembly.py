@@ -11,38 +11,38 @@ from typing import Any
 from uuid import uuid4
 
 from foveate.cache.beta_header import VARIABLE as BETA_VARIABLE
-from foveate.config.settings import Timeouts as Waits
+from foveate.config.settings import TimeoutSettings as Waits
 from foveate.cost.admission import AdmissionOptions
-from foveate.engine.asking import Asking
-from foveate.engine.billing import ToldAdmission, adopt_orphans
+from foveate.engine.asking import RemoteCounter
+from foveate.engine.billing import ObservedAdmission, adopt_orphans
 from foveate.engine.building import build_engine
-from foveate.engine.embeddings import Embeddings
-from foveate.engine.explaining import Breaks
-from foveate.engine.folds import Folds
-from foveate.engine.injecting.gathering import Money
+from foveate.engine.embeddings import EmbeddingsEngine
+from foveate.engine.explaining import CacheMissDetector
+from foveate.engine.folds import SessionCompactor
+from foveate.engine.injecting.gathering import SpendingSource
 from foveate.engine.injecting.options import SectionOptions
-from foveate.engine.injecting.sources import Sources
-from foveate.engine.keeping import KeepRequests
-from foveate.engine.lessons import KeepLessons, calibrations_of
-from foveate.engine.pinging import Pings
+from foveate.engine.injecting.sources import SectionSources
+from foveate.engine.keeping import RequestArchiver
+from foveate.engine.lessons import SaveCalibrations, load_calibrations
+from foveate.engine.pinging import KeepAliveScheduler
 from foveate.engine.prefix_logs import SaveReuse, load_prefix_logs
-from foveate.engine.rate_limits import KeepRateLimits
-from foveate.engine.remembered import Remembered
-from foveate.engine.steps.sections import Inject
-from foveate.engine.tracing import KeepTraces
-from foveate.engine.watch import UNWATCHED, Watch
-from foveate.gateway.admin import guarded, is_loopback
-from foveate.gateway.app import Gateway, GatewayOptions, Page
-from foveate.gateway.configured import Choices
-from foveate.gateway.observing import Observing, Parts
-from foveate.gateway.pages import health_object
-from foveate.gateway.retention import forgetting
-from foveate.gateway.traffic import UNSEEN
+from foveate.engine.rate_limits import SaveRateLimits
+from foveate.engine.remembered import SessionStates
+from foveate.engine.steps.sections import InjectSections
+from foveate.engine.tracing import SaveTraces
+from foveate.engine.watch import NO_OBSERVER, Observer
+from foveate.gateway.admin import guard_pages, is_loopback
+from foveate.gateway.app import AsgiApp, Gateway, GatewayOptions
+from foveate.gateway.configured import ResolvedConfig
+from foveate.gateway.observing import Instrumentation, ObservedParts
+from foveate.gateway.pages import health_to_json
+from foveate.gateway.retention import run_retention
+from foveate.gateway.traffic import NO_REQUEST_OBSERVER
 from foveate.store import Store, is_server, open_store, store_name
-from foveate.store.notes import BillNotes
-from foveate.store.spool import BillSpool
-from foveate.upstream import Client
-from foveate.upstream.pool import Pool, Timeouts
+from foveate.store.notes import FileWriteAheadLog
+from foveate.store.spool import FileOutbox
+from foveate.upstream import JsonClient
+from foveate.upstream.pool import ConnectionPool, Timeouts
 
 # A summary of a long history takes its time.
 _SUMMARY_SECONDS = 300.0
@@ -51,75 +51,77 @@ _MARGIN_SECONDS = 60.0
 # With our breakpoints and two parameters, and without each of them.
 _MAX_SENDS = 4
 # Up to this, the time for a call may be raised while the gateway runs.
-_RAISED_SECONDS = 172_800.0
+_MAX_RAISED_SECONDS = 172_800.0
 
 
-def admission_options(waits: Waits) -> AdmissionOptions:
+def admission_options(timeouts: Waits) -> AdmissionOptions:
     """How long something stays reserved for a call: for longer than any may take.
 
     One is sent again if our breakpoints are refused, or one of our parameters.
     """
-    longest = max(_MAX_SENDS * (waits.connect_seconds + waits.total_seconds), _SUMMARY_SECONDS, _RAISED_SECONDS)
-    return AdmissionOptions(lifetime_seconds=longest + _MARGIN_SECONDS)
+    max_seconds = max(
+        _MAX_SENDS * (timeouts.connect_seconds + timeouts.total_seconds), _SUMMARY_SECONDS, _MAX_RAISED_SECONDS
+    )
+    return AdmissionOptions(lifetime_seconds=max_seconds + _MARGIN_SECONDS)
 
 
-def upstream_timeouts(waits: Waits, *, lifetime_seconds: float) -> Timeouts:
+def upstream_timeouts(timeouts: Waits, *, lifetime_seconds: float) -> Timeouts:
     """How long upstreams are waited for: as is said, and no longer than something stays reserved for a call."""
-    covered = (lifetime_seconds - _MARGIN_SECONDS) / _MAX_SENDS - waits.connect_seconds
+    covered_seconds = (lifetime_seconds - _MARGIN_SECONDS) / _MAX_SENDS - timeouts.connect_seconds
     return Timeouts(
-        connect_seconds=waits.connect_seconds,
-        idle_seconds=waits.idle_seconds,
-        total_seconds=min(waits.total_seconds, max(covered, _MARGIN_SECONDS)),
+        connect_seconds=timeouts.connect_seconds,
+        idle_seconds=timeouts.idle_seconds,
+        total_seconds=min(timeouts.total_seconds, max(covered_seconds, _MARGIN_SECONDS)),
     )
 
 
-def _root(
-    observing: Observing,
-    parts: Parts,
+def _build_web_ui(
+    instrumentation: Instrumentation,
+    parts: ObservedParts,
     environment: Mapping[str, str],
     store: Store,
-    sources: Sources,
+    sources: SectionSources,
     clock: Callable[[], float],
-) -> dict[str, Page]:
+) -> dict[str, AsgiApp]:
     from foveate.gateway.page import (
-        root_pages,  # a tenth of a second, which only a gateway that is served needs
+        build_web_ui,  # a tenth of a second, which only a gateway that is served needs
     )
 
     async def health() -> Mapping[str, Any]:
-        return health_object(await observing.look(parts))
+        return health_to_json(await instrumentation.check_health(parts))
 
-    return root_pages(
-        observing.settings,
+    return build_web_ui(
+        instrumentation.settings,
         environment,
         store,
         sources,
-        version=observing.version,
-        samples=observing.samples,
+        version=instrumentation.version,
+        samples=instrumentation.samples,
         health=health,
-        is_ending=observing.is_ending,
+        is_shutting_down=instrumentation.is_shutting_down,
         clock=clock,
     )
 
 
-def _sections_of(chosen: Choices) -> Iterator[SectionOptions]:
+def _list_configured_sections(config: ResolvedConfig) -> Iterator[SectionOptions]:
     """What is to be injected into requests, of all agents that are named."""
-    for agent in chosen.settings.agents:
-        sections = chosen.agents(agent.id).sections
+    for agent in config.settings.agents:
+        sections = config.agents(agent.id).sections
         if sections is not None:
             yield sections
 
 
 @asynccontextmanager
-async def assembled(
-    choices: Callable[[], Choices],
+async def open_gateway(
+    current_config: Callable[[], ResolvedConfig],
     *,
     environment: Mapping[str, str],
     clock: Callable[[], float] = time.time,
-    watch: Watch = UNWATCHED,
-    forgets: bool = False,
+    observer: Observer = NO_OBSERVER,
+    runs_retention: bool = False,
     wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    observing: Observing | None = None,
-    spool_folder: Path | None = None,
+    instrumentation: Instrumentation | None = None,
+    outbox_folder: Path | None = None,
 ) -> AsyncIterator[Gateway]:
     """A gateway that does what `choices` says at each request, until the end of the block.
 
@@ -131,151 +133,164 @@ async def assembled(
     Raises:
         StoreUnavailable: the store cannot be opened.
     """
-    watch = watch if observing is None else observing.metrics
-    settings = choices().settings
-    waits = settings.server.timeouts
+    observer = observer if instrumentation is None else instrumentation.metrics
+    settings = current_config().settings
+    timeouts = settings.server.timeouts
     async with (
         await open_store(settings.store.url) as store,
-        Client(timeout_seconds=_SUMMARY_SECONDS) as client,
-        Pool() as pool,
-        forgetting(store, lambda: choices().settings.store.keep_days, clock=clock, wait=wait)
-        if forgets
+        JsonClient(timeout_seconds=_SUMMARY_SECONDS) as client,
+        ConnectionPool() as pool,
+        run_retention(store, lambda: current_config().settings.store.keep_days, clock=clock, wait=wait)
+        if runs_retention
         else nullcontext(),
     ):
-        reserving, waited = admission_options(waits), list[Waits]()
+        reservation_options, applied_timeouts = admission_options(timeouts), list[Waits]()
 
         def options() -> GatewayOptions:
-            now = choices()
-            said = now.settings.server.timeouts
-            if not waited or waited[0] is not said:
-                waited[:] = [said]
-                pool.timeouts = upstream_timeouts(said, lifetime_seconds=reserving.lifetime_seconds)
-            return now.gateway
+            config = current_config()
+            wanted_timeouts = config.settings.server.timeouts
+            if not applied_timeouts or applied_timeouts[0] is not wanted_timeouts:
+                applied_timeouts[:] = [wanted_timeouts]
+                pool.timeouts = upstream_timeouts(
+                    wanted_timeouts, lifetime_seconds=reservation_options.lifetime_seconds
+                )
+            return config.gateway
 
-        own_folder = None if spool_folder is None else spool_folder / store_name(settings.store.url)
-        spool = None if own_folder is None else BillSpool(own_folder)
-        notes = None if own_folder is None else BillNotes(own_folder)
-        if notes is not None:
-            await asyncio.to_thread(notes.open)
-        admission = ToldAdmission(
-            store.ledger, clock=clock, options=reserving, watch=watch, spool=spool, notes=notes
+        store_outbox_folder = None if outbox_folder is None else outbox_folder / store_name(settings.store.url)
+        outbox = None if store_outbox_folder is None else FileOutbox(store_outbox_folder)
+        write_ahead_log = None if store_outbox_folder is None else FileWriteAheadLog(store_outbox_folder)
+        if write_ahead_log is not None:
+            await asyncio.to_thread(write_ahead_log.open)
+        admission = ObservedAdmission(
+            store.ledger,
+            clock=clock,
+            options=reservation_options,
+            observer=observer,
+            outbox=outbox,
+            write_ahead_log=write_ahead_log,
         )
-        adopting = None if spool is None else asyncio.ensure_future(adopt_orphans(spool, admission))
-        folds = Folds(
-            store.journal,
+        adoption_task = None if outbox is None else asyncio.ensure_future(adopt_orphans(outbox, admission))
+        compactor = SessionCompactor(
+            store.compactions,
             client,
             admission,
-            lambda: choices().cost,
+            lambda: current_config().cost,
             holder=f"{socket.gethostname()} {os.getpid()} {uuid4().hex[:8]}",
             clock=clock,
-            told=watch.folded,
+            on_result=observer.on_compaction,
         )
-        asking = Asking(admission, clock)
-        remembered = Remembered()
-        pings = Pings(
+        asking = RemoteCounter(admission, clock)
+        remembered = SessionStates()
+        pings = KeepAliveScheduler(
             client,
             admission,
-            lambda: choices().cost,
-            lambda agent: choices().agents(agent),
+            lambda: current_config().cost,
+            lambda agent: current_config().agents(agent),
             remembered,
             clock=clock,
         )
-        sources = Sources()
-        warming = asyncio.ensure_future(sources.warm(_sections_of(choices())))
-        tracing = KeepTraces(store.traces)
-        calibrations = await calibrations_of(store.lessons)
-        lessons = KeepLessons(store.lessons, calibrations, clock=clock)
-        prefix_logs = await load_prefix_logs(store.reuse)
-        save_reuse = SaveReuse(store.reuse, prefix_logs, clock=clock)
-        rate_limits = KeepRateLimits(store.rate_limits, clock=clock)
-        breaks = Breaks(lambda: choices().cost, watch=watch, told=tracing.broke)
-        keeping = KeepRequests(store.requests, lambda: choices().settings.keep_requests, clock=clock)
+        sources = SectionSources()
+        warm_up_task = asyncio.ensure_future(sources.preload(_list_configured_sections(current_config())))
+        tracing = SaveTraces(store.traces)
+        calibrations = await load_calibrations(store.calibrations)
+        calibration_recorder = SaveCalibrations(store.calibrations, calibrations, clock=clock)
+        prefix_logs = await load_prefix_logs(store.prefix_reuse)
+        save_reuse = SaveReuse(store.prefix_reuse, prefix_logs, clock=clock)
+        rate_limits = SaveRateLimits(store.rate_limits, clock=clock)
+        breaks = CacheMissDetector(
+            lambda: current_config().cost, observer=observer, on_miss=tracing.add_cache_miss
+        )
+        keeping = RequestArchiver(
+            store.request_archive, lambda: current_config().settings.keep_requests, clock=clock
+        )
         engine = build_engine(
-            store.turns,
-            store.journal,
-            options=lambda agent: choices().agents(agent),
+            store.sessions,
+            store.compactions,
+            options=lambda agent: current_config().agents(agent),
             clock=clock,
-            folds=folds,
+            compactor=compactor,
             admission=admission,
-            cost=lambda: choices().cost,
-            watch=watch,
+            spending=lambda: current_config().cost,
+            observer=observer,
             beta_override=environment.get(BETA_VARIABLE),
-            asking=asking,
-            remembered=remembered,
-            pings=pings,
-            breaks=breaks,
-            keeping=keeping,
+            remote_counter=asking,
+            session_states=remembered,
+            keep_alive=pings,
+            cache_misses=breaks,
+            request_archive=keeping,
             tracing=tracing,
             calibrations=calibrations,
-            lessons=lessons,
+            save_calibrations=calibration_recorder,
             prefix_logs=prefix_logs,
             save_reuse=save_reuse,
             rate_limits=rate_limits,
-            has_others=settings.server.workers != 1 or is_server(settings.store.url),
-            keeps_text=lambda: choices().settings.keep_requests.enabled,
-            inject=Inject(
+            has_other_processes=settings.server.workers != 1 or is_server(settings.store.url),
+            may_store_text=lambda: current_config().settings.keep_requests.enabled,
+            inject=InjectSections(
                 sources,
-                Money(
-                    caps=lambda: choices().cost.caps,
-                    standing=lambda accounts, now: store.ledger.standing(accounts, now=now),
+                SpendingSource(
+                    caps=lambda: current_config().cost.caps,
+                    read_standings=lambda accounts, config: store.ledger.get_balances(accounts, now=config),
                 ),
             ),
         )
-        embeddings = Embeddings(
+        embeddings = EmbeddingsEngine(
             admission=admission,
-            options=lambda: choices().cost,
-            uncounted=engine.uncounted,
+            options=lambda: current_config().cost,
+            admit_uncounted=engine.admit_uncounted,
             clock=clock,
-            watch=watch,
-            behind=engine.behind,
+            observer=observer,
+            completion_queue=engine.completion_queue,
         )
         try:
-            parts = Parts(
-                store=store.where,
-                probe=lambda: store.journal.fold(""),
-                bills=lambda: (admission.waiting, admission.lost, admission.lapsed),
-                workspaces=sources.counts,
+            parts = ObservedParts(
+                store=store.location,
+                probe=lambda: store.compactions.get_compaction(""),
+                count_charges=lambda: (admission.waiting, admission.lost, admission.lapsed),
+                workspaces=sources.workspace_counts,
             )
-            shown: AbstractAsyncContextManager[dict[str, Page]] = (
-                nullcontext({}) if observing is None else observing.running(parts)
+            running_pages: AbstractAsyncContextManager[dict[str, AsgiApp]] = (
+                nullcontext({}) if instrumentation is None else instrumentation.serve_pages(parts)
             )
-            async with shown as pages:
-                scoped: dict[str, Page] = {}
-                if observing is not None:
-                    scoped = await asyncio.to_thread(
-                        _root, observing, parts, environment, store, sources, clock
+            async with running_pages as pages:
+                scoped_pages: dict[str, AsgiApp] = {}
+                if instrumentation is not None:
+                    scoped_pages = await asyncio.to_thread(
+                        _build_web_ui, instrumentation, parts, environment, store, sources, clock
                     )
                 yield Gateway(
                     engine,
                     pool,
                     embeddings=embeddings,
                     options=options,
-                    pages=guarded(
+                    pages=guard_pages(
                         pages,
-                        scoped,
+                        scoped_pages,
                         host=settings.server.host,
-                        keys=lambda: choices().gateway.keys,
+                        keys=lambda: current_config().gateway.keys,
                     ),
-                    traffic=UNSEEN if observing is None else observing.traffic,
+                    observer=NO_REQUEST_OBSERVER
+                    if instrumentation is None
+                    else instrumentation.request_observer,
                     is_open=not is_loopback(settings.server.host),
                 )
         finally:
             await engine.close()
-            if adopting is not None:
-                adopting.cancel()
-                await asyncio.wait([adopting])
-            await folds.close()
+            if adoption_task is not None:
+                adoption_task.cancel()
+                await asyncio.wait([adoption_task])
+            await compactor.close()
             await breaks.close()
             await keeping.close()
             await tracing.close()
-            await lessons.close()
+            await calibration_recorder.close()
             await save_reuse.close()
             await rate_limits.close()
             await pings.close()
             await asking.close()
-            warming.cancel()
+            warm_up_task.cancel()
             sources.close()
             await admission.close()
-            if spool is not None and notes is not None:
-                notes.close()
-                await spool.close()
+            if outbox is not None and write_ahead_log is not None:
+                write_ahead_log.close()
+                await outbox.close()

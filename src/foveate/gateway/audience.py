@@ -30,7 +30,7 @@ from foveate.errors import (
 from foveate.gateway.admin import is_proxied
 
 # What is wrong with a request. Every other error is one of the gateway, and may name a file or an address.
-_OF_REQUEST = (
+_REQUEST_ERRORS = (
     *(
         BadPath,
         BudgetExceeded,
@@ -44,7 +44,7 @@ _OF_REQUEST = (
     *(OperationRefused, RequestLimitExceeded, ThreadRefused, WebSocketRefused, WrongApi),
 )
 
-_OUTAGE = "the gateway's ledger cannot be reached"
+_OUTAGE_TEXT = "the gateway's ledger cannot be reached"
 
 
 class Audience(Enum):
@@ -55,7 +55,7 @@ class Audience(Enum):
     STRANGER = auto()
 
 
-def audience_of(headers: Sequence[tuple[bytes, bytes]], *, has_key: bool, is_open: bool) -> Audience:
+def classify_audience(headers: Sequence[tuple[bytes, bytes]], *, has_key: bool, is_open: bool) -> Audience:
     """Return who sent a request.
 
     `has_key`: it shows a valid key of the gateway. `is_open`: other machines reach the gateway.
@@ -65,24 +65,24 @@ def audience_of(headers: Sequence[tuple[bytes, bytes]], *, has_key: bool, is_ope
     return Audience.AGENT if has_key else Audience.STRANGER
 
 
-def text_for(error: FoveateError, audience: Audience) -> str:
+def error_text(error: FoveateError, audience: Audience) -> str:
     """Return what an error response says to its reader."""
     if audience is Audience.OPERATOR:
-        return _full(error)
+        return _operator_text(error)
     if isinstance(error, CapUncheckable) and error.is_outage:
-        return f"a spending cap cannot be checked: {_OUTAGE}; try again later"
+        return f"a spending cap cannot be checked: {_OUTAGE_TEXT}; try again later"
     if isinstance(error, UpstreamTimeout):
         return "the provider did not answer in time"
     if isinstance(error, UpstreamError):
         return "the provider could not be reached"
-    if not isinstance(error, _OF_REQUEST):
+    if not isinstance(error, _REQUEST_ERRORS):
         return "the gateway has failed; its log says why, under the id of this request"
     if audience is Audience.STRANGER:
-        return _public(error)
-    return _of_shared_cap(error) if isinstance(error, CallRefused) and error.is_shared else str(error)
+        return _public_text(error)
+    return _shared_cap_text(error) if isinstance(error, CallRefused) and error.is_shared else str(error)
 
 
-def _full(error: FoveateError) -> str:
+def _operator_text(error: FoveateError) -> str:
     if isinstance(error, UpstreamTimeout):
         return f"the provider did not answer in time ({error.reason})"
     if isinstance(error, UpstreamError):
@@ -90,14 +90,14 @@ def _full(error: FoveateError) -> str:
     return str(error)
 
 
-def _of_shared_cap(error: CallRefused) -> str:
+def _shared_cap_text(error: CallRefused) -> str:
     """Return what an agent is told of a cap that it shares with others: not how much of it they have spent."""
     if isinstance(error, CapUncheckable):
         return f"{error.cap} cannot be checked: {error.reason}; {error.remedy}"
     return f"{error.cap} has no room for this call; {error.remedy}"
 
 
-def _public(error: FoveateError) -> str:
+def _public_text(error: FoveateError) -> str:
     match error:
         case CapUncheckable():
             return f"a spending cap of this gateway cannot be checked for this call: {error.reason}"

@@ -13,7 +13,7 @@ _SERVICE = "bedrock"
 _REGION = re.compile(r"bedrock-runtime(?:-fips)?\.([a-z0-9-]+)\.")
 _REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 # What depends on the signature of a client, which another takes the place of.
-CLIENT_HEADERS = (b"x-amz-date", b"x-amz-content-sha256")
+CLIENT_SIGNATURE_HEADERS = (b"x-amz-date", b"x-amz-content-sha256")
 
 
 def check_installed(path: tuple[str, ...], package: str = "botocore") -> None:
@@ -26,7 +26,7 @@ def check_installed(path: tuple[str, ...], package: str = "botocore") -> None:
         raise BadOption("signing needs a package that is not there: pip install 'foveate[bedrock]'", path=path)
 
 
-def region_of(base_url: str, environment: Mapping[str, str], path: tuple[str, ...]) -> str:
+def find_region(base_url: str, environment: Mapping[str, str], path: tuple[str, ...]) -> str:
     """The region that a signature is for: that of the host name, or else that of the environment.
 
     Raises:
@@ -62,17 +62,17 @@ class AwsSigner:
         from botocore.auth import SigV4Auth
         from botocore.awsrequest import AWSRequest
 
-        kind = headers.get(b"content-type")
-        covered = {} if kind is None else {"content-type": kind.decode("latin-1")}
-        request = AWSRequest(method=method, url=url, headers=covered, data=body)
-        SigV4Auth(self._frozen(), _SERVICE, region).add_auth(request)
+        content_type = headers.get(b"content-type")
+        signed_headers = {} if content_type is None else {"content-type": content_type.decode("latin-1")}
+        request = AWSRequest(method=method, url=url, headers=signed_headers, data=body)
+        SigV4Auth(self._load_credentials(), _SERVICE, region).add_auth(request)
         return [
-            (name.lower().encode("latin-1"), said.encode("latin-1"))
-            for name, said in request.headers.items()
-            if name.lower() not in covered
+            (name.lower().encode("latin-1"), value.encode("latin-1"))
+            for name, value in request.headers.items()
+            if name.lower() not in signed_headers
         ]
 
-    def _frozen(self) -> Any:
+    def _load_credentials(self) -> Any:
         from botocore.exceptions import BotoCoreError
         from botocore.session import Session
 

@@ -8,11 +8,11 @@ from threading import Lock
 
 from foveate.gateway.body_errors import NoRoom
 
-SMALL_BYTES = 1024 * 1024
+SMALL_BODY_BYTES = 1024 * 1024
 """Bodies up to this size have a reserved share, so that they do not wait behind large ones."""
 
 # The reserved share of the limit.
-_RESERVED = 1 / 8
+_RESERVED_SHARE = 1 / 8
 # A compressed body is held twice while it is unpacked: as it came, and unpacked.
 MIN_BODIES = 3
 # Each waiting request has a few hundred KiB in its socket's buffers, which are not counted.
@@ -32,8 +32,8 @@ class BodyMemory:
         self._lock = Lock()  # bodies are unpacked in threads, and grow there
         self._limit_bytes = self._reserved_bytes = 0
         self._large_bytes = self._small_bytes = 0
-        self._waiting_small: deque[_Waiting] = deque()
-        self._waiting_large: deque[_Waiting] = deque()
+        self._waiting_small: deque[_WaitingRequest] = deque()
+        self._waiting_large: deque[_WaitingRequest] = deque()
         self._is_trim_due = False
 
     @property
@@ -44,62 +44,62 @@ class BodyMemory:
     def resize(self, limit_bytes: int, *, max_body_bytes: int) -> None:
         """Set the limit; it is never so small that the largest body could not be read and unpacked."""
         self._limit_bytes = max(limit_bytes, MIN_BODIES * max_body_bytes)
-        self._reserved_bytes = int(self._limit_bytes * _RESERVED)
+        self._reserved_bytes = int(self._limit_bytes * _RESERVED_SHARE)
 
-    async def admit(self, size_bytes: int, *, wait_seconds: float) -> "HeldBody":
+    async def admit(self, size_bytes: int, *, wait_seconds: float) -> "BodyReservation":
         """Reserve memory for a body, after waiting for other requests to end if there is no room.
 
         Raises:
             NoRoom: nothing was released in time, or too many others wait.
         """
-        waiting = self._waiting_large if size_bytes > SMALL_BYTES else self._waiting_small
+        queue = self._waiting_large if size_bytes > SMALL_BODY_BYTES else self._waiting_small
         with self._lock:
-            if not waiting and self._has_room(size_bytes):
-                return self._hold(size_bytes)
+            if not queue and self._has_room(size_bytes):
+                return self._reserve(size_bytes)
             if len(self._waiting_large) + len(self._waiting_small) >= _MAX_WAITING:
                 raise NoRoom
-            own = _Waiting(size_bytes)
-            waiting.append(own)
+            waiting_request = _WaitingRequest(size_bytes)
+            queue.append(waiting_request)
         try:
             async with asyncio.timeout(wait_seconds):
-                await own.is_admitted.wait()
+                await waiting_request.is_admitted.wait()
         except TimeoutError:
             pass  # it may have been admitted at the last moment
         except asyncio.CancelledError:
-            if own.held is not None:
-                own.held.release()
+            if waiting_request.reservation is not None:
+                waiting_request.reservation.release()
             raise
         finally:
-            if own.held is None:
-                waiting.remove(own)
+            if waiting_request.reservation is None:
+                queue.remove(waiting_request)
                 self._admit_waiting()
-        if own.held is None:
+        if waiting_request.reservation is None:
             raise NoRoom
-        return own.held
+        return waiting_request.reservation
 
-    def _hold(self, size_bytes: int) -> "HeldBody":
+    def _reserve(self, size_bytes: int) -> "BodyReservation":
         self._count(size_bytes, 1)
-        return HeldBody(self, size_bytes)
+        return BodyReservation(self, size_bytes)
 
     def _has_room(self, size_bytes: int, *, instead_of: int = 0) -> bool:
         large, small = self._large_bytes, self._small_bytes
-        if instead_of > SMALL_BYTES:
+        if instead_of > SMALL_BODY_BYTES:
             large -= instead_of
         else:
             small -= instead_of
         if large + small + size_bytes > self._limit_bytes:
             return False
-        if size_bytes > SMALL_BYTES:
+        if size_bytes > SMALL_BODY_BYTES:
             return large + size_bytes <= self._limit_bytes - self._reserved_bytes
         return bool(instead_of) or not self._waiting_large or small + size_bytes <= self._reserved_bytes
 
     def _count(self, size_bytes: int, sign: int) -> None:
-        if size_bytes > SMALL_BYTES:
+        if size_bytes > SMALL_BODY_BYTES:
             self._large_bytes += sign * size_bytes
         else:
             self._small_bytes += sign * size_bytes
 
-    def change(self, held_bytes: int, size_bytes: int) -> None:
+    def resize_reservation(self, held_bytes: int, size_bytes: int) -> None:
         """Have a body that is held take another size; only the event loop may make it smaller.
 
         Raises:
@@ -112,7 +112,7 @@ class BodyMemory:
             self._count(size_bytes, 1)
         if size_bytes < held_bytes:
             self._admit_waiting()
-            if held_bytes > SMALL_BYTES and not self._is_trim_due:
+            if held_bytes > SMALL_BODY_BYTES and not self._is_trim_due:
                 self._is_trim_due = True
                 asyncio.get_running_loop().call_later(_TRIM_SECONDS, self._trim)
 
@@ -123,10 +123,10 @@ class BodyMemory:
     def _admit_waiting(self) -> None:
         """Admit whoever waits and fits, each kind in its order."""
         with self._lock:
-            for waiting in (self._waiting_large, self._waiting_small):
-                while waiting and self._has_room(waiting[0].size_bytes):
-                    first = waiting.popleft()
-                    first.held = self._hold(first.size_bytes)
+            for queue in (self._waiting_large, self._waiting_small):
+                while queue and self._has_room(queue[0].size_bytes):
+                    first = queue.popleft()
+                    first.reservation = self._reserve(first.size_bytes)
                     first.is_admitted.set()
 
 
@@ -136,16 +136,16 @@ def _return_free_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-class _Waiting:
+class _WaitingRequest:
     """A request that waits for memory."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.is_admitted = asyncio.Event()
-        self.held: HeldBody | None = None
+        self.reservation: BodyReservation | None = None
 
 
-class HeldBody:
+class BodyReservation:
     """Memory for one body, until it is released."""
 
     __slots__ = ("_memory", "size_bytes")
@@ -168,7 +168,7 @@ class HeldBody:
         Raises:
             NoRoom: there is no memory for the larger size.
         """
-        self._memory.change(self.size_bytes, size_bytes)
+        self._memory.resize_reservation(self.size_bytes, size_bytes)
         self.size_bytes = size_bytes
 
     def release(self) -> None:

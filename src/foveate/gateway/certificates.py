@@ -7,17 +7,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from foveate.config.settings import Tls
+from foveate.config.settings import TlsSettings
 from foveate.errors import BadOption
 
 _LOG = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 30.0
+_CHECK_SECONDS = 30.0
 
-_Stamp = tuple[tuple[int, int, int] | None, ...]
+_FileStamps = tuple[tuple[int, int, int] | None, ...]
 
 
-def tls_context(tls: Tls) -> ssl.SSLContext:
+def create_tls_context(tls: TlsSettings) -> ssl.SSLContext:
     """What the gateway shows to its clients.
 
     Raises:
@@ -31,7 +31,7 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
         except OSError as error:
             raise BadOption(f"the {name} {path}: {error.strerror}", path=("server", "tls", name)) from None
     try:
-        _load(context, tls)
+        _load_certificate(context, tls)
     except (ssl.SSLError, OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error)
         raise BadOption(
@@ -41,21 +41,21 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
-def _load(context: ssl.SSLContext, tls: Tls) -> None:
+def _load_certificate(context: ssl.SSLContext, tls: TlsSettings) -> None:
     # A key that wants a password would have it asked for on the terminal.
-    context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
+    context.load_cert_chain(tls.certificate, tls.key, password=_reject_password)
 
 
-def _no_password() -> str:
+def _reject_password() -> str:
     raise ValueError("the key wants a password: give one without")
 
 
 @asynccontextmanager
-async def renewing(
-    context: ssl.SSLContext, tls: Tls, *, wait: Callable[[float], Awaitable[None]] = asyncio.sleep
+async def reload_certificates(
+    context: ssl.SSLContext, tls: TlsSettings, *, wait: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> AsyncIterator[None]:
     """Until the end of the block, new connections are shown what the files hold; those that are there go on."""
-    task = asyncio.create_task(_renewed(context, tls, wait))
+    task = asyncio.create_task(_reload_loop(context, tls, wait))
     try:
         yield
     finally:
@@ -63,31 +63,33 @@ async def renewing(
         await asyncio.wait([task])
 
 
-async def _renewed(context: ssl.SSLContext, tls: Tls, wait: Callable[[float], Awaitable[None]]) -> None:
-    seen = _stamps(tls)
+async def _reload_loop(
+    context: ssl.SSLContext, tls: TlsSettings, wait: Callable[[float], Awaitable[None]]
+) -> None:
+    loaded = _read_file_stamps(tls)
     while True:
-        await wait(_LOOK_SECONDS)
-        now = _stamps(tls)
-        if now == seen:
+        await wait(_CHECK_SECONDS)
+        current = _read_file_stamps(tls)
+        if current == loaded:
             continue
-        seen = now
+        loaded = current
         try:
             # Tried apart first: half of a new pair would leave the context with none.
-            tls_context(tls)
+            create_tls_context(tls)
         except BadOption as error:
             _LOG.error("the certificate stays as it was: %s", error)
             continue
-        _load(context, tls)
+        _load_certificate(context, tls)
         _LOG.info("%s has changed, and is shown from now on", tls.certificate)
 
 
-def _stamps(tls: Tls) -> _Stamp:
-    return tuple(_stamp(path) for path in (tls.certificate, tls.key))
+def _read_file_stamps(tls: TlsSettings) -> _FileStamps:
+    return tuple(_read_file_stamp(path) for path in (tls.certificate, tls.key))
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def _read_file_stamp(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -3,86 +3,92 @@
 from collections.abc import Awaitable, Sequence
 
 from foveate.engine.exchange import Exchange
-from foveate.gateway.asks import REQUEST_ID, USUAL_AGENT, Ask, Send
-from foveate.gateway.counting import COUNT
-from foveate.gateway.headers import brought_back
-from foveate.gateway.refusing import SHOULD_RETRY
-from foveate.upstream.pool import Answer
+from foveate.gateway.asks import DEFAULT_AGENT, REQUEST_ID_HEADER, IncomingRequest, Send
+from foveate.gateway.counting import COUNT_HEADER
+from foveate.gateway.headers import forward_response_headers
+from foveate.gateway.refusing import SHOULD_RETRY_HEADER
+from foveate.upstream.pool import HttpResponse
 from foveate.values import Format
-from foveate.wire.refusals import Refusal, error_body
+from foveate.wire.refusals import ErrorResponse, error_body
 
 _NO_CONTENT = 204
-_ID = REQUEST_ID.encode()
-_ERROR_ID = {Format.ANTHROPIC: b"request-id"}
+_ID_HEADER = REQUEST_ID_HEADER.encode()
+_ERROR_ID_HEADERS = {Format.ANTHROPIC: b"request-id"}
 
 
-class Client:
+class ClientResponse:
     """The way back to whoever asked. Once an answer has begun, it can only go on or break off."""
 
-    def __init__(self, ask: Ask, send: Send) -> None:
-        self._ask = ask
-        self.spoken = ask.error_format
+    def __init__(self, request: IncomingRequest, send: Send) -> None:
+        self._request = request
+        self.api_format = request.error_format
         self._send = send
-        self.has_begun = self.has_ended = False
+        self.has_started = self.has_finished = False
         # What is told of it at its end. `refused` is the code of an error of our own, `reason` what it says.
-        self.agent = USUAL_AGENT
+        self.agent = DEFAULT_AGENT
         self.provider = ""
         self.exchange: Exchange | None = None
-        self.came_at = 0.0
+        self.received_at = 0.0
         self.status = self.received_bytes = self.sent_bytes = 0
-        self.refused = self.reason = ""
+        self.error_code = self.error_reason = ""
 
-    def begin(self, answer: Answer, *, is_changed: bool) -> Awaitable[None]:
+    def start(self, upstream_response: HttpResponse, *, is_changed: bool) -> Awaitable[None]:
         """The head of a provider's answer, and the id under which the log has it."""
         # A length on a response without a body makes some clients wait for one (RFC 9110, 8.6).
-        headers = brought_back(answer.headers, is_changed=is_changed or answer.status == _NO_CONTENT)
-        headers.append((_ID, self._ask.id.encode()))
-        return self._start(answer.status, headers)
+        headers = forward_response_headers(
+            upstream_response.headers, is_changed=is_changed or upstream_response.status == _NO_CONTENT
+        )
+        headers.append((_ID_HEADER, self._request.id.encode()))
+        return self._send_head(upstream_response.status, headers)
 
-    def piece(self, piece: bytes) -> Awaitable[None]:
+    def send_chunk(self, chunk: bytes) -> Awaitable[None]:
         """A piece of its body."""
-        self.sent_bytes += len(piece)
-        return self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        self.sent_bytes += len(chunk)
+        return self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 
-    def end(self, rest: bytes = b"") -> Awaitable[None]:
+    def finish(self, chunk: bytes = b"") -> Awaitable[None]:
         """The last piece of it."""
-        self.sent_bytes += len(rest)
-        self.has_ended = True
-        return self._send({"type": "http.response.body", "body": rest})
+        self.sent_bytes += len(chunk)
+        self.has_finished = True
+        return self._send({"type": "http.response.body", "body": chunk})
 
-    async def counted(self, body: bytes, sureness: str) -> None:
+    async def send_count(self, body: bytes, confidence: str) -> None:
         """A count that was made here, but for its end; a header says how sure it is."""
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
-            (_ID, self._ask.id.encode()),
-            (COUNT.encode(), sureness.encode()),
+            (_ID_HEADER, self._request.id.encode()),
+            (COUNT_HEADER.encode(), confidence.encode()),
         ]
-        await self._start(200, headers)
-        await self.piece(body)
+        await self._send_head(200, headers)
+        await self.send_chunk(body)
 
-    async def said(self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    async def send_response(
+        self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
         """An answer of the gateway's own, whole."""
         size = [] if status == _NO_CONTENT else [(b"content-length", str(len(body)).encode())]
-        await self._start(status, [*headers, *size, (_ID, self._ask.id.encode())])
-        await self.end(body)
+        await self._send_head(status, [*headers, *size, (_ID_HEADER, self._request.id.encode())])
+        await self.finish(body)
 
-    async def refuse(
-        self, refusal: Refusal, *, retry: bool, headers: Sequence[tuple[bytes, bytes]] = ()
+    async def send_error(
+        self, error_response: ErrorResponse, *, retry: bool, headers: Sequence[tuple[bytes, bytes]] = ()
     ) -> None:
         """An error of the gateway's own, where no answer has begun yet."""
-        told = [
+        error_headers = [
             (b"content-type", b"application/json"),
-            (_ERROR_ID.get(self.spoken, b"x-request-id"), self._ask.id.encode()),
+            (_ERROR_ID_HEADERS.get(self.api_format, b"x-request-id"), self._request.id.encode()),
             *headers,
         ]
-        if self.spoken is Format.BEDROCK:  # where AWS's clients look for the kind of an error
-            told.append((b"x-amzn-errortype", refusal.kind.encode()))
+        if self.api_format is Format.BEDROCK:  # where AWS's clients look for the kind of an error
+            error_headers.append((b"x-amzn-errortype", error_response.kind.encode()))
         if not retry:
-            told.append((SHOULD_RETRY.encode(), b"false"))
-        await self.said(refusal.status, error_body(self.spoken, refusal, self._ask.id), told)
+            error_headers.append((SHOULD_RETRY_HEADER.encode(), b"false"))
+        await self.send_response(
+            error_response.status, error_body(self.api_format, error_response, self._request.id), error_headers
+        )
 
-    def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> Awaitable[None]:
-        self.has_begun = True
+    def _send_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> Awaitable[None]:
+        self.has_started = True
         self.status = status
         return self._send({"type": "http.response.start", "status": status, "headers": headers})

@@ -3,52 +3,55 @@
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
-from foveate.gateway.admin import host_in, is_loopback
+from foveate.gateway.admin import is_loopback, strip_port
 from foveate.gateway.asks import Receive, Scope, Send
-from foveate.gateway.traffic import UNSEEN, Traffic, seen
-from foveate.wire.refusals import failed
+from foveate.gateway.traffic import NO_REQUEST_OBSERVER, RequestObserver, observe_response
+from foveate.wire.refusals import make_status_error
 
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_ANY = "*"
+_ANY_ORIGIN = "*"
 _ORIGIN = b"origin"
 _HOST = b"host"
-_ALLOWED = b"access-control-"
-_METHODS = b"GET, HEAD, POST, DELETE"
-_EXPOSED = b"x-foveate-request-id, request-id, x-request-id, retry-after"
-_SECONDS = b"600"
+_CORS_PREFIX = b"access-control-"
+_ALLOWED_METHODS = b"GET, HEAD, POST, DELETE"
+_EXPOSED_HEADERS = b"x-foveate-request-id, request-id, x-request-id, retry-after"
+_PREFLIGHT_SECONDS = b"600"
 
-Headers = list[tuple[bytes, bytes]]
+HeaderList = list[tuple[bytes, bytes]]
 
 
-def answer_headers(origin: str, allowed: Sequence[str]) -> Headers | None:
+def response_headers(origin: str, allowed: Sequence[str]) -> HeaderList | None:
     """What an answer says to the page of an origin; None where it may not read it.
 
     Credentials of the browser's own (cookies) are never allowed: clients bring their keys themselves.
     """
     if origin in allowed:
-        said = origin.encode("latin-1")
-    elif _ANY in allowed:
-        said = b"*"
+        allowed_origin = origin.encode("latin-1")
+    elif _ANY_ORIGIN in allowed:
+        allowed_origin = b"*"
     else:
         return None
-    return [(b"access-control-allow-origin", said), (b"access-control-expose-headers", _EXPOSED)]
-
-
-def preflight_headers(origin: str, asked: bytes, allowed: Sequence[str]) -> Headers:
-    """What is answered to a browser that asks, before a page's request, whether it may send it."""
-    said = answer_headers(origin, allowed)
-    if said is None:
-        return []
     return [
-        said[0],
-        (b"access-control-allow-methods", _METHODS),
-        (b"access-control-allow-headers", asked or b"content-type"),
-        (b"access-control-max-age", _SECONDS),
+        (b"access-control-allow-origin", allowed_origin),
+        (b"access-control-expose-headers", _EXPOSED_HEADERS),
     ]
 
 
-class Cors:
+def preflight_headers(origin: str, requested_headers: bytes, allowed: Sequence[str]) -> HeaderList:
+    """What is answered to a browser that asks, before a page's request, whether it may send it."""
+    cors_headers = response_headers(origin, allowed)
+    if cors_headers is None:
+        return []
+    return [
+        cors_headers[0],
+        (b"access-control-allow-methods", _ALLOWED_METHODS),
+        (b"access-control-allow-headers", requested_headers or b"content-type"),
+        (b"access-control-max-age", _PREFLIGHT_SECONDS),
+    ]
+
+
+class CorsMiddleware:
     """An app whose answers browsers give to the pages of listed origins alone, and that other pages cannot ask.
 
     Browsers that ask over plain HTTP say of whose page it is only by `origin`, and not with all requests. So on
@@ -57,84 +60,96 @@ class Cors:
 
     def __init__(
         self,
-        app: App,
+        app: AsgiApp,
         origins: Callable[[], Sequence[str]],
         *,
         host: str,
         host_names: Callable[[], Sequence[str]] = tuple,
-        traffic: Traffic = UNSEEN,
+        observer: RequestObserver = NO_REQUEST_OBSERVER,
     ) -> None:
         """`host` is where the app listens; `host_names` are names of it beside those of loopback."""
         self._app = app
         self._origins = origins
         self._is_on_loopback = is_loopback(host)
         self._host_names = host_names
-        self._traffic = traffic
+        self._observer = observer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        origin = asked_for = None
+        origin = host_header = None
         for name, value in scope["headers"]:
             if name == _ORIGIN:
                 origin = value.decode("latin-1")
             elif name == _HOST:
-                asked_for = value.decode("latin-1").lower()
-        if self._is_on_loopback and asked_for is not None and not self._is_own(host_in(asked_for)):
-            await self._refuse(scope, send, "foreign_host", _not_known_as(host_in(asked_for)))
+                host_header = value.decode("latin-1").lower()
+        if (
+            self._is_on_loopback
+            and host_header is not None
+            and not self._is_known_host(strip_port(host_header))
+        ):
+            await self._reject(scope, send, "foreign_host", _unknown_host_text(strip_port(host_header)))
         elif origin is not None:
-            await self._from_page(origin, asked_for or "", scope, receive, send)
+            await self._handle_browser_request(origin, host_header or "", scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    async def _from_page(self, origin: str, asked_for: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _handle_browser_request(
+        self, origin: str, host_header: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         headers = dict(scope["headers"])
         allowed = self._origins()
-        own = answer_headers(origin, allowed)
+        cors_headers = response_headers(origin, allowed)
         is_preflight = scope["method"] == "OPTIONS" and b"access-control-request-method" in headers
-        if own is None and (is_preflight or origin.partition("://")[2].lower() != asked_for):
+        if cors_headers is None and (is_preflight or origin.partition("://")[2].lower() != host_header):
             # Whether or not it could read the answer, it would be asked for, perhaps with the gateway's key.
-            await self._refuse(scope, send, "foreign_origin", _not_listed(origin))
+            await self._reject(scope, send, "foreign_origin", _unlisted_origin_text(origin))
             return
         if is_preflight:
-            asked = headers.get(b"access-control-request-headers", b"")
-            with seen(scope, send, self._traffic) as client:
-                await client.said(204, b"", [*preflight_headers(origin, asked, allowed), _VARY])
+            requested_headers = headers.get(b"access-control-request-headers", b"")
+            with observe_response(scope, send, self._observer) as response:
+                await response.send_response(
+                    204, b"", [*preflight_headers(origin, requested_headers, allowed), _VARY]
+                )
             return
 
         async def sent(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 # What a provider allows, it allows to pages that call the provider.
-                kept = [pair for pair in message.get("headers", ()) if not pair[0].lower().startswith(_ALLOWED)]
-                message = {**message, "headers": [*kept, *(own or ()), _VARY]}
+                provider_headers = [
+                    pair for pair in message.get("headers", ()) if not pair[0].lower().startswith(_CORS_PREFIX)
+                ]
+                message = {**message, "headers": [*provider_headers, *(cors_headers or ()), _VARY]}
             await send(message)
 
         await self._app(scope, receive, sent)
 
-    def _is_own(self, name: str) -> bool:
+    def _is_known_host(self, name: str) -> bool:
         return is_loopback(name) or name in (known.lower() for known in self._host_names())
 
-    async def _refuse(self, scope: Scope, send: Send, code: str, said: str) -> None:
-        with seen(scope, send, self._traffic) as client:
-            client.refused, client.reason = code, said
-            await client.refuse(failed(client.spoken, 403, said), retry=False, headers=[_VARY])
+    async def _reject(self, scope: Scope, send: Send, code: str, message: str) -> None:
+        with observe_response(scope, send, self._observer) as response:
+            response.error_code, response.error_reason = code, message
+            await response.send_error(
+                make_status_error(response.api_format, 403, message), retry=False, headers=[_VARY]
+            )
 
 
 _VARY = (b"vary", b"origin")
-_SHOWN_CHARACTERS = 100
+_MAX_SHOWN_CHARS = 100
 
 
-def _not_known_as(name: str) -> str:
+def _unknown_host_text(name: str) -> str:
     return (
-        f"this gateway is for this machine alone, and not known as {name[:_SHOWN_CHARACTERS]!r}: ask for it as "
+        f"this gateway is for this machine alone, and not known as {name[:_MAX_SHOWN_CHARS]!r}: ask for it as "
         "127.0.0.1 or localhost, or list the name in server.host_names"
     )
 
 
-def _not_listed(origin: str) -> str:
+def _unlisted_origin_text(origin: str) -> str:
     return (
-        f"pages of {origin[:_SHOWN_CHARACTERS]!r} may not call this gateway: list the origin with "
+        f"pages of {origin[:_MAX_SHOWN_CHARS]!r} may not call this gateway: list the origin with "
         "--cors-origin or in server.cors_origins"
     )

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from urllib.parse import parse_qsl, urlsplit
 
 from foveate.errors import KeyRefused
-from foveate.gateway.asks import Ask
-from foveate.gateway.headers import GOOGLE_QUERY, KEYS
+from foveate.gateway.asks import IncomingRequest
+from foveate.gateway.headers import GOOGLE_KEY_PARAMETERS, KEY_HEADERS
 from foveate.gateway.routing import Upstream
 
 # How credentials begin, and the providers that take them (each provider's documentation, November 2026). The
 # first that matches counts. Several providers give out keys that begin with a plain `sk-`.
-_PREFIXES = (
+_KEY_PREFIXES = (
     ("sk-ant-", "an Anthropic key", ("anthropic",)),
     ("sk-or-", "an OpenRouter key", ("openrouter",)),
     ("sk-proj-", "an OpenAI key", ("openai",)),
@@ -43,15 +43,15 @@ _PREFIXES = (
 )
 # Headers that only one provider's clients send, whatever is in them.
 _GOOGLE_KEY = ("a Google API key", ("google",))
-_HEADERS = {
+_PROVIDER_HEADERS = {
     b"x-goog-api-key": _GOOGLE_KEY,
     b"api-key": ("an Azure key", ("azure",)),
     b"x-amz-security-token": ("a session token of AWS", ("aws",)),
 }
-_AWS_QUERY = re.compile(r"x-amz-(?:credential|security-token|signature)", re.IGNORECASE)
+_AWS_PARAMETERS = re.compile(r"x-amz-(?:credential|security-token|signature)", re.IGNORECASE)
 _SCHEME = re.compile(r"(?:bearer|token)\s+", re.IGNORECASE)
 # The ends of official host names.
-_HOSTS = {
+_OFFICIAL_HOSTS = {
     "anthropic.com": "anthropic",
     "openai.com": "openai",
     "chatgpt.com": "openai",
@@ -75,7 +75,7 @@ _HOSTS = {
 # names below amazonaws.com too, as those of Azure's customers have below azure.com.
 _BEDROCK_HOST = re.compile(r"(?:[^.]+\.)?bedrock[a-z-]*\.[a-z0-9-]+\.(?:vpce\.)?amazonaws\.com")
 # Paths of APIs that the gateway does not read, by what they are and whose hosts answer them.
-_PATHS = (
+_API_PATHS = (
     (re.compile(r"/v1(?:beta\d?|alpha)/"), "Google's native API", ("google",)),
     (re.compile(r"/v1internal:"), "Google's Code Assist API", ("google",)),
     (re.compile(r"/v1/(?:projects/[^/]+/locations|publishers)/"), "the API of Vertex AI", ("google",)),
@@ -89,27 +89,29 @@ def official_provider(upstream: Upstream) -> str | None:
     host = (urlsplit(upstream.base_url).hostname or "").rstrip(".")
     if _BEDROCK_HOST.fullmatch(host):
         return "aws"
-    return next((name for end, name in _HOSTS.items() if host == end or host.endswith(f".{end}")), None)
+    return next(
+        (name for end, name in _OFFICIAL_HOSTS.items() if host == end or host.endswith(f".{end}")), None
+    )
 
 
-def replaces_credentials(ask: Ask, upstream: Upstream) -> bool:
+def replaces_credentials(request: IncomingRequest, upstream: Upstream) -> bool:
     """Tell whether the gateway's credentials, or none, take the place of those that a client brings."""
-    return upstream.replaces_keys or (ask.key is not None and not ask.keeps_credentials)
+    return upstream.replaces_keys or (request.key is not None and not request.keeps_credentials)
 
 
-def is_subscription(ask: Ask, upstream: Upstream) -> bool:
+def is_subscription(request: IncomingRequest, upstream: Upstream) -> bool:
     """Tell whether a client's own credentials go out and are those of a subscription.
 
     Claude subscriptions sign in with OAuth tokens (`sk-ant-oat…`), Codex with a token of ChatGPT beside the id
     of its account.
     """
-    said = ask.headers.get("authorization", "")
-    is_chatgpt = "chatgpt-account-id" in ask.headers and bool(said) and "sk-" not in said
-    is_known = "sk-ant-oat" in said or is_chatgpt
-    return is_known and not replaces_credentials(ask, upstream)
+    authorization = request.headers.get("authorization", "")
+    is_chatgpt = "chatgpt-account-id" in request.headers and bool(authorization) and "sk-" not in authorization
+    is_known = "sk-ant-oat" in authorization or is_chatgpt
+    return is_known and not replaces_credentials(request, upstream)
 
 
-def check_credentials(ask: Ask, upstream: Upstream) -> None:
+def check_credentials(request: IncomingRequest, upstream: Upstream) -> None:
     """Check that an upstream may see what a request shows, and that it speaks the API of its path.
 
     Raises:
@@ -118,7 +120,7 @@ def check_credentials(ask: Ask, upstream: Upstream) -> None:
     target = official_provider(upstream)
     if target is None:
         return
-    for what, owners in _shown(ask, is_replaced=replaces_credentials(ask, upstream)):
+    for what, owners in _visible_credentials(request, is_replaced=replaces_credentials(request, upstream)):
         if target not in owners:
             raise KeyRefused(
                 f"this request shows {what}, and would go to {upstream.name}, which should not see it. Nothing"
@@ -127,32 +129,34 @@ def check_credentials(ask: Ask, upstream: Upstream) -> None:
                 public=f"this request shows {what}, and would go to a provider that should not see it. Nothing"
                 " was sent",
             )
-    for pattern, what, owners in _PATHS:
-        if target not in owners and pattern.match(ask.path):
+    for pattern, what, owners in _API_PATHS:
+        if target not in owners and pattern.match(request.path):
             raise KeyRefused(
-                f"{ask.method} {ask.path[:100]} is {what}, and would go to {upstream.name}, which does not"
+                f"{request.method} {request.path[:100]} is {what}, and would go to {upstream.name}, which does not"
                 " speak it. Nothing was sent. Point the client at its provider, or name an upstream in"
                 " foveate.yaml that speaks it (docs/providers.md)",
-                public=f"{ask.method} {ask.path[:100]} is {what}, which this gateway does not serve. Nothing"
+                public=f"{request.method} {request.path[:100]} is {what}, which this gateway does not serve. Nothing"
                 " was sent",
             )
 
 
-def _shown(ask: Ask, *, is_replaced: bool) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _visible_credentials(
+    request: IncomingRequest, *, is_replaced: bool
+) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The credentials of a request that an upstream would see, each with the providers that it belongs to."""
-    for header, value in ask.raw_headers:
-        if header in KEYS and not is_replaced:
+    for header, value in request.raw_headers:
+        if header in KEY_HEADERS and not is_replaced:
             text = _SCHEME.sub("", value.decode("latin-1").strip(), count=1)
-            found = _by_prefix(text) or _HEADERS.get(header)
+            found = _match_prefix(text) or _PROVIDER_HEADERS.get(header)
             if found is not None:
                 yield found
-    for name, text in parse_qsl(ask.query):
-        found = _by_prefix(text) or (_GOOGLE_KEY if name in GOOGLE_QUERY else None)
-        if _AWS_QUERY.fullmatch(name):
+    for name, text in parse_qsl(request.query):
+        found = _match_prefix(text) or (_GOOGLE_KEY if name in GOOGLE_KEY_PARAMETERS else None)
+        if _AWS_PARAMETERS.fullmatch(name):
             found = ("a signature of AWS", ("aws",))
         if found is not None:
             yield found
 
 
-def _by_prefix(text: str) -> tuple[str, tuple[str, ...]] | None:
-    return next(((what, owners) for start, what, owners in _PREFIXES if text.startswith(start)), None)
+def _match_prefix(text: str) -> tuple[str, tuple[str, ...]] | None:
+    return next(((what, owners) for start, what, owners in _KEY_PREFIXES if text.startswith(start)), None)

@@ -8,17 +8,17 @@ from enum import StrEnum
 from foveate.values import Format
 
 
-class Asks(StrEnum):
+class Operation(StrEnum):
     """What a request asks for."""
 
-    ANSWER = "answer"
-    COUNT = "count"
-    MODELS = "models"
+    GENERATE = "answer"
+    COUNT_TOKENS = "count"
+    LIST_MODELS = "models"
     EMBEDDINGS = "embeddings"
     OTHER = "other"
 
 
-class Family(StrEnum):
+class ApiFamily(StrEnum):
     """Whose API a client speaks."""
 
     ANTHROPIC = "anthropic"
@@ -29,40 +29,46 @@ class Family(StrEnum):
     VERTEX = "vertex"
 
 
-SIGNED = frozenset((Family.BEDROCK, Family.VERTEX))
+SIGNED_FAMILIES = frozenset((ApiFamily.BEDROCK, ApiFamily.VERTEX))
 """APIs whose clients sign requests, or bring tokens of a cloud: these are passed on unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Endpoint:
     """What is asked for, in the API of a family; `spoken` is the format of its body, where Foveate reads it.
 
     `model` is the model that the path names, and `region` the location. `streams`: the response is a stream
     whatever its content type.
     """
 
-    asks: Asks
-    family: Family
-    spoken: Format | None = None
+    operation: Operation
+    family: ApiFamily
+    api_format: Format | None = None
     model: str = ""
-    streams: bool = False
+    is_streaming: bool = False
     region: str = ""
 
 
 _GOOGLE_HEADERS = frozenset(("x-goog-api-key", "x-goog-api-client"))
 _ANTHROPIC_HEADERS = frozenset(("anthropic-version", "x-api-key", "anthropic-beta"))
-_DOORS = {
-    ("POST", "/v1/messages"): Door(Asks.ANSWER, Family.ANTHROPIC, Format.ANTHROPIC),
-    ("POST", "/v1/messages/count_tokens"): Door(Asks.COUNT, Family.ANTHROPIC, Format.ANTHROPIC),
-    ("POST", "/v1/chat/completions"): Door(Asks.ANSWER, Family.OPENAI, Format.CHAT),
-    ("POST", "/v1/responses"): Door(Asks.ANSWER, Family.OPENAI, Format.RESPONSES),
-    ("POST", "/v1/responses/input_tokens"): Door(Asks.COUNT, Family.OPENAI, Format.RESPONSES),
+_ENDPOINTS = {
+    ("POST", "/v1/messages"): Endpoint(Operation.GENERATE, ApiFamily.ANTHROPIC, Format.ANTHROPIC),
+    ("POST", "/v1/messages/count_tokens"): Endpoint(
+        Operation.COUNT_TOKENS, ApiFamily.ANTHROPIC, Format.ANTHROPIC
+    ),
+    ("POST", "/v1/chat/completions"): Endpoint(Operation.GENERATE, ApiFamily.OPENAI, Format.CHAT),
+    ("POST", "/v1/responses"): Endpoint(Operation.GENERATE, ApiFamily.OPENAI, Format.RESPONSES),
+    ("POST", "/v1/responses/input_tokens"): Endpoint(
+        Operation.COUNT_TOKENS, ApiFamily.OPENAI, Format.RESPONSES
+    ),
     # As llama.cpp has it; OpenAI has none for chats.
-    ("POST", "/v1/chat/completions/input_tokens"): Door(Asks.COUNT, Family.OPENAI, Format.CHAT),
-    ("POST", "/v1/embeddings"): Door(Asks.EMBEDDINGS, Family.OPENAI),
+    ("POST", "/v1/chat/completions/input_tokens"): Endpoint(
+        Operation.COUNT_TOKENS, ApiFamily.OPENAI, Format.CHAT
+    ),
+    ("POST", "/v1/embeddings"): Endpoint(Operation.EMBEDDINGS, ApiFamily.OPENAI),
 }
-_MODELS = "/v1/models"
-_PATHS = frozenset((*(path for _, path in _DOORS), _MODELS))
+_MODELS_PATH = "/v1/models"
+_KNOWN_PATHS = frozenset((*(path for _, path in _ENDPOINTS), _MODELS_PATH))
 _SLASHES = re.compile("/+")
 _VERSIONS = re.compile("(?:/v1)+(?=/)")
 
@@ -72,9 +78,9 @@ _GEMINI_METHOD = re.compile(r"/v1(?:beta\d?|alpha)?/(?:models|tunedModels|dynami
 _GEMINI_MODELS = re.compile(r"/v1(?:beta\d?|alpha)?/models(?:/[^/:]+)?")
 _GEMINI_PATH = re.compile(r"(?:/upload|/download)?/v1(?:beta\d?|alpha)(?:/|$)")
 _GEMINI_OPERATIONS = {
-    "generateContent": (Asks.ANSWER, False),
-    "streamGenerateContent": (Asks.ANSWER, True),
-    "countTokens": (Asks.COUNT, False),
+    "generateContent": (Operation.GENERATE, False),
+    "streamGenerateContent": (Operation.GENERATE, True),
+    "countTokens": (Operation.COUNT_TOKENS, False),
 }
 # Azure OpenAI: https://learn.microsoft.com/azure/ai-foundry/openai/reference (November 2026). The path names a
 # deployment, or, below `v1` and for Responses, the body does, as its model.
@@ -84,110 +90,123 @@ _AZURE_PATH = re.compile(r"/openai(?:/deployments/(?P<deployment>[^/]+)|/v1)?(?P
 _BEDROCK_METHOD = re.compile(r"/model/(.+)/(converse|invoke)(-stream|-with-response-stream)?")
 _BEDROCK_PATH = re.compile(r"/model/.+/")
 # Of InvokeModel, whose bodies are those of a model's maker. Nova's are as those of Converse.
-_INVOKED = (("claude", Format.ANTHROPIC), ("amazon.nova", Format.BEDROCK))
+_INVOKE_FORMATS = (("claude", Format.ANTHROPIC), ("amazon.nova", Format.BEDROCK))
 
 # Vertex AI: https://cloud.google.com/vertex-ai/generative-ai/docs (November 2026).
 _VERTEX_METHOD = re.compile(
     r"/v1(?:beta1)?/(?:projects/[^/]+/locations/([^/]+)/)?publishers/([^/]+)/models/([^/:]+):(\w+)"
 )
 _VERTEX_PATH = re.compile(r"/v1(?:beta1)?/(?:projects/[^/]+/locations/|publishers/)")
-_VERTEX_CLAUDE = {"rawPredict": False, "streamRawPredict": True}
+_VERTEX_CLAUDE_OPERATIONS = {"rawPredict": False, "streamRawPredict": True}
 
 
-def plain_path(path: str) -> str:
+def normalize_slashes(path: str) -> str:
     """A path without doubled slashes, and without one at its end."""
     if "//" in path:
         path = _SLASHES.sub("/", path)
     return path.rstrip("/")
 
 
-def meant_path(path: str) -> str:
+def canonicalize_path(path: str) -> str:
     """The path of what Foveate reads, however it is written; any other as it came.
 
     Clients put one together from a base URL that somebody wrote: with the version though they add it
     themselves, without though they do not, or with a slash at its end. A provider takes some of these paths
     too, so that they must not pass the engine by; no provider has the version twice.
     """
-    if path in _PATHS:
+    if path in _KNOWN_PATHS:
         return path
-    plain = plain_path(path)
-    had = _VERSIONS.match(plain)
-    versioned = f"/v1{plain[had.end() if had else 0 :]}"
-    is_doubled = had is not None and had[0] != "/v1"
-    return versioned if is_doubled or _is_models(versioned) or versioned in _PATHS else path
+    normalized = normalize_slashes(path)
+    version_prefix = _VERSIONS.match(normalized)
+    versioned = f"/v1{normalized[version_prefix.end() if version_prefix else 0 :]}"
+    is_doubled = version_prefix is not None and version_prefix[0] != "/v1"
+    return versioned if is_doubled or _is_models_path(versioned) or versioned in _KNOWN_PATHS else path
 
 
-def _is_models(path: str) -> bool:
-    return path == _MODELS or path.startswith(f"{_MODELS}/")
+def _is_models_path(path: str) -> bool:
+    return path == _MODELS_PATH or path.startswith(f"{_MODELS_PATH}/")
 
 
-def door_of(method: str, path: str, headers: Mapping[str, str]) -> Door:
+def match_endpoint(method: str, path: str, headers: Mapping[str, str]) -> Endpoint:
     """The door of a request for a path that is meant; `headers` have their names in small letters.
 
     Where two providers share a path, the headers tell which one the client means.
     """
-    known = _DOORS.get((method, path))
+    known = _ENDPOINTS.get((method, path))
     if known is not None:
         return known
-    plain = plain_path(path)
-    door = (
-        _vertex_door(method, plain)
-        or _bedrock_door(method, plain)
-        or _azure_door(method, plain)
-        or _gemini_door(method, plain, headers)
+    normalized = normalize_slashes(path)
+    endpoint = (
+        _match_vertex(method, normalized)
+        or _match_bedrock(method, normalized)
+        or _match_azure(method, normalized)
+        or _match_gemini(method, normalized, headers)
     )
-    if door is not None:
-        return door
-    is_anthropic = plain.startswith("/v1/messages") or not _ANTHROPIC_HEADERS.isdisjoint(headers)
-    family = Family.ANTHROPIC if is_anthropic else Family.OPENAI
-    return Door(Asks.MODELS if method == "GET" and _is_models(path) else Asks.OTHER, family)
+    if endpoint is not None:
+        return endpoint
+    is_anthropic = normalized.startswith("/v1/messages") or not _ANTHROPIC_HEADERS.isdisjoint(headers)
+    family = ApiFamily.ANTHROPIC if is_anthropic else ApiFamily.OPENAI
+    return Endpoint(
+        Operation.LIST_MODELS if method == "GET" and _is_models_path(path) else Operation.OTHER, family
+    )
 
 
-def _gemini_door(method: str, path: str, headers: Mapping[str, str]) -> Door | None:
+def _match_gemini(method: str, path: str, headers: Mapping[str, str]) -> Endpoint | None:
     found = _GEMINI_METHOD.fullmatch(path)
     if found is not None:
         known = _GEMINI_OPERATIONS.get(found[2]) if method == "POST" else None
         if known is None:
-            return Door(Asks.OTHER, Family.GEMINI, model=found[1])
-        asks, streams = known
-        return Door(asks, Family.GEMINI, Format.GEMINI, model=found[1], streams=streams)
+            return Endpoint(Operation.OTHER, ApiFamily.GEMINI, model=found[1])
+        operation, is_streaming = known
+        return Endpoint(operation, ApiFamily.GEMINI, Format.GEMINI, model=found[1], is_streaming=is_streaming)
     if _GEMINI_PATH.match(path) is None and _GOOGLE_HEADERS.isdisjoint(headers):
         return None
     is_models = method == "GET" and _GEMINI_MODELS.fullmatch(path) is not None
-    return Door(Asks.MODELS if is_models else Asks.OTHER, Family.GEMINI)
+    return Endpoint(Operation.LIST_MODELS if is_models else Operation.OTHER, ApiFamily.GEMINI)
 
 
-def _azure_door(method: str, path: str) -> Door | None:
+def _match_azure(method: str, path: str) -> Endpoint | None:
     found = _AZURE_PATH.fullmatch(path)
     if found is None:
         return None
-    known = _DOORS.get((method, f"/v1{found['operation'] or ''}"))
-    is_openai = known is not None and known.family is Family.OPENAI
-    asks, spoken = (known.asks, known.spoken) if known is not None and is_openai else (Asks.OTHER, None)
-    return Door(asks, Family.AZURE, spoken, model=found["deployment"] or "")
+    known = _ENDPOINTS.get((method, f"/v1{found['operation'] or ''}"))
+    is_openai = known is not None and known.family is ApiFamily.OPENAI
+    operation, api_format = (
+        (known.operation, known.api_format) if known is not None and is_openai else (Operation.OTHER, None)
+    )
+    return Endpoint(operation, ApiFamily.AZURE, api_format, model=found["deployment"] or "")
 
 
-def _bedrock_door(method: str, path: str) -> Door | None:
+def _match_bedrock(method: str, path: str) -> Endpoint | None:
     found = _BEDROCK_METHOD.fullmatch(path) if method == "POST" else None
     if found is None:
-        return Door(Asks.OTHER, Family.BEDROCK) if _BEDROCK_PATH.match(path) else None
-    model, operation, streams = found[1], found[2], found[3] is not None
-    spoken: Format | None = Format.BEDROCK
-    if operation == "invoke":
-        spoken = next((spoken for name, spoken in _INVOKED if name in model), None)
-    asks = Asks.OTHER if spoken is None else Asks.ANSWER
-    return Door(asks, Family.BEDROCK, spoken, model=model, streams=streams)
+        return Endpoint(Operation.OTHER, ApiFamily.BEDROCK) if _BEDROCK_PATH.match(path) else None
+    model, method_name, is_streaming = found[1], found[2], found[3] is not None
+    api_format: Format | None = Format.BEDROCK
+    if method_name == "invoke":
+        api_format = next((api_format for name, api_format in _INVOKE_FORMATS if name in model), None)
+    operation = Operation.OTHER if api_format is None else Operation.GENERATE
+    return Endpoint(operation, ApiFamily.BEDROCK, api_format, model=model, is_streaming=is_streaming)
 
 
-def _vertex_door(method: str, path: str) -> Door | None:
+def _match_vertex(method: str, path: str) -> Endpoint | None:
     found = _VERTEX_METHOD.fullmatch(path) if method == "POST" else None
     if found is None:
-        return Door(Asks.OTHER, Family.VERTEX) if _VERTEX_PATH.match(path) else None
-    region, publisher, model, operation = found[1] or "", found[2], found[3], found[4]
-    if publisher == "google" and operation in _GEMINI_OPERATIONS:
-        asks, streams = _GEMINI_OPERATIONS[operation]
-        return Door(asks, Family.VERTEX, Format.GEMINI, model=model, streams=streams, region=region)
-    if publisher == "anthropic" and operation in _VERTEX_CLAUDE and model != "count-tokens":
-        streams = _VERTEX_CLAUDE[operation]
-        return Door(Asks.ANSWER, Family.VERTEX, Format.ANTHROPIC, model=model, streams=streams, region=region)
-    return Door(Asks.OTHER, Family.VERTEX, model=model)
+        return Endpoint(Operation.OTHER, ApiFamily.VERTEX) if _VERTEX_PATH.match(path) else None
+    region, publisher, model, method_name = found[1] or "", found[2], found[3], found[4]
+    if publisher == "google" and method_name in _GEMINI_OPERATIONS:
+        operation, is_streaming = _GEMINI_OPERATIONS[method_name]
+        return Endpoint(
+            operation, ApiFamily.VERTEX, Format.GEMINI, model=model, is_streaming=is_streaming, region=region
+        )
+    if publisher == "anthropic" and method_name in _VERTEX_CLAUDE_OPERATIONS and model != "count-tokens":
+        is_streaming = _VERTEX_CLAUDE_OPERATIONS[method_name]
+        return Endpoint(
+            Operation.GENERATE,
+            ApiFamily.VERTEX,
+            Format.ANTHROPIC,
+            model=model,
+            is_streaming=is_streaming,
+            region=region,
+        )
+    return Endpoint(Operation.OTHER, ApiFamily.VERTEX, model=model)

@@ -3,23 +3,29 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from foveate.config.documents import document_from
-from foveate.config.files import shown
+from foveate.config.documents import parse_document
+from foveate.config.files import display_path
 from foveate.config.live import LiveSettings
-from foveate.config.loading import says_something
+from foveate.config.loading import has_content
 from foveate.config.settings import Settings
-from foveate.config.showing import Held, held
-from foveate.gateway.configured import USUAL_VARIABLES, Choices
+from foveate.config.showing import EffectiveSetting, list_effective_settings
+from foveate.gateway.configured import DEFAULT_KEY_VARIABLES, ResolvedConfig
 
 
-def held_now(live: LiveSettings[Choices], environment: Mapping[str, str]) -> list[Held]:
+def describe_current_settings(
+    live: LiveSettings[ResolvedConfig], environment: Mapping[str, str]
+) -> list[EffectiveSetting]:
     """The same of the configuration that is in force."""
-    return held_in(live.now().made.settings, live.text, live.path, environment)
+    return describe_settings(live.current().value.settings, live.text, live.path, environment)
 
 
-def held_in(settings: Settings, text: bytes, path: Path | None, environment: Mapping[str, str]) -> list[Held]:
+def describe_settings(
+    settings: Settings, text: bytes, path: Path | None, environment: Mapping[str, str]
+) -> list[EffectiveSetting]:
     """Every setting that holds, where the file at `path` says `text`."""
-    variables = dict(USUAL_VARIABLES)
-    variables |= {name: said.key_variable for name, said in settings.upstreams.items() if said.key_variable}
-    document = None if path is None or not says_something(text) else document_from(text, shown(path))
-    return held(settings, document, environment, variables)
+    variables = dict(DEFAULT_KEY_VARIABLES)
+    variables |= {
+        name: upstream.key_variable for name, upstream in settings.upstreams.items() if upstream.key_variable
+    }
+    document = None if path is None or not has_content(text) else parse_document(text, display_path(path))
+    return list_effective_settings(settings, document, environment, variables)

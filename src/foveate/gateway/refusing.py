@@ -26,35 +26,39 @@ from foveate.errors import (
     WebSocketRefused,
     WrongApi,
 )
-from foveate.gateway.audience import Audience, text_for
+from foveate.gateway.audience import Audience, error_text
 from foveate.values import Format
-from foveate.wire.refusals import Refusal, failed
+from foveate.wire.refusals import ErrorResponse, make_status_error
 from foveate.wire.threads import NOT_FOUND
 
-SHOULD_RETRY = "x-should-retry"
+SHOULD_RETRY_HEADER = "x-should-retry"
 
-_HOST = re.compile(r"https?://(?:[^/?#]*@)?([^/?#@]+)")
+_URL_HOST = re.compile(r"https?://(?:[^/?#]*@)?([^/?#@]+)")
 
 
-def refusal_for(error: FoveateError, spoken: Format, audience: Audience = Audience.OPERATOR) -> Refusal:
+def build_error_response(
+    error: FoveateError, api_format: Format, audience: Audience = Audience.OPERATOR
+) -> ErrorResponse:
     """Return the response for an error, with what its reader may know of it."""
-    said = text_for(error, audience)
+    message = error_text(error, audience)
     match error:
         case DoesNotFit():
-            return _too_long(error, spoken, said)
+            return _context_overflow_response(error, api_format, message)
         case CallRefused():
-            return _over_cap(said, spoken)
+            return _cap_exceeded_response(message, api_format)
         case ThreadRefused():
-            refusal = failed(spoken, 404 if error.thread_code == NOT_FOUND else 400, said)
-            return replace(refusal, details={"error_code": error.thread_code})
+            error_response = make_status_error(
+                api_format, 404 if error.thread_code == NOT_FOUND else 400, message
+            )
+            return replace(error_response, details={"error_code": error.thread_code})
         case WebSocketRefused():
-            return failed(spoken, 426, said)
+            return make_status_error(api_format, 426, message)
         case KeyRefused():
-            return failed(spoken, 401, said)
+            return make_status_error(api_format, 401, message)
         case OperationRefused():
-            return failed(spoken, 403, said)
+            return make_status_error(api_format, 403, message)
         case MethodRefused():
-            return failed(spoken, 405, said)
+            return make_status_error(api_format, 405, message)
         case (
             BadPath()
             | BudgetExceeded()
@@ -63,16 +67,16 @@ def refusal_for(error: FoveateError, spoken: Format, audience: Audience = Audien
             | MalformedRequest()
             | RequestLimitExceeded()
         ):
-            return failed(spoken, 400, said)
+            return make_status_error(api_format, 400, message)
         case UpstreamTimeout():
-            return failed(spoken, 504, said)
+            return make_status_error(api_format, 504, message)
         case UpstreamError():
-            return failed(spoken, 502, said)
+            return make_status_error(api_format, 502, message)
         case _:
-            return failed(spoken, 500, said)
+            return make_status_error(api_format, 500, message)
 
 
-def reason_of(error: FoveateError) -> str:
+def log_reason(error: FoveateError) -> str:
     """What is told of an error in the log: of where it was only the host, since an address may hold a key.
 
     Of a duplicate key only the field that holds it, because keys further inside can be part of a message.
@@ -81,7 +85,7 @@ def reason_of(error: FoveateError) -> str:
         return f"a key occurs twice in `{error.path[0]}`" if len(error.path) > 1 else str(error)
     if not isinstance(error, UpstreamError):
         return str(error)
-    found = _HOST.match(error.url)
+    found = _URL_HOST.match(error.url)
     return error.reason if found is None else f"{found[1]}: {error.reason}"
 
 
@@ -90,30 +94,30 @@ def may_retry(error: FoveateError) -> bool:
     return isinstance(error, UpstreamError)
 
 
-def _too_long(error: DoesNotFit, spoken: Format, said: str) -> Refusal:
+def _context_overflow_response(error: DoesNotFit, api_format: Format, message: str) -> ErrorResponse:
     """In each provider's own words first: clients look for them, and shorten the conversation by themselves."""
-    if spoken is Format.ANTHROPIC:
-        return Refusal(
-            message=f"prompt is too long: {error.tokens} tokens > {error.limit_tokens} maximum. {said}"
+    if api_format is Format.ANTHROPIC:
+        return ErrorResponse(
+            message=f"prompt is too long: {error.tokens} tokens > {error.limit_tokens} maximum. {message}"
         )
-    if spoken is Format.BEDROCK:
-        return failed(spoken, 400, f"Input is too long for requested model. {said}")
-    if spoken is Format.GEMINI:
-        return failed(
-            spoken,
+    if api_format is Format.BEDROCK:
+        return make_status_error(api_format, 400, f"Input is too long for requested model. {message}")
+    if api_format is Format.GEMINI:
+        return make_status_error(
+            api_format,
             400,
             f"The input token count ({error.tokens}) exceeds the maximum number of tokens allowed"
-            f" ({error.limit_tokens}). {said}",
+            f" ({error.limit_tokens}). {message}",
         )
-    return Refusal(
+    return ErrorResponse(
         message=f"This model's maximum context length is {error.window_tokens} tokens. However, your messages "
-        f"resulted in {error.tokens} tokens. Please reduce the length of the messages. {said}",
+        f"resulted in {error.tokens} tokens. Please reduce the length of the messages. {message}",
         code="context_length_exceeded",
-        param="input" if spoken is Format.RESPONSES else "messages",
+        param="input" if api_format is Format.RESPONSES else "messages",
     )
 
 
-def _over_cap(said: str, spoken: Format) -> Refusal:
-    if spoken in (Format.ANTHROPIC, Format.GEMINI, Format.BEDROCK):
-        return failed(spoken, 402, said)
-    return Refusal(message=said, status=402, kind="insufficient_quota", code="insufficient_quota")
+def _cap_exceeded_response(message: str, api_format: Format) -> ErrorResponse:
+    if api_format in (Format.ANTHROPIC, Format.GEMINI, Format.BEDROCK):
+        return make_status_error(api_format, 402, message)
+    return ErrorResponse(message=message, status=402, kind="insufficient_quota", code="insufficient_quota")

@@ -7,11 +7,11 @@ from io import BytesIO
 
 from foveate.gateway.asks import Receive
 from foveate.gateway.body_errors import Stalled, TooLarge, TooSlow
-from foveate.gateway.body_memory import BodyMemory, HeldBody
-from foveate.gateway.cycle import Served
+from foveate.gateway.body_memory import BodyMemory, BodyReservation
+from foveate.gateway.cycle import RequestConnection
 
 # A body of unknown length begins with so much memory.
-_FIRST_BYTES = 64 * 1024
+_INITIAL_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,21 +30,21 @@ class BodyLimits:
 
 
 @dataclass(slots=True)
-class ReadBody:
+class BufferedBody:
     """A body and the memory that is counted for it."""
 
     data: bytes
-    held: HeldBody
+    reservation: BodyReservation
 
 
 async def read_body(
-    served: Served | None,
+    connection: RequestConnection | None,
     receive: Receive,
     headers: Mapping[str, str],
     *,
     limits: BodyLimits,
     memory: BodyMemory,
-) -> ReadBody | None:
+) -> BufferedBody | None:
     """Read a body once there is memory for it; None if the client left before it was complete.
 
     Whoever gets it releases its memory. `headers` have their names in small letters.
@@ -59,47 +59,47 @@ async def read_body(
     announced = _announced_bytes(headers)
     if announced > limits.max_bytes:
         raise TooLarge(limits.max_bytes)
-    whole = served.whole_body() if served is not None else None
+    whole = connection.take_complete_body() if connection is not None else None
     if whole is not None and len(whole) > limits.max_bytes:
         raise TooLarge(limits.max_bytes)
     size_bytes = announced if whole is None else len(whole)
-    held = await memory.admit(size_bytes, wait_seconds=limits.memory_seconds)
+    reservation = await memory.admit(size_bytes, wait_seconds=limits.memory_seconds)
     try:
         if whole is None:
-            whole = await _received(receive, limits, held)
+            whole = await _receive_body(receive, limits, reservation)
     finally:
         if whole is None:
-            held.release()
-    return None if whole is None else ReadBody(whole, held)
+            reservation.release()
+    return None if whole is None else BufferedBody(whole, reservation)
 
 
 def _announced_bytes(headers: Mapping[str, str]) -> int:
     length = headers.get("content-length", "")
     if length.isdecimal():
         return int(length)
-    return _FIRST_BYTES if "transfer-encoding" in headers else 0
+    return _INITIAL_BYTES if "transfer-encoding" in headers else 0
 
 
-async def _received(receive: Receive, limits: BodyLimits, held: HeldBody) -> bytes | None:
+async def _receive_body(receive: Receive, limits: BodyLimits, reservation: BodyReservation) -> bytes | None:
     loop = asyncio.get_running_loop()
     end = loop.time() + limits.total_seconds
     # Unlike joining pieces at the end, this does not copy a large body once more.
     body = BytesIO()
     try:
-        async with asyncio.timeout(None) as patience:
+        async with asyncio.timeout(None) as timeout:
             while True:
-                patience.reschedule(min(loop.time() + limits.idle_seconds, end))
+                timeout.reschedule(min(loop.time() + limits.idle_seconds, end))
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     return None
                 size_bytes = body.tell() + len(message.get("body", b""))
                 if size_bytes > limits.max_bytes:
                     raise TooLarge(limits.max_bytes)
-                if size_bytes > held.size_bytes:
-                    held.resize(min(max(size_bytes, 2 * held.size_bytes), limits.max_bytes))
+                if size_bytes > reservation.size_bytes:
+                    reservation.resize(min(max(size_bytes, 2 * reservation.size_bytes), limits.max_bytes))
                 body.write(message.get("body", b""))
                 if not message.get("more_body"):
-                    held.resize(size_bytes)
+                    reservation.resize(size_bytes)
                     return body.getvalue()
     except TimeoutError:
         raise TooSlow(limits.total_seconds) if loop.time() >= end else Stalled(limits.idle_seconds) from None

@@ -7,32 +7,32 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from foveate.errors import FoveateError
-from foveate.store import Forgotten
+from foveate.store import PruneResult
 
 _LOG = logging.getLogger(__name__)
 
 # Not at the start, when there is most to do; and often enough that there is never much.
-FIRST_SECONDS = 300.0
-EVERY_SECONDS = 6 * 3600.0
+FIRST_DELAY_SECONDS = 300.0
+INTERVAL_SECONDS = 6 * 3600.0
 
 
-class Forgets(Protocol):
+class RetentionStore(Protocol):
     """Forgets what was not seen for so many days."""
 
-    async def forget(self, *, keep_days: float, now: float) -> Forgotten:
+    async def prune(self, *, keep_days: float, now: float) -> PruneResult:
         """What was forgotten."""
 
 
 @asynccontextmanager
-async def forgetting(
-    store: Forgets,
+async def run_retention(
+    store: RetentionStore,
     keep_days: Callable[[], float],
     *,
     clock: Callable[[], float],
     wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> AsyncIterator[None]:
     """Until the end of the block, what is older than `keep_days` is forgotten every few hours."""
-    task = asyncio.create_task(_now_and_then(store, keep_days, clock, wait))
+    task = asyncio.create_task(_retention_loop(store, keep_days, clock, wait))
     try:
         yield
     finally:
@@ -40,21 +40,21 @@ async def forgetting(
         await asyncio.wait([task])
 
 
-async def _now_and_then(
-    store: Forgets,
+async def _retention_loop(
+    store: RetentionStore,
     keep_days: Callable[[], float],
     clock: Callable[[], float],
     wait: Callable[[float], Awaitable[None]],
 ) -> None:
-    seconds = FIRST_SECONDS
+    seconds = FIRST_DELAY_SECONDS
     while True:
         await wait(seconds)
-        seconds = EVERY_SECONDS
+        seconds = INTERVAL_SECONDS
         days = keep_days()
         try:
-            gone = await store.forget(keep_days=days, now=clock())
+            deleted = await store.prune(keep_days=days, now=clock())
         except FoveateError as error:
             _LOG.warning("what is old could not be forgotten, and is tried again later: %s", error)
             continue
-        if gone != Forgotten():
-            _LOG.info("forgot what was not seen for %g days: %s", days, gone)
+        if deleted != PruneResult():
+            _LOG.info("forgot what was not seen for %g days: %s", days, deleted)

@@ -8,11 +8,11 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from foveate.errors import NoUpstream, WrongApi
-from foveate.gateway.doors import Door, Family
+from foveate.gateway.doors import ApiFamily, Endpoint
 
-VERSION = "/v1"
-_ALL = "*"
-_BOTH = frozenset((Family.ANTHROPIC, Family.OPENAI))
+VERSION_PATH = "/v1"
+_ANY_MODEL = "*"
+_ANTHROPIC_AND_OPENAI = frozenset((ApiFamily.ANTHROPIC, ApiFamily.OPENAI))
 ALLOWED_OPERATIONS = ("answers", "counting", "embeddings", "models")
 """What the gateway's own credentials are used for if nothing else is configured."""
 
@@ -39,27 +39,27 @@ class Upstream:
 
     name: str
     base_url: str
-    family: Family
+    family: ApiFamily
     provider: str
     key: str | None = field(default=None, repr=False)
     replaces_keys: bool = False
-    speaks_both: bool = False
+    accepts_both: bool = False
     deployments: Mapping[str, str] = field(default_factory=dict)
     aws_region: str = ""
     allow: tuple[str, ...] = ALLOWED_OPERATIONS
     reuse: bool = True
     threads: ThreadMode = ThreadMode.HOLD
 
-    def speaks(self, family: Family) -> bool:
+    def accepts(self, family: ApiFamily) -> bool:
         """Whether it takes requests of a family."""
-        return family is self.family or (self.speaks_both and family in _BOTH)
+        return family is self.family or (self.accepts_both and family in _ANTHROPIC_AND_OPENAI)
 
     def url(self, path: str, query: str = "") -> str:
         """Where a path of the gateway is, there. OpenAI's clients have the version in their base URL."""
-        is_openai = self.family is Family.OPENAI and not self.speaks_both
-        own = path.removeprefix(VERSION) if is_openai else path
-        asked = f"{self.base_url.rstrip('/')}{own}"
-        return f"{asked}?{query}" if query else asked
+        is_openai = self.family is ApiFamily.OPENAI and not self.accepts_both
+        own_path = path.removeprefix(VERSION_PATH) if is_openai else path
+        url = f"{self.base_url.rstrip('/')}{own_path}"
+        return f"{url}?{query}" if query else url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class Route:
     model: str | None = None
 
 
-class Routed(msgspec.Struct, frozen=True):
+class RouteMatch(msgspec.Struct, frozen=True):
     """Where a request goes, and the model that it names there, if that is another.
 
     `served_model` is the model that answers, if the body does not name it.
@@ -91,16 +91,19 @@ class Routing:
 
     upstreams: Mapping[str, Upstream]
     routes: Sequence[Route] = ()
-    usual: Mapping[Family, str] = field(default_factory=lambda: DEFAULT_UPSTREAMS)
+    default_upstreams: Mapping[ApiFamily, str] = field(default_factory=lambda: DEFAULT_UPSTREAMS)
 
-    def possible(self, door: Door) -> Iterator[Upstream]:
+    def possible_upstreams(self, endpoint: Endpoint) -> Iterator[Upstream]:
         """The upstreams to which requests through a door may go, whatever model they name."""
-        for name in (*(route.upstream for route in self.routes), self.usual.get(door.family, "")):
+        for name in (
+            *(route.upstream for route in self.routes),
+            self.default_upstreams.get(endpoint.family, ""),
+        ):
             upstream = self.upstreams.get(name)
-            if upstream is not None and upstream.speaks(door.family):
+            if upstream is not None and upstream.accepts(endpoint.family):
                 yield upstream
 
-    def of(self, door: Door, model: str) -> Routed:
+    def match(self, endpoint: Endpoint, model: str) -> RouteMatch:
         """Where a request goes that names `model`; only upstreams that speak its family's API.
 
         What names none goes where all go, if they do.
@@ -110,35 +113,35 @@ class Routing:
                 should see neither the request nor its key.
             NoUpstream: no route matches, and no upstream is the usual one of the family.
         """
-        passed_over = ""
+        skipped_upstream = ""
         for route in self.routes:
-            if not (fnmatchcase(model, route.models) if model else route.models == _ALL):
+            if not (fnmatchcase(model, route.models) if model else route.models == _ANY_MODEL):
                 continue
             upstream = self.upstreams[route.upstream]
-            if upstream.speaks(door.family):
-                return _routed(upstream, door, model, route.model)
-            passed_over = passed_over or upstream.name
-        if passed_over:
-            raise WrongApi(model, passed_over, api=door.family.value)
-        usual = self.upstreams.get(self.usual.get(door.family, ""))
-        if usual is None or not usual.speaks(door.family):
-            raise NoUpstream(door.family.value)
-        return _routed(usual, door, model, None)
+            if upstream.accepts(endpoint.family):
+                return _build_match(upstream, endpoint, model, route.model)
+            skipped_upstream = skipped_upstream or upstream.name
+        if skipped_upstream:
+            raise WrongApi(model, skipped_upstream, api=endpoint.family.value)
+        default = self.upstreams.get(self.default_upstreams.get(endpoint.family, ""))
+        if default is None or not default.accepts(endpoint.family):
+            raise NoUpstream(endpoint.family.value)
+        return _build_match(default, endpoint, model, None)
 
 
-def _routed(upstream: Upstream, door: Door, model: str, alias: str | None) -> Routed:
-    renamed = alias if model and alias != model else None
-    name = renamed or model
-    return Routed(upstream, renamed, upstream.deployments.get(name, name if door.model else ""))
+def _build_match(upstream: Upstream, endpoint: Endpoint, model: str, alias: str | None) -> RouteMatch:
+    new_name = alias if model and alias != model else None
+    name = new_name or model
+    return RouteMatch(upstream, new_name, upstream.deployments.get(name, name if endpoint.model else ""))
 
 
-DEFAULT_UPSTREAMS: Mapping[Family, str] = {
-    Family.ANTHROPIC: "anthropic",
-    Family.OPENAI: "openai",
-    Family.GEMINI: "google",
-    Family.AZURE: "azure",
-    Family.BEDROCK: "bedrock",
-    Family.VERTEX: "vertex",
+DEFAULT_UPSTREAMS: Mapping[ApiFamily, str] = {
+    ApiFamily.ANTHROPIC: "anthropic",
+    ApiFamily.OPENAI: "openai",
+    ApiFamily.GEMINI: "google",
+    ApiFamily.AZURE: "azure",
+    ApiFamily.BEDROCK: "bedrock",
+    ApiFamily.VERTEX: "vertex",
 }
 """Where requests of a family go if no route matches."""
 
@@ -149,50 +152,55 @@ KNOWN_UPSTREAMS: Mapping[str, Upstream] = {
         Upstream(
             name="anthropic",
             base_url="https://api.anthropic.com",
-            family=Family.ANTHROPIC,
+            family=ApiFamily.ANTHROPIC,
             provider="anthropic",
         ),
-        Upstream(name="openai", base_url="https://api.openai.com/v1", family=Family.OPENAI, provider="openai"),
+        Upstream(
+            name="openai", base_url="https://api.openai.com/v1", family=ApiFamily.OPENAI, provider="openai"
+        ),
         Upstream(
             name="openrouter",
             base_url="https://openrouter.ai/api/v1",
-            family=Family.OPENAI,
+            family=ApiFamily.OPENAI,
             provider="openrouter",
         ),
         Upstream(
-            name="deepseek", base_url="https://api.deepseek.com/v1", family=Family.OPENAI, provider="deepseek"
+            name="deepseek",
+            base_url="https://api.deepseek.com/v1",
+            family=ApiFamily.OPENAI,
+            provider="deepseek",
         ),
         Upstream(
             name="google",
             base_url="https://generativelanguage.googleapis.com",
-            family=Family.GEMINI,
+            family=ApiFamily.GEMINI,
             provider="google",
         ),
         Upstream(
             name="gemini",
             base_url="https://generativelanguage.googleapis.com/v1beta/openai",
-            family=Family.OPENAI,
+            family=ApiFamily.OPENAI,
             provider="google",
         ),
         Upstream(
             name="nvidia",
             base_url="https://integrate.api.nvidia.com/v1",
-            family=Family.OPENAI,
+            family=ApiFamily.OPENAI,
             provider="nvidia",
         ),
         Upstream(
             name="llama.cpp",
             base_url="http://127.0.0.1:8080",
-            family=Family.OPENAI,
+            family=ApiFamily.OPENAI,
             provider="llama.cpp",
-            speaks_both=True,
+            accepts_both=True,
         ),
         Upstream(
             name="vllm",
             base_url="http://127.0.0.1:8000",
-            family=Family.OPENAI,
+            family=ApiFamily.OPENAI,
             provider="vllm",
-            speaks_both=True,
+            accepts_both=True,
         ),
     )
 }

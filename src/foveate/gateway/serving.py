@@ -17,40 +17,40 @@ import uvicorn
 import foveate
 from foveate.config.live import LiveSettings
 from foveate.config.loading import Configuration
-from foveate.config.overriding import LOCAL, Flags, overridden
-from foveate.config.price_file import price_file
-from foveate.config.settings import Server
+from foveate.config.overriding import LOCAL_UPSTREAM, ServeFlags, apply_overrides
+from foveate.config.price_file import default_price_file
+from foveate.config.settings import ServerSettings
 from foveate.gateway import logs, metrics_folder
 from foveate.gateway.asks import Receive, Scope, Send
-from foveate.gateway.assembly import assembled
-from foveate.gateway.certificates import renewing, tls_context
-from foveate.gateway.configured import Choices, choices_of
-from foveate.gateway.cors import Cors
-from foveate.gateway.local_models import LocalModels
-from foveate.gateway.observing import Observing
-from foveate.gateway.warming import set_aside, warm_up
+from foveate.gateway.assembly import open_gateway
+from foveate.gateway.certificates import create_tls_context, reload_certificates
+from foveate.gateway.configured import ResolvedConfig, resolve_config
+from foveate.gateway.cors import CorsMiddleware
+from foveate.gateway.local_models import LocalModelMiddleware
+from foveate.gateway.observing import Instrumentation
+from foveate.gateway.warming import freeze_garbage_collector, warm_up
 from foveate.memory.paths import data_folder
 
 # What is broken off still books what it knows; that takes a moment, and may not take longer.
-_BOOKING_SECONDS = 5.0
+_CHARGE_SECONDS = 5.0
 # An agent thinks between two turns, and should not have to connect anew; longer than usual balancers wait.
 _KEEP_ALIVE_SECONDS = 75
 # Each stream needs two descriptors, and many systems give 1,024 unless they are asked.
-_DESCRIPTORS = 65_536
+_WANTED_DESCRIPTORS = 65_536
 
 _LOG = logging.getLogger(__name__)
 
 
-def live_choices(
+def load_live_config(
     path: Path | None,
     environment: Mapping[str, str],
-    flags: Flags = Flags(),  # noqa: B008 - it is frozen
+    flags: ServeFlags = ServeFlags(),  # noqa: B008 - it is frozen
     *,
-    usual: Sequence[Path] = (),
-    held: bytes | None = None,
-    tells: bool = True,
+    default_paths: Sequence[Path] = (),
+    last_valid: bytes | None = None,
+    logs_changes: bool = True,
     clock: Callable[[], float] = time.time,
-) -> LiveSettings[Choices]:
+) -> LiveSettings[ResolvedConfig]:
     """What the configuration in a file decides, and what goes over it, now and whenever it has changed.
 
     Without a path, it is the first that is in one of the `usual` places, now or later. Where the file cannot be
@@ -60,38 +60,46 @@ def live_choices(
     Raises:
         FoveateError: it cannot be used.
     """
-    prices = price_file(environment)
+    prices = default_price_file(environment)
 
-    def made(found: Configuration) -> Choices:
-        if found.settings.server.tls is not None and flags.certificate is None:
-            tls_context(found.settings.server.tls)
-        return choices_of(overridden(found, environment, flags), environment, prices)
+    def made(configuration: Configuration) -> ResolvedConfig:
+        if configuration.settings.server.tls is not None and flags.certificate is None:
+            create_tls_context(configuration.settings.server.tls)
+        return resolve_config(apply_overrides(configuration, environment, flags), environment, prices)
 
-    return LiveSettings(path, made, usual=usual, held=held, tells=tells, fixed=fixed_at_start, clock=clock)
+    return LiveSettings(
+        path,
+        made,
+        default_paths=default_paths,
+        last_valid=last_valid,
+        logs_changes=logs_changes,
+        read_fixed=settings_fixed_at_start,
+        clock=clock,
+    )
 
 
-def fixed_at_start(choices: Choices) -> Mapping[str, object]:
+def settings_fixed_at_start(config: ResolvedConfig) -> Mapping[str, object]:
     """What a process is made of, by its names in the file: changes of it hold from the next start on."""
-    server = choices.settings.server
+    server = config.settings.server
     names = ("host", "port", "workers", "tls", "grace_seconds")
     return {f"server.{name}": getattr(server, name) for name in names} | {
-        "store.url": choices.settings.store.url
+        "store.url": config.settings.store.url
     }
 
 
-def start_logging(server: Server) -> None:
+def start_logging(server: ServerSettings) -> None:
     """Have what is told go to standard error, as configured, until the process ends."""
-    logs.start(as_json=server.log == "json", level=server.log_level)
+    logs.start_writer(as_json=server.log == "json", level=server.log_level)
 
 
 def serve(
-    where: socket.socket,
-    choices: LiveSettings[Choices],
+    listener: socket.socket,
+    live_config: LiveSettings[ResolvedConfig],
     environment: Mapping[str, str],
     *,
-    ready: Callable[[], None] = lambda: None,
+    on_ready: Callable[[], None] = lambda: None,
     lifeline: int | None = None,
-    forgets: bool = True,
+    runs_retention: bool = True,
 ) -> None:
     """Be the gateway at a socket until somebody ends it; answers under way are finished first.
 
@@ -103,74 +111,81 @@ def serve(
         BadOption: the certificate or its key cannot be used.
         KeyboardInterrupt: it was Ctrl-C that ended it.
     """
-    _ask_for_descriptors()
-    main = _served(where, choices, environment, ready, lifeline, forgets)
+    _raise_descriptor_limit()
+    main = _run_server(listener, live_config, environment, on_ready, lifeline, runs_retention)
     try:
         import uvloop
     except ImportError:  # not on Windows
-        ended_by = asyncio.run(main)
+        signal_number = asyncio.run(main)
     else:
-        ended_by = uvloop.run(main)
-    if ended_by == signal.SIGINT:
+        signal_number = uvloop.run(main)
+    if signal_number == signal.SIGINT:
         raise KeyboardInterrupt
 
 
-def _ask_for_descriptors() -> None:
+def _raise_descriptor_limit() -> None:
     import resource  # not on Windows
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    wanted = _WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_WANTED_DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with suppress(ValueError, OSError):  # some systems have a limit of their own beside it
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _served(
-    where: socket.socket,
-    choices: LiveSettings[Choices],
+async def _run_server(
+    listener: socket.socket,
+    live_config: LiveSettings[ResolvedConfig],
     environment: Mapping[str, str],
-    ready: Callable[[], None],
+    on_ready: Callable[[], None],
     lifeline: int | None,
-    forgets: bool,
+    runs_retention: bool,
 ) -> int:
     """Which signal ended it; 0 for its lifeline."""
-    settings = choices.now().made.settings.server
-    context = None if settings.tls is None else tls_context(settings.tls)
-    observing = Observing(
-        choices, version=foveate.__version__, log=logs.current(), folder=metrics_folder.folder_in(environment)
+    settings = live_config.current().value.settings.server
+    context = None if settings.tls is None else create_tls_context(settings.tls)
+    instrumentation = Instrumentation(
+        live_config,
+        version=foveate.__version__,
+        log=logs.current_writer(),
+        folder=metrics_folder.find_folder(environment),
     )
-    async with assembled(
-        lambda: observing.chosen,
+    async with open_gateway(
+        lambda: instrumentation.last_config,
         environment=environment,
-        forgets=forgets,
-        observing=observing,
-        spool_folder=data_folder(environment, sys.platform) / "spool",
+        runs_retention=runs_retention,
+        instrumentation=instrumentation,
+        outbox_folder=data_folder(environment, sys.platform) / "spool",
     ) as gateway:
-        await asyncio.to_thread(warm_up, choices.now().made.cost.prices)
-        set_aside()
-        has_local = LOCAL in choices.now().made.settings.upstreams
-        app = Cors(
-            LocalModels(gateway, observing.traffic) if has_local else gateway,
-            lambda: observing.chosen.settings.server.cors_origins,
+        await asyncio.to_thread(warm_up, live_config.current().value.cost.prices)
+        freeze_garbage_collector()
+        has_local = LOCAL_UPSTREAM in live_config.current().value.settings.upstreams
+        app = CorsMiddleware(
+            LocalModelMiddleware(gateway, instrumentation.request_observer) if has_local else gateway,
+            lambda: instrumentation.last_config.settings.server.cors_origins,
             host=settings.host,
-            host_names=lambda: observing.chosen.settings.server.host_names,
-            traffic=observing.traffic,
+            host_names=lambda: instrumentation.last_config.settings.server.host_names,
+            observer=instrumentation.request_observer,
         )
-        prices = choices.now().made.price_file
+        prices = live_config.current().value.price_file
 
         async def begin() -> None:
-            observing.begin()
+            instrumentation.reload_config()
             if prices is not None:
                 await prices.refresh()
 
-        server = _Server(app, begin, grace_seconds=settings.grace_seconds, context=context, ready=ready)
-        observing.ends_when(lambda: server.should_exit)
-        renewed = nullcontext() if context is None or settings.tls is None else renewing(context, settings.tls)
-        with server.ended_by_signals(lifeline) as ended_by:
-            async with renewed:
-                await server.serve(sockets=[where])
-            await server.broken_off()
-        return ended_by[0] if ended_by else 0
+        server = _Server(app, begin, grace_seconds=settings.grace_seconds, context=context, on_ready=on_ready)
+        instrumentation.set_shutdown_check(lambda: server.should_exit)
+        certificate_reload = (
+            nullcontext()
+            if context is None or settings.tls is None
+            else reload_certificates(context, settings.tls)
+        )
+        with server.handle_signals(lifeline) as signals:
+            async with certificate_reload:
+                await server.serve(sockets=[listener])
+            await server.cancel_and_wait()
+        return signals[0] if signals else 0
 
 
 class _Server(uvicorn.Server):
@@ -179,16 +194,16 @@ class _Server(uvicorn.Server):
     def __init__(
         self,
         app: Callable[[Scope, Receive, Send], Awaitable[None]],
-        begins: Callable[[], Awaitable[None]],
+        on_request: Callable[[], Awaitable[None]],
         *,
         grace_seconds: float,
         context: ssl.SSLContext | None,
-        ready: Callable[[], None],
+        on_ready: Callable[[], None],
     ) -> None:
         """`begins` is called at the beginning of each request."""
 
         async def until_broken_off(scope: Scope, receive: Receive, send: Send) -> None:
-            await begins()
+            await on_request()
             try:
                 await app(scope, receive, send)
             except asyncio.CancelledError:
@@ -213,28 +228,28 @@ class _Server(uvicorn.Server):
         )
         self.config.load()
         self.config.ssl = context
-        self._ready = ready
+        self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve, and say so."""
         await super().startup(sockets)
-        self._ready()
+        self._on_ready()
 
     def capture_signals(self) -> "nullcontext[None]":  # type: ignore[override]
         """Nothing: what uvicorn does with them would end the process before bills are booked."""
         return nullcontext()
 
     @contextmanager
-    def ended_by_signals(self, lifeline: int | None) -> Iterator[list[int]]:
+    def handle_signals(self, lifeline: int | None) -> Iterator[list[int]]:
         """The signals that came, while they and the end of a lifeline end the server."""
         loop = asyncio.get_running_loop()
-        came: list[int] = []
+        signals: list[int] = []
 
         def end(number: int) -> None:
-            came.append(number)
+            signals.append(number)
             if self.should_exit:
                 self.force_exit = True
-                self._break_off()
+                self._cancel_requests()
             else:
                 _LOG.info("ending; answers under way are finished first")
             self.should_exit = True
@@ -249,19 +264,19 @@ class _Server(uvicorn.Server):
             os.set_blocking(lifeline, False)
             loop.add_reader(lifeline, lost)
         try:
-            yield came
+            yield signals
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
             if lifeline is not None:
                 loop.remove_reader(lifeline)
 
-    def _break_off(self) -> None:
+    def _cancel_requests(self) -> None:
         for task in self.server_state.tasks:
             task.cancel()
 
-    async def broken_off(self) -> None:
+    async def cancel_and_wait(self) -> None:
         """Wait until what was broken off has booked what it knows."""
-        self._break_off()
+        self._cancel_requests()
         if self.server_state.tasks:
-            await asyncio.wait(self.server_state.tasks, timeout=_BOOKING_SECONDS)
+            await asyncio.wait(self.server_state.tasks, timeout=_CHARGE_SECONDS)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from foveate.engine.labels import Few
-from foveate.engine.metrics import model_of
+from foveate.engine.labels import CardinalityLimiter
+from foveate.engine.metrics import response_model
 from foveate.errors import BadOption
-from foveate.gateway.asks import Ask
-from foveate.gateway.client import Client
-from foveate.gateway.doors import Asks
+from foveate.gateway.asks import IncomingRequest
+from foveate.gateway.client import ClientResponse
+from foveate.gateway.doors import Operation
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from foveate.values import Usage
 
-NAME = "foveate"
-_OPERATIONS = {Asks.ANSWER: "chat", Asks.EMBEDDINGS: "embeddings"}
+SERVICE_NAME = "foveate"
+_OPERATION_NAMES = {Operation.GENERATE: "chat", Operation.EMBEDDINGS: "embeddings"}
 # Those that the conventions call by another name than Foveate.
-_PROVIDERS = {
+_PROVIDER_NAMES = {
     "google": "gcp.gemini",
     "vertex": "gcp.vertex_ai",
     "azure": "azure.ai.openai",
@@ -32,26 +32,26 @@ _PROVIDERS = {
     "mistral": "mistral_ai",
     "xai": "x_ai",
 }
-_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
-_NEEDED = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+_DURATION_BUCKETS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+_REQUIRED_PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 _Attributes = dict[str, str | int | float]
 
 
-def check(needed: Sequence[str] = _NEEDED) -> None:
+def check_installed(packages: Sequence[str] = _REQUIRED_PACKAGES) -> None:
     """Whether the packages are there.
 
     Raises:
         BadOption: they are not.
     """
-    if not all(_is_there(name) for name in needed):
+    if not all(_is_installed(name) for name in packages):
         raise BadOption(
             "opentelemetry needs packages that are not there: pip install 'foveate[otel]'",
             path=("server", "opentelemetry"),
         )
 
 
-def _is_there(name: str) -> bool:
+def _is_installed(name: str) -> bool:
     try:
         return find_spec(name) is not None
     except ModuleNotFoundError:  # not even what it is a part of
@@ -65,13 +65,13 @@ class Telemetry:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         self._providers = (spans, meters)
-        self._tracer = spans.get_tracer(NAME)
-        meter = meters.get_meter(NAME)
-        self._seconds = meter.create_histogram(
+        self._tracer = spans.get_tracer(SERVICE_NAME)
+        meter = meters.get_meter(SERVICE_NAME)
+        self._durations = meter.create_histogram(
             "gen_ai.client.operation.duration",
             unit="s",
             description="How long calls of models took.",
-            explicit_bucket_boundaries_advisory=_SECONDS,
+            explicit_bucket_boundaries_advisory=_DURATION_BUCKETS,
         )
         self._tokens = {
             kind: meter.create_counter(
@@ -79,53 +79,55 @@ class Telemetry:
             )
             for kind in ("input_tokens", "output_tokens", "cache_read.input_tokens", "cache_write.input_tokens")
         }
-        self._from_headers = TraceContextTextMapPropagator()
-        self._models = Few()
+        self._propagator = TraceContextTextMapPropagator()
+        self._models = CardinalityLimiter()
 
-    def ended(self, ask: Ask, client: Client) -> None:
+    def on_request_end(self, request: IncomingRequest, response: ClientResponse) -> None:
         """Make a span of a request, as a part of the trace that its client is in, and count it."""
-        operation, exchange = _OPERATIONS.get(ask.door.asks), client.exchange
+        operation, exchange = _OPERATION_NAMES.get(request.endpoint.operation), response.exchange
         if operation is None or exchange is None:
             return
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
-        provider = _PROVIDERS.get(client.provider, client.provider)
-        is_good = 200 <= client.status < 300
-        model = self._models.of(model_of(exchange), may_be_new=is_good)
+        provider = _PROVIDER_NAMES.get(response.provider, response.provider)
+        is_success = 200 <= response.status < 300
+        model = self._models.label(response_model(exchange), may_be_new=is_success)
         shared: _Attributes = {
             "gen_ai.operation.name": operation,
             "gen_ai.provider.name": provider,
             "gen_ai.request.model": model,
         }
-        problem = client.refused or ("" if is_good else str(client.status or "client_gone"))
+        problem = response.error_code or ("" if is_success else str(response.status or "client_gone"))
         if problem:
             shared["error.type"] = problem
         usage = exchange.usage
-        billed = _billed(usage) if usage is not None else {}
-        session = exchange.work.session_id if exchange.work is not None else exchange.incoming.session or ""
+        token_counts = _count_tokens(usage) if usage is not None else {}
+        session = (
+            exchange.context.session_id if exchange.context is not None else exchange.incoming.session or ""
+        )
         span = self._tracer.start_span(
             f"{operation} {model}",
-            context=self._from_headers.extract(dict(ask.headers)),
+            context=self._propagator.extract(dict(request.headers)),
             kind=SpanKind.CLIENT,
-            start_time=_nanoseconds(exchange.came_at),
+            start_time=_nanoseconds(exchange.received_at),
             attributes={
                 **shared,
-                **{f"gen_ai.usage.{kind}": tokens for kind, tokens in billed.items()},
+                **{f"gen_ai.usage.{kind}": tokens for kind, tokens in token_counts.items()},
                 "gen_ai.conversation.id": session,
-                "http.response.status_code": client.status,
-                "foveate.request.id": ask.id,
-                "foveate.agent": client.agent,
-                "foveate.added_seconds": exchange.sent_at - exchange.came_at,
-                "foveate.edits": len(exchange.outgoing.done),
+                "http.response.status_code": response.status,
+                "foveate.request.id": request.id,
+                "foveate.agent": response.agent,
+                "foveate.added_seconds": exchange.sent_at - exchange.received_at,
+                "foveate.edits": len(exchange.upstream_request.applied_edits),
             },
         )
-        if exchange.entry is not None and exchange.entry.dollars is not None:
-            span.set_attribute("foveate.dollars", str(exchange.entry.dollars))
+        if exchange.charge is not None and exchange.charge.dollars is not None:
+            span.set_attribute("foveate.dollars", str(exchange.charge.dollars))
         if problem:
             span.set_status(Status(StatusCode.ERROR, problem))
         span.end(end_time=_nanoseconds(exchange.ended_at))
-        self._seconds.record(max(0.0, exchange.ended_at - exchange.came_at), shared)
-        for kind, tokens in billed.items():
+        self._durations.record(max(0.0, exchange.ended_at - exchange.received_at), shared)
+        for kind, tokens in token_counts.items():
             self._tokens[kind].add(tokens, shared)
 
     def close(self) -> None:
@@ -134,7 +136,7 @@ class Telemetry:
             provider.shutdown()
 
 
-def _billed(usage: "Usage") -> dict[str, int]:
+def _count_tokens(usage: "Usage") -> dict[str, int]:
     """The tokens of a bill; the cached ones are part of the input."""
     cache = usage.cache
     return {
@@ -149,13 +151,13 @@ def _nanoseconds(at: float) -> int:
     return int(at * 1_000_000_000)
 
 
-def exporting(version: str) -> Telemetry:
+def create_telemetry(version: str) -> Telemetry:
     """Telemetry that goes where OpenTelemetry's own variables say, over OTLP.
 
     Raises:
         BadOption: the packages are not there.
     """
-    check()
+    check_installed()
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.metrics import MeterProvider
@@ -164,8 +166,8 @@ def exporting(version: str) -> Telemetry:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    named = Resource.create({"service.name": NAME, "service.version": version})
-    resource = named.merge(OTELResourceDetector().detect())  # what its variables say goes over that
+    service = Resource.create({"service.name": SERVICE_NAME, "service.version": version})
+    resource = service.merge(OTELResourceDetector().detect())  # what its variables say goes over that
     spans = TracerProvider(resource=resource)
     spans.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return Telemetry(

@@ -13,11 +13,11 @@ from blake3 import blake3
 
 from foveate.engine.exchange import Exchange
 from foveate.errors import ThreadRefused
-from foveate.gateway.asks import Ask
-from foveate.gateway.doors import Family
-from foveate.gateway.headers import KEYS
+from foveate.gateway.asks import IncomingRequest
+from foveate.gateway.doors import ApiFamily
+from foveate.gateway.headers import KEY_HEADERS
 from foveate.gateway.routing import ThreadMode
-from foveate.session.counting import beside
+from foveate.session.counting import run_in_thread_if_large
 from foveate.values import Format
 from foveate.wire.large_json import LARGE_BYTES
 from foveate.wire.threads import (
@@ -28,13 +28,13 @@ from foveate.wire.threads import (
     UNSUPPORTED_REQUEST,
     ThreadHistory,
     ThreadRequest,
-    answer_message,
-    changed_fields,
+    expand_body,
+    extend_history,
+    find_changed_fields,
     may_use_thread,
-    next_history,
+    read_response_message,
     read_thread_request,
-    whole_body,
-    without_threads_beta,
+    remove_threads_beta,
 )
 
 MAX_BYTES = 256 * 1024 * 1024
@@ -47,27 +47,27 @@ _BETA_HEADER = "anthropic-beta"
 # An entry takes about as much memory beside its conversation.
 _ENTRY_BYTES = 1024
 # A stream of so many bytes takes milliseconds to rebuild.
-_LARGE_ANSWER_BYTES = 64 * 1024
+_LARGE_RESPONSE_BYTES = 64 * 1024
 # So many bytes of a history are copied while one of an answer is read.
 _COPIED_PER_READ = 64
 _SCANNED_PER_READ = 8
 # To check the keys of so many bytes takes milliseconds too.
-_LONG_BYTES = 128 * 1024
+_LARGE_REQUEST_BYTES = 128 * 1024
 
-_REPLAY = 'send the whole conversation with `thread: {"type": "create"}`'
-_MESSAGES = {
-    NOT_FOUND: f"No usable thread was found for this `previous_message_id`: {_REPLAY}.",
+_REPLAY_ADVICE = 'send the whole conversation with `thread: {"type": "create"}`'
+_ERROR_MESSAGES = {
+    NOT_FOUND: f"No usable thread was found for this `previous_message_id`: {_REPLAY_ADVICE}.",
     ALREADY_CONTINUED: "The response that `previous_message_id` names has already been continued: continue"
-    f" from the latest response of the thread, or {_REPLAY}.",
+    f" from the latest response of the thread, or {_REPLAY_ADVICE}.",
     CONTINUE_IN_FLIGHT: "Another request is still continuing from the same `previous_message_id`: wait for"
-    f" it, or {_REPLAY}.",
+    f" it, or {_REPLAY_ADVICE}.",
     UNSUPPORTED_REQUEST: "This gateway does not keep message threads for this upstream (`threads: refuse`):"
     " send the whole conversation without `thread`.",
 }
 
 
 @dataclass(slots=True)
-class _Entry:
+class _StoredResponse:
     """A response: the conversation up to it, or the code of the error for requests that continue from it."""
 
     history: ThreadHistory | None
@@ -80,7 +80,7 @@ class _Entry:
         return _ENTRY_BYTES + (0 if self.history is None else self.history.size_bytes)
 
 
-class Threads:
+class ThreadStore:
     """The conversations of threads, each under the id of its latest response and the digest of its owner."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Threads:
         self._clock = clock
         self._max_bytes = max_bytes
         self._ttl_seconds = ttl_seconds
-        self._entries: OrderedDict[tuple[bytes, str], _Entry] = OrderedDict()
+        self._entries: OrderedDict[tuple[bytes, str], _StoredResponse] = OrderedDict()
         self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class Threads:
         self._evict()
         entry = self._entries.get((owner, message_id))
         if entry is None or entry.history is None:
-            raise refused(NOT_FOUND if entry is None else entry.error_code)
+            raise thread_error(NOT_FOUND if entry is None else entry.error_code)
         return entry.history
 
     def claim(self, owner: bytes, message_id: str) -> ThreadHistory:
@@ -116,7 +116,7 @@ class Threads:
         history = self.history(owner, message_id)
         entry = self._entries[owner, message_id]
         if entry.is_in_flight:
-            raise refused(CONTINUE_IN_FLIGHT)
+            raise thread_error(CONTINUE_IN_FLIGHT)
         entry.is_in_flight = True
         self._touch((owner, message_id), entry)
         return history
@@ -130,7 +130,7 @@ class Threads:
     def mark_continued(self, owner: bytes, message_id: str) -> None:
         """Drop the conversation up to a response that was continued, and remember that it was."""
         if (owner, message_id) in self._entries:
-            self._put((owner, message_id), _Entry(None, ALREADY_CONTINUED))
+            self._put((owner, message_id), _StoredResponse(None, ALREADY_CONTINUED))
 
     def store(self, owner: bytes, message_id: str, history: ThreadHistory) -> None:
         """Keep the conversation up to a response.
@@ -140,16 +140,16 @@ class Threads:
         """
         key = (owner, message_id)
         is_ambiguous = key in self._entries
-        self._put(key, _Entry(None) if is_ambiguous else _Entry(history))
+        self._put(key, _StoredResponse(None) if is_ambiguous else _StoredResponse(history))
         self._evict()
 
-    def _put(self, key: tuple[bytes, str], entry: _Entry) -> None:
-        before = self._entries.get(key)
-        self.size_bytes += entry.size_bytes - (0 if before is None else before.size_bytes)
+    def _put(self, key: tuple[bytes, str], entry: _StoredResponse) -> None:
+        previous = self._entries.get(key)
+        self.size_bytes += entry.size_bytes - (0 if previous is None else previous.size_bytes)
         self._entries[key] = entry
         self._touch(key, entry)
 
-    def _touch(self, key: tuple[bytes, str], entry: _Entry) -> None:
+    def _touch(self, key: tuple[bytes, str], entry: _StoredResponse) -> None:
         entry.used_at = self._clock()
         self._entries.move_to_end(key)
 
@@ -170,47 +170,55 @@ class ThreadTurn:
     `ask` and `body` are those of the whole request. `is_kept`: the conversation with its answer is stored.
     """
 
-    threads: Threads
+    threads: ThreadStore
     owner: bytes
-    request: ThreadRequest
+    thread_request: ThreadRequest
     history: ThreadHistory | None
-    ask: Ask
+    request: IncomingRequest
     body: bytes
-    is_kept: bool = field(default=False, init=False)
+    is_stored: bool = field(default=False, init=False)
 
     async def finish(self, exchange: Exchange) -> None:
         """Keep the conversation with the answer, if that is whole. The client does not have all of it yet."""
-        answer = exchange.answer
-        is_broken = exchange.streams and not exchange.is_whole
-        if exchange.status != 200 or is_broken or answer is None or self.request.is_compaction or self.is_kept:
+        response = exchange.response_body
+        is_broken = exchange.is_streaming and not exchange.is_complete
+        if (
+            exchange.status != 200
+            or is_broken
+            or response is None
+            or self.thread_request.is_compaction
+            or self.is_stored
+        ):
             return
         held_bytes = 0 if self.history is None else self.history.size_bytes
-        found = await beside(
-            lambda: self._after(answer, is_stream=exchange.streams),
-            len(answer) + len(self.request.body) // _SCANNED_PER_READ + held_bytes // _COPIED_PER_READ,
-            least_bytes=_LARGE_ANSWER_BYTES,
+        found = await run_in_thread_if_large(
+            lambda: self._build_history(response, is_stream=exchange.is_streaming),
+            len(response) + len(self.thread_request.body) // _SCANNED_PER_READ + held_bytes // _COPIED_PER_READ,
+            min_bytes=_LARGE_RESPONSE_BYTES,
         )
         if found is None:
             return
-        self.is_kept = True
-        previous = self.request.previous_message_id
+        self.is_stored = True
+        previous = self.thread_request.previous_message_id
         if previous is not None:
             self.threads.mark_continued(self.owner, previous)
         self.threads.store(self.owner, *found)
 
-    def _after(self, answer: bytes, *, is_stream: bool) -> tuple[str, ThreadHistory] | None:
-        found = answer_message(answer, is_stream=is_stream)
-        return None if found is None else (found[0], next_history(self.request, self.history, found[1]))
+    def _build_history(self, response: bytes, *, is_stream: bool) -> tuple[str, ThreadHistory] | None:
+        found = read_response_message(response, is_stream=is_stream)
+        return (
+            None if found is None else (found[0], extend_history(self.thread_request, self.history, found[1]))
+        )
 
     def close(self) -> None:
         """End the request. If no answer was kept, others may continue from the same response."""
-        previous = self.request.previous_message_id
-        if previous is not None and not self.is_kept:
+        previous = self.thread_request.previous_message_id
+        if previous is not None and not self.is_stored:
             self.threads.release(self.owner, previous)
 
 
 async def begin_turn(
-    threads: Threads, mode: ThreadMode, ask: Ask, agent: str, body: bytes, *, claims: bool
+    threads: ThreadStore, mode: ThreadMode, request: IncomingRequest, agent: str, body: bytes, *, claims: bool
 ) -> ThreadTurn | None:
     """Make a request of a thread whole; None for other requests, and for those that go out as they came.
 
@@ -220,64 +228,76 @@ async def begin_turn(
         ThreadRefused: the thread cannot be continued, or not by this request, or threads are refused.
         MalformedRequest: its `thread` cannot be understood, or it has the same key twice.
     """
-    if ask.spoken is not Format.ANTHROPIC or ask.door.family is not Family.ANTHROPIC or mode is ThreadMode.PASS:
+    if (
+        request.api_format is not Format.ANTHROPIC
+        or request.endpoint.family is not ApiFamily.ANTHROPIC
+        or mode is ThreadMode.PASS
+    ):
         return None
     if len(body) < LARGE_BYTES and not may_use_thread(body):
         return None
-    request = await beside(lambda: read_thread_request(body), len(body), least_bytes=_LONG_BYTES)
-    if request is None:
+    thread_request = await run_in_thread_if_large(
+        lambda: read_thread_request(body), len(body), min_bytes=_LARGE_REQUEST_BYTES
+    )
+    if thread_request is None:
         return None
     if mode is ThreadMode.REFUSE:
-        raise refused(UNSUPPORTED_REQUEST)
-    owner, history, previous = thread_owner(ask, agent), None, request.previous_message_id
+        raise thread_error(UNSUPPORTED_REQUEST)
+    owner, history, previous = hash_owner(request, agent), None, thread_request.previous_message_id
     if previous is not None:
         history = continued = threads.history(owner, previous)
-        changed = await beside(
-            lambda: changed_fields(request, continued), request.fixed_bytes, least_bytes=_LONG_BYTES
+        changed = await run_in_thread_if_large(
+            lambda: find_changed_fields(thread_request, continued),
+            thread_request.fixed_bytes,
+            min_bytes=_LARGE_REQUEST_BYTES,
         )
         if changed:
-            raise refused(FINGERPRINT_MISMATCH, _mismatch(changed))
-    size_bytes = len(request.body) + (0 if history is None else history.size_bytes)
-    whole = await beside(lambda: whole_body(request, history), size_bytes, least_bytes=LARGE_BYTES)
+            raise thread_error(FINGERPRINT_MISMATCH, _mismatch_message(changed))
+    size_bytes = len(thread_request.body) + (0 if history is None else history.size_bytes)
+    complete_body = await run_in_thread_if_large(
+        lambda: expand_body(thread_request, history), size_bytes, min_bytes=LARGE_BYTES
+    )
     if claims and previous is not None:  # the last thing that can fail, so that every claim is released
         threads.claim(owner, previous)
     return ThreadTurn(
         threads=threads,
         owner=owner,
-        request=request,
+        thread_request=thread_request,
         history=history,
-        ask=_without_beta(ask),
-        body=whole,
+        request=_remove_threads_beta(request),
+        body=complete_body,
     )
 
 
-def thread_owner(ask: Ask, agent: str) -> bytes:
+def hash_owner(request: IncomingRequest, agent: str) -> bytes:
     """Return a digest of the agent and of every credential: nobody else can continue its threads.
 
     The same key may come as `x-api-key` or as `authorization: Bearer`.
     """
-    keys = sorted({said.removeprefix(b"Bearer ") for name, said in ask.raw_headers if name in KEYS})
+    keys = sorted(
+        {value.removeprefix(b"Bearer ") for name, value in request.raw_headers if name in KEY_HEADERS}
+    )
     return blake3(b"\0\0".join((b"thread", agent.encode("utf-8", "replace"), *keys))).digest(16)
 
 
-def refused(code: str, message: str = "") -> ThreadRefused:
+def thread_error(code: str, message: str = "") -> ThreadRefused:
     """Return the error for a request that uses a thread."""
-    return ThreadRefused(code, message or _MESSAGES[code])
+    return ThreadRefused(code, message or _ERROR_MESSAGES[code])
 
 
-def _mismatch(changed: list[str]) -> str:
+def _mismatch_message(changed: list[str]) -> str:
     names = " and ".join(f"`{name}`" for name in changed)
-    return f"{names} cannot change on a thread: leave them out, or {_REPLAY}."
+    return f"{names} cannot change on a thread: leave them out, or {_REPLAY_ADVICE}."
 
 
-def _without_beta(ask: Ask) -> Ask:
+def _remove_threads_beta(request: IncomingRequest) -> IncomingRequest:
     name = _BETA_HEADER.encode()
-    kept = without_threads_beta(
-        ",".join(said.decode("latin-1") for key, said in ask.raw_headers if key == name)
+    other_betas = remove_threads_beta(
+        ",".join(value.decode("latin-1") for key, value in request.raw_headers if key == name)
     )
-    others = [pair for pair in ask.raw_headers if pair[0] != name]
-    headers = {key: said for key, said in ask.headers.items() if key != _BETA_HEADER}
-    if kept:
-        others.append((name, kept.encode("latin-1")))
-        headers[_BETA_HEADER] = kept
-    return msgspec.structs.replace(ask, raw_headers=others, headers=headers)
+    others = [pair for pair in request.raw_headers if pair[0] != name]
+    headers = {key: value for key, value in request.headers.items() if key != _BETA_HEADER}
+    if other_betas:
+        others.append((name, other_betas.encode("latin-1")))
+        headers[_BETA_HEADER] = other_betas
+    return msgspec.structs.replace(request, raw_headers=others, headers=headers)

@@ -6,144 +6,148 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from foveate.engine.metrics import Metrics, model_of
-from foveate.gateway.asks import Ask, Scope, Send, ask_of
-from foveate.gateway.client import Client
-from foveate.gateway.told import Told
+from foveate.engine.metrics import MetricsCollector, response_model
+from foveate.gateway.asks import IncomingRequest, Scope, Send, parse_request
+from foveate.gateway.client import ClientResponse
+from foveate.gateway.told import AccessRecord
 
 # As others have it for a client that went away before there was an answer.
-GONE_STATUS = 499
+DISCONNECTED_STATUS = 499
 
 _LOG = logging.getLogger("foveate.requests")
 
 
-class Traffic(Protocol):
+class RequestObserver(Protocol):
     """Is told of requests as they come and go."""
 
-    def came(self, client: Client) -> None:
+    def on_start(self, response: ClientResponse) -> None:
         """Somebody asks."""
 
-    def went(self, ask: Ask, client: Client) -> None:
+    def on_end(self, request: IncomingRequest, response: ClientResponse) -> None:
         """They have their answer, or have gone."""
 
 
-class Unseen:
+class NullRequestObserver:
     """Tells nobody."""
 
-    def came(self, client: Client) -> None:
+    def on_start(self, response: ClientResponse) -> None:
         """Nothing."""
 
-    def went(self, ask: Ask, client: Client) -> None:
+    def on_end(self, request: IncomingRequest, response: ClientResponse) -> None:
         """Nothing."""
 
 
-UNSEEN = Unseen()
+NO_REQUEST_OBSERVER = NullRequestObserver()
 
 
 @contextmanager
-def seen(scope: Scope, send: Send, traffic: Traffic) -> Iterator[Client]:
+def observe_response(scope: Scope, send: Send, observer: RequestObserver) -> Iterator[ClientResponse]:
     """The way back for a request that is answered before the gateway's doors; it is told as all others are."""
-    ask = ask_of(scope)
-    client = Client(ask, send)
-    traffic.came(client)
+    request = parse_request(scope)
+    response = ClientResponse(request, send)
+    observer.on_start(response)
     try:
-        yield client
+        yield response
     finally:
-        traffic.went(ask, client)
+        observer.on_end(request, response)
 
 
-class Listener(Protocol):
+class RequestListener(Protocol):
     """Who else is told of what became of a request."""
 
-    def ended(self, ask: Ask, client: Client) -> None:
+    def on_request_end(self, request: IncomingRequest, response: ClientResponse) -> None:
         """One has come to its end."""
 
 
-class Seen:
+class RequestRecorder:
     """Counts what comes and goes, and writes a line for each."""
 
     def __init__(
         self,
-        metrics: Metrics,
-        write: Callable[[Told], None],
+        metrics: MetricsCollector,
+        write: Callable[[AccessRecord], None],
         *,
         clock: Callable[[], float] = time.time,
-        listener: Callable[[], Listener | None] = lambda: None,
+        listener: Callable[[], RequestListener | None] = lambda: None,
     ) -> None:
         self._metrics = metrics
         self._write = write
         self._clock = clock
         self._listener = listener
-        self._open: set[Client] = set()
-        metrics.polls(self._poll)
+        self._open: set[ClientResponse] = set()
+        metrics.add_poll(self._poll)
 
-    def came(self, client: Client) -> None:
+    def on_start(self, response: ClientResponse) -> None:
         """Count it among the open ones."""
-        client.came_at = self._clock()
-        self._open.add(client)
+        response.received_at = self._clock()
+        self._open.add(response)
 
-    def went(self, ask: Ask, client: Client) -> None:
+    def on_end(self, request: IncomingRequest, response: ClientResponse) -> None:
         """Count it, and tell it where anybody wants to know."""
-        self._open.discard(client)
-        metrics, exchange = self._metrics, client.exchange
-        metrics.request_bytes.value += client.received_bytes
-        metrics.response_bytes.value += client.sent_bytes
-        model = "" if exchange is None else model_of(exchange)
-        metrics.answered(client.agent, client.provider, model, client.status or GONE_STATUS)
-        if client.refused:
-            metrics.refused_as(client.agent, client.refused)
+        self._open.discard(response)
+        metrics, exchange = self._metrics, response.exchange
+        metrics.request_bytes.value += response.received_bytes
+        metrics.response_bytes.value += response.sent_bytes
+        model = "" if exchange is None else response_model(exchange)
+        metrics.count_response(response.agent, response.provider, model, response.status or DISCONNECTED_STATUS)
+        if response.error_code:
+            metrics.count_rejection(response.agent, response.error_code)
         if _LOG.isEnabledFor(logging.INFO):
             now = self._clock()
-            self._write(_told(ask, client, model, now))
+            self._write(_build_access_record(request, response, model, now))
         listener = self._listener()
         if listener is not None:
-            listener.ended(ask, client)
+            listener.on_request_end(request, response)
 
     def _poll(self) -> None:
         self._metrics.open_requests.value = len(self._open)
         self._metrics.open_streams.value = sum(
-            client.exchange is not None and client.exchange.streams for client in self._open
+            response.exchange is not None and response.exchange.is_streaming for response in self._open
         )
 
 
-def _told(ask: Ask, client: Client, model: str, now: float) -> Told:
-    exchange = client.exchange
+def _build_access_record(
+    request: IncomingRequest, response: ClientResponse, model: str, now: float
+) -> AccessRecord:
+    exchange = response.exchange
     if exchange is None:
-        return Told(
+        return AccessRecord(
             at=now,
-            id=ask.id,
-            method=ask.method,
-            path=ask.path,
-            agent=client.agent,
-            provider=client.provider,
-            status=client.status,
-            whole_seconds=now - client.came_at,
-            refused=client.refused,
-            reason=client.reason,
+            id=request.id,
+            method=request.method,
+            path=request.path,
+            agent=response.agent,
+            provider=response.provider,
+            status=response.status,
+            total_seconds=now - response.received_at,
+            error_code=response.error_code,
+            error_reason=response.error_reason,
         )
-    usage, entry = exchange.usage, exchange.entry
+    usage, entry = exchange.usage, exchange.charge
     cache = usage.cache if usage is not None else None
-    return Told(
+    return AccessRecord(
         at=now,
-        id=ask.id,
-        method=ask.method,
-        path=ask.path,
-        agent=client.agent,
-        provider=client.provider,
+        id=request.id,
+        method=request.method,
+        path=request.path,
+        agent=response.agent,
+        provider=response.provider,
         model=model,
-        session=exchange.work.session_id if exchange.work is not None else exchange.incoming.session or "",
-        status=client.status,
-        whole_seconds=now - client.came_at,
-        added_seconds=exchange.sent_at - exchange.came_at,
+        session=exchange.context.session_id
+        if exchange.context is not None
+        else exchange.incoming.session or "",
+        status=response.status,
+        total_seconds=now - response.received_at,
+        added_seconds=exchange.sent_at - exchange.received_at,
         input_tokens=cache.input_tokens if cache is not None else 0,
         read_tokens=cache.read if cache is not None else 0,
         written_tokens=cache.written_5m + cache.written_1h if cache is not None else 0,
         output_tokens=usage.output_tokens if usage is not None else 0,
         dollars=entry.dollars if entry is not None else None,
-        is_billed=usage is not None,
-        is_broken=exchange.is_broken,
-        done=exchange.outgoing.done,
-        problems=exchange.outgoing.problems,
-        refused=client.refused,
-        reason=client.reason,
+        has_usage=usage is not None,
+        is_broken=exchange.is_interrupted,
+        applied_edits=exchange.upstream_request.applied_edits,
+        problems=exchange.upstream_request.problems,
+        error_code=response.error_code,
+        error_reason=response.error_reason,
     )

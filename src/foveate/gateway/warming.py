@@ -6,21 +6,21 @@ from foveate import count
 from foveate.cost.price_book import PriceBook
 
 # One of each family that has a vocabulary of its own to load.
-_MODELS = ("claude-opus-4-5", "gpt-4.1")
+_WARM_UP_MODELS = ("claude-opus-4-5", "gpt-4.1")
 # A request makes thousands of objects, of which next to none is garbage that has to be looked for.
-_COLLECT_AFTER = (20_000, 20, 50)
+_GC_THRESHOLDS = (20_000, 20, 50)
 
 
 def warm_up(prices: PriceBook) -> None:
     """Have price tables and vocabularies in memory; that takes most of a second."""
     import numpy as np  # noqa: F401  # reads large bodies; commands that serve nobody need not load it
 
-    prices.warm()
-    for model in _MODELS:
+    prices.preload()
+    for model in _WARM_UP_MODELS:
         count("Hello", model=model)
 
 
-def set_aside() -> None:
+def freeze_garbage_collector() -> None:
     """Have the search for garbage leave out all that there is by now.
 
     Code, tables and vocabularies stay to the end. To look through them took about 90 ms, in which nobody was
@@ -28,4 +28,4 @@ def set_aside() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_COLLECT_AFTER)
+    gc.set_threshold(*_GC_THRESHOLDS)

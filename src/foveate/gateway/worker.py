@@ -12,39 +12,46 @@ from pathlib import Path
 import msgspec
 
 from foveate.errors import FoveateError
-from foveate.gateway.serving import live_choices, serve, start_logging
-from foveate.gateway.workers import READY, Order
+from foveate.gateway.serving import load_live_config, serve, start_logging
+from foveate.gateway.workers import READY_MESSAGE, WorkerOrder
 
 _LOG = logging.getLogger(__name__)
 
 
 def main() -> None:
     """Serve until somebody ends it."""
-    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
+    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerOrder)
     environment = dict(os.environ)
     try:
         path = Path(order.config) if order.config else None
-        usual = [Path(place) for place in order.usual]
-        choices = live_choices(path, environment, order.flags, usual=usual, held=order.held, tells=False)
-        now = choices.now()
-        start_logging(now.made.settings.server)
-        if now.problem is not None:
-            _LOG.error("worker %d goes by what held before: %s", order.number, now.problem)
+        default_paths = [Path(place) for place in order.default_paths]
+        live_config = load_live_config(
+            path,
+            environment,
+            order.flags,
+            default_paths=default_paths,
+            last_valid=order.last_valid,
+            logs_changes=False,
+        )
+        current = live_config.current()
+        start_logging(current.value.settings.server)
+        if current.problem is not None:
+            _LOG.error("worker %d goes by what held before: %s", order.number, current.problem)
         serve(
             socket.socket(fileno=order.descriptor),
-            choices,
+            live_config,
             environment,
-            ready=_tell,
+            on_ready=_report_ready,
             lifeline=sys.stdin.fileno(),
-            forgets=order.number == 0,
+            runs_retention=order.number == 0,
         )
     except FoveateError as error:
         sys.stderr.write(f"foveate: worker {order.number}: {error}\n")
         sys.exit(1)
 
 
-def _tell() -> None:
-    os.write(sys.stdout.fileno(), READY)
+def _report_ready() -> None:
+    os.write(sys.stdout.fileno(), READY_MESSAGE)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _PACKAGE = "wordllama"
 _MODEL = "l2_supercat"
 # Enough to keep all cores busy, and few enough that their tokens need no room to speak of.
-_TEXTS_AT_ONCE = 512
+_BATCH_TEXTS = 512
 
 
 class Embedder(Protocol):
@@ -32,7 +32,7 @@ class Embedder(Protocol):
         """A row for each text, of length 1; zeros for a text without words."""
 
 
-class WordVectors:
+class WordVectorEmbedder:
     """The mean of the vectors of a text's tokens."""
 
     def __init__(self, name: str, tokenizer: "tokenizers.Tokenizer", vectors: NDArray[np.float32]) -> None:
@@ -44,15 +44,15 @@ class WordVectors:
         """A row for each text, of length 1; zeros for a text without words."""
         sums = np.zeros((len(texts), self._vectors.shape[1]), np.float32)
         encode: Any = self._tokenizer.encode_batch_fast
-        for first in range(0, len(texts), _TEXTS_AT_ONCE):
-            batch = [_encodable(text) for text in texts[first : first + _TEXTS_AT_ONCE]]
+        for first in range(0, len(texts), _BATCH_TEXTS):
+            batch = [_replace_unencodable(text) for text in texts[first : first + _BATCH_TEXTS]]
             for row, found in enumerate(encode(batch, add_special_tokens=False), first):
                 if found.ids:
                     sums[row] = self._vectors.take(found.ids, axis=0).sum(axis=0)
-        return unit(sums)
+        return normalize_rows(sums)
 
 
-def unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+def normalize_rows(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     """The rows at length 1; those without a direction are zeros."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     found: NDArray[np.float32] = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 1e-9)
@@ -88,8 +88,8 @@ def default_embedder() -> Embedder:
     # and a lock that its threads wait for.
     model: Any = tokenizer.model
     model._resize_cache(0)
-    return WordVectors(f"{_PACKAGE}/{_MODEL}_256/{version(_PACKAGE)}", tokenizer, vectors)
+    return WordVectorEmbedder(f"{_PACKAGE}/{_MODEL}_256/{version(_PACKAGE)}", tokenizer, vectors)
 
 
-def _encodable(text: str) -> str:
+def _replace_unencodable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

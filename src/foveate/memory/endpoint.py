@@ -10,21 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foveate.errors import BadOption, UpstreamGarbled
-from foveate.memory.embedding import unit
-from foveate.upstream import Client
+from foveate.memory.embedding import normalize_rows
+from foveate.upstream import JsonClient
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
 # OpenAI takes 2,048 texts and 300,000 tokens at a time; small servers much less.
-_TEXTS_AT_ONCE = 64
-_REQUESTS_AT_ONCE = 4
+_BATCH_TEXTS = 64
+_MAX_CONCURRENT_REQUESTS = 4
 
 
-class _Row(msgspec.Struct):
+class _EmbeddingRow(msgspec.Struct):
     embedding: list[float]
     index: int | None = None
 
 
-_ROWS = msgspec.json.Decoder(list[_Row])
+_ROWS_DECODER = msgspec.json.Decoder(list[_EmbeddingRow])
 
 
 class EndpointEmbedder:
@@ -45,9 +45,9 @@ class EndpointEmbedder:
             raise BadOption("an embedder needs the name of a model", path=("model",))
         if dimensions is not None and dimensions < 1:
             raise BadOption(f"vectors have at least 1 dimension, not {dimensions}", path=("dimensions",))
-        self.url = _route(url)
+        self.url = _embeddings_url(url)
         self.name = f"{self.url} {model} {dimensions or ''}".rstrip()
-        self._fixed = {"model": model} | ({"dimensions": dimensions} if dimensions else {})
+        self._body_fields = {"model": model} | ({"dimensions": dimensions} if dimensions else {})
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeout_seconds = timeout_seconds
 
@@ -57,37 +57,42 @@ class EndpointEmbedder:
         Raises:
             UpstreamError: the server does not answer, or not with a vector for each text.
         """
-        asked = [number for number, text in enumerate(texts) if text.strip()]
-        batches = [asked[first : first + _TEXTS_AT_ONCE] for first in range(0, len(asked), _TEXTS_AT_ONCE)]
+        non_empty = [number for number, text in enumerate(texts) if text.strip()]
+        batches = [non_empty[first : first + _BATCH_TEXTS] for first in range(0, len(non_empty), _BATCH_TEXTS)]
         if not batches:
             return np.zeros((len(texts), 1), np.float32)
         # In a thread of its own: whoever calls may be in an event loop already.
         with ThreadPoolExecutor(1) as thread:
-            answers = thread.submit(asyncio.run, self._answers(texts, batches)).result()
-        widths = {len(row) for answer in answers for row in answer}
+            responses = thread.submit(asyncio.run, self._request_batches(texts, batches)).result()
+        widths = {len(row) for response in responses for row in response}
         if len(widths) > 1:
             raise UpstreamGarbled(self.url, f"vectors of different lengths: {sorted(widths)}")
         rows = np.zeros((len(texts), widths.pop()), np.float32)
-        for numbers, answer in zip(batches, answers, strict=True):
-            rows[numbers] = answer
-        return unit(rows)
+        for numbers, response in zip(batches, responses, strict=True):
+            rows[numbers] = response
+        return normalize_rows(rows)
 
-    async def _answers(self, texts: Sequence[str], batches: Sequence[Sequence[int]]) -> list[list[list[float]]]:
-        answers: list[list[list[float]]] = []
-        async with Client(timeout_seconds=self._timeout_seconds) as client:
-            for first in range(0, len(batches), _REQUESTS_AT_ONCE):
-                some = batches[first : first + _REQUESTS_AT_ONCE]
-                answers += await asyncio.gather(
-                    *(self._answer(client, [texts[number] for number in numbers]) for numbers in some)
+    async def _request_batches(
+        self, texts: Sequence[str], batches: Sequence[Sequence[int]]
+    ) -> list[list[list[float]]]:
+        responses: list[list[list[float]]] = []
+        async with JsonClient(timeout_seconds=self._timeout_seconds) as client:
+            for first in range(0, len(batches), _MAX_CONCURRENT_REQUESTS):
+                concurrent = batches[first : first + _MAX_CONCURRENT_REQUESTS]
+                responses += await asyncio.gather(
+                    *(
+                        self._request_batch(client, [texts[number] for number in numbers])
+                        for numbers in concurrent
+                    )
                 )
-        return answers
+        return responses
 
-    async def _answer(self, client: Client, texts: Sequence[str]) -> list[list[float]]:
+    async def _request_batch(self, client: JsonClient, texts: Sequence[str]) -> list[list[float]]:
         sent = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
-        body = msgspec.json.encode({**self._fixed, "input": sent, "encoding_format": "float"})
+        body = msgspec.json.encode({**self._body_fields, "input": sent, "encoding_format": "float"})
         reply = await client.post_json(self.url, body, self._headers)
         try:
-            rows = _ROWS.decode(reply.get("data", msgspec.Raw(b"null")))
+            rows = _ROWS_DECODER.decode(reply.get("data", msgspec.Raw(b"null")))
         except msgspec.DecodeError:
             raise UpstreamGarbled(self.url, "no list of vectors as `data` in the answer") from None
         if len(rows) != len(texts):
@@ -103,7 +108,7 @@ class EndpointEmbedder:
         return in_order
 
 
-def _route(url: str) -> str:
+def _embeddings_url(url: str) -> str:
     base = url.rstrip("/")
     if base.endswith("/embeddings"):
         return base

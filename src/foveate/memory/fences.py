@@ -7,15 +7,15 @@ from collections.abc import Iterable
 _FENCE = re.compile(r"^[ \t>]*+(`{3,}+|~{3,}+)(.*)$", re.MULTILINE)
 
 
-class Code:
+class CodeRanges:
     """Places from one to another, in order. What was never closed is none: it may not be meant as code."""
 
-    def __init__(self, places: Iterable[tuple[int, int]] = ()) -> None:
-        self._places = list(places)
-        self._starts = [start for start, _ in self._places]
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._ranges = list(ranges)
+        self._starts = [start for start, _ in self._ranges]
 
     @classmethod
-    def fenced(cls, text: str) -> "Code":
+    def from_fences(cls, text: str) -> "CodeRanges":
         """What stands between two fences of Markdown."""
         found = []
         opened: re.Match[str] | None = None
@@ -27,11 +27,11 @@ class Code:
                 opened = None
         return cls(found)
 
-    def __contains__(self, place: int) -> bool:
+    def __contains__(self, index: int) -> bool:
         """Whether code stands here."""
-        return self.end(place) is not None
+        return self.end_of(index) is not None
 
-    def end(self, place: int) -> int | None:
+    def end_of(self, index: int) -> int | None:
         """Where the code ends that stands here, if there is any."""
-        number = bisect_right(self._starts, place) - 1
-        return self._places[number][1] if number >= 0 and place < self._places[number][1] else None
+        number = bisect_right(self._starts, index) - 1
+        return self._ranges[number][1] if number >= 0 and index < self._ranges[number][1] else None

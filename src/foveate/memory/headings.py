@@ -4,14 +4,14 @@ import re
 import unicodedata
 from collections.abc import Container
 
-from foveate.memory.doubts import meant_in_heading, mentions
+from foveate.memory.doubts import find_tag_in_heading, mentions_privacy_tag
 from foveate.memory.gate import Gate
 
 _TAGS = re.compile(r":[\w@#%:]+:\Z")
 _PRIORITY = re.compile(r"\[#([A-Za-z]|[0-9]{1,2})\]\s*")
 
 
-def without_tags(line: str) -> tuple[str, tuple[str, ...]]:
+def split_tags(line: str) -> tuple[str, tuple[str, ...]]:
     """The line without tags such as `:a:b:` at its end, and these tags."""
     if line[-1:] != ":":
         return line, ()
@@ -31,21 +31,21 @@ def _are_tags(word: str) -> bool:
     )
 
 
-def without_state(line: str, states: Container[str]) -> tuple[str, str]:
+def split_state(line: str, states: Container[str]) -> tuple[str, str]:
     """The line without one of `states` at its beginning, and this state."""
     first, *rest = line.split(None, 1) or [""]
     return ("".join(rest), first) if first in states else (line, "")
 
 
-def without_priority(line: str) -> tuple[str, str]:
+def split_priority(line: str) -> tuple[str, str]:
     """The line without a priority such as `[#A]` at its beginning, and this priority."""
     found = _PRIORITY.match(line) if line[:2] == "[#" else None
     return (line[found.end() :], found[1].upper()) if found else (line, "")
 
 
-def with_doubt(line: str, tags: tuple[str, ...], gate: Gate) -> tuple[str, ...]:
+def add_suspected_tag(line: str, tags: tuple[str, ...], gate: Gate) -> tuple[str, ...]:
     """The tags of a heading, also with one that only may be meant."""
-    if not mentions(line, gate) or any(map(gate.is_private, tags)):
+    if not mentions_privacy_tag(line, gate) or any(map(gate.is_private, tags)):
         return tags
-    tag = meant_in_heading(line, gate)
+    tag = find_tag_in_heading(line, gate)
     return (*tags, tag) if tag else tags

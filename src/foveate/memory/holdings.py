@@ -7,9 +7,9 @@ from datetime import datetime
 from blake3 import blake3
 
 from foveate.memory.gate import PublicOutline
-from foveate.memory.nodes import Document, Node, Refused, claims, grow
-from foveate.memory.owners import Owners
-from foveate.memory.walking import FileState, Problem, shown
+from foveate.memory.nodes import Document, Node, RejectedId, build_nodes, claimed_ids
+from foveate.memory.owners import IdOwners
+from foveate.memory.walking import FileState, Problem, to_printable
 
 _VERSION_BYTES = 16
 
@@ -23,46 +23,46 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Content:
+class FileContent:
     """What was read in a file; another object only where something of it is different."""
 
     key: str
     modified_ns: int = 0
     digest: bytes = b""
     outline: PublicOutline | None = None
-    newer: bytes = b""
+    pending_digest: bytes = b""
     """A digest of what the file says by now, where that is only half of something."""
-    fault: str = ""
+    read_error: str = ""
     """Why what it says by now cannot be read."""
     has_private: bool = False
     """Something in it may not be seen."""
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class LibraryFile:
     """A file when it was last looked at; without a state it is read again whatever the system says of it."""
 
     state: FileState | None
-    content: Content
+    content: FileContent
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Grown:
+class BuiltDocument:
     """A document, and the ids that its nodes did not get."""
 
     document: Document
-    refused: list[Refused]
+    rejected_ids: list[RejectedId]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Holdings:
+class LibraryState:
     """All that is known at one moment. It is replaced and never changed, so whoever reads it needs no lock."""
 
-    files: Mapping[str, File] = field(default_factory=dict)
-    found: tuple[Problem, ...] = ()
+    files: Mapping[str, LibraryFile] = field(default_factory=dict)
+    file_problems: tuple[Problem, ...] = ()
     """What was wrong with files and folders before anything was read in them."""
-    grown: Mapping[str, Grown] = field(default_factory=dict)
-    owners: Owners = field(default_factory=Owners)
+    built_documents: Mapping[str, BuiltDocument] = field(default_factory=dict)
+    id_owners: IdOwners = field(default_factory=IdOwners)
     nodes: dict[str, Node] = field(default_factory=dict)
     documents: tuple[Document, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -71,7 +71,9 @@ class Holdings:
     """Something in the files may not be seen; not where, nor how much."""
 
 
-def after(before: Holdings, files: Mapping[str, File], found: tuple[Problem, ...]) -> tuple[Holdings, Changes]:
+def update_state(
+    before: LibraryState, files: Mapping[str, LibraryFile], file_problems: tuple[Problem, ...]
+) -> tuple[LibraryState, Changes]:
     """What is held when these are the files, all of them by path, and what is different then.
 
     Documents stay the same objects unless something in them is different; that can be an id which another
@@ -80,48 +82,56 @@ def after(before: Holdings, files: Mapping[str, File], found: tuple[Problem, ...
     old = {path: file.content for path, file in before.files.items()}
     new = {path: file.content for path, file in files.items()}
     changed = [path for path, content in new.items() if content is not old.get(path)]
-    if before.version and not changed and old.keys() == new.keys() and found == before.found:
+    if before.version and not changed and old.keys() == new.keys() and file_problems == before.file_problems:
         return replace(before, files=files), Changes()
-    left = [path for path in old if path not in new or new[path] is not old[path]]
-    owners = before.owners.copy()
-    touched = {each for path in left for each in _claims(old[path])}
-    for path in left:
-        owners.release(old[path].key, _claims(old[path]))
+    removed_or_changed = [path for path in old if path not in new or new[path] is not old[path]]
+    owners = before.id_owners.copy()
+    touched_ids = {each for path in removed_or_changed for each in _claimed_ids(old[path])}
+    for path in removed_or_changed:
+        owners.release(old[path].key, _claimed_ids(old[path]))
     for path in changed:
-        touched.update(_claims(new[path]))
-        owners.claim(new[path].key, _claims(new[path]))
-    moved = {each for each in touched if owners.by_id.get(each) != before.owners.by_id.get(each)}
-    stale = {path for path in changed if not _would_grow_the_same(old.get(path), new[path])}
-    stale.update(_affected(before, moved))
-    grown = {
-        path: before.grown[path] if path not in stale else _grown(path, content, content.outline, owners)
+        touched_ids.update(_claimed_ids(new[path]))
+        owners.claim(new[path].key, _claimed_ids(new[path]))
+    reassigned_ids = {
+        each for each in touched_ids if owners.by_id.get(each) != before.id_owners.by_id.get(each)
+    }
+    rebuilt_paths = {path for path in changed if not _builds_same_document(old.get(path), new[path])}
+    rebuilt_paths.update(_find_affected_paths(before, reassigned_ids))
+    built_documents = {
+        path: before.built_documents[path]
+        if path not in rebuilt_paths
+        else _build_document(path, content, content.outline, owners)
         for path, content in new.items()
         if content.outline and content.outline.entries
     }
-    nodes = _indexed(before, grown)
-    holdings = Holdings(
+    nodes = _index_nodes(before, built_documents)
+    holdings = LibraryState(
         files=files,
-        found=found,
-        grown=grown,
-        owners=owners,
+        file_problems=file_problems,
+        built_documents=built_documents,
+        id_owners=owners,
         nodes=nodes,
-        documents=tuple(sorted((each.document for each in grown.values()), key=lambda each: each.key)),
-        problems=tuple(sorted([*found, *_problems(new, grown, nodes)], key=lambda each: each.path)),
-        version=_version(new.values()),
+        documents=tuple(
+            sorted((each.document for each in built_documents.values()), key=lambda each: each.key)
+        ),
+        problems=tuple(
+            sorted([*file_problems, *_find_problems(new, built_documents, nodes)], key=lambda each: each.path)
+        ),
+        version=_compute_version(new.values()),
         has_private=any(content.has_private for content in new.values()),
     )
     changes = Changes(
-        read=tuple(path for path in changed if path in grown and path in stale),
-        removed=tuple(path for path in before.grown if path not in grown),
+        read=tuple(path for path in changed if path in built_documents and path in rebuilt_paths),
+        removed=tuple(path for path in before.built_documents if path not in built_documents),
     )
     return holdings, changes
 
 
-def _claims(content: Content) -> Iterator[str]:
-    return claims(content.outline) if content.outline else iter(())
+def _claimed_ids(content: FileContent) -> Iterator[str]:
+    return claimed_ids(content.outline) if content.outline else iter(())
 
 
-def _would_grow_the_same(old: Content | None, new: Content) -> bool:
+def _builds_same_document(old: FileContent | None, new: FileContent) -> bool:
     return (
         old is not None
         and old.outline is new.outline
@@ -129,39 +139,39 @@ def _would_grow_the_same(old: Content | None, new: Content) -> bool:
     )
 
 
-def _affected(before: Holdings, moved: set[str]) -> Iterator[str]:
+def _find_affected_paths(before: LibraryState, reassigned_ids: set[str]) -> Iterator[str]:
     """The documents whose nodes may go by other ids, now that these belong to others."""
-    for each in moved:
+    for each in reassigned_ids:
         if each in before.nodes:
             yield before.nodes[each].document.path
-    for path, grown in before.grown.items():
-        if any(refused.id in moved for refused in grown.refused):
+    for path, built in before.built_documents.items():
+        if any(refused.id in reassigned_ids for refused in built.rejected_ids):
             yield path
 
 
-def _grown(path: str, content: Content, outline: PublicOutline, owners: Owners) -> Grown:
+def _build_document(path: str, content: FileContent, outline: PublicOutline, owners: IdOwners) -> BuiltDocument:
     document = Document(
         path=path,
         key=content.key,
-        modified=_local(content.modified_ns),
+        modified=_to_local_time(content.modified_ns),
         digest=content.digest,
         outline=outline,
     )
-    return Grown(document, grow(document, owners.by_id))
+    return BuiltDocument(document, build_nodes(document, owners.by_id))
 
 
-def _indexed(before: Holdings, grown: Mapping[str, Grown]) -> dict[str, Node]:
+def _index_nodes(before: LibraryState, built_documents: Mapping[str, BuiltDocument]) -> dict[str, Node]:
     """All nodes by id. Only those of documents that are different are gone through."""
     new = {
         node.id: node
-        for path, each in grown.items()
-        if before.grown.get(path) is not each
+        for path, each in built_documents.items()
+        if before.built_documents.get(path) is not each
         for node in each.document.nodes
     }
     # Not `dict(…)`, which puts in one after the other once there was one that is gone.
     nodes = before.nodes.copy()
-    for path, old in before.grown.items():
-        if grown.get(path) is not old:
+    for path, old in before.built_documents.items():
+        if built_documents.get(path) is not old:
             for node in old.document.nodes:
                 if node.id not in new:
                     nodes.pop(node.id, None)
@@ -169,40 +179,42 @@ def _indexed(before: Holdings, grown: Mapping[str, Grown]) -> dict[str, Node]:
     return nodes
 
 
-def _problems(
-    contents: Mapping[str, Content], grown: Mapping[str, Grown], nodes: Mapping[str, Node]
+def _find_problems(
+    contents: Mapping[str, FileContent], built_documents: Mapping[str, BuiltDocument], nodes: Mapping[str, Node]
 ) -> Iterator[Problem]:
     for path, content in contents.items():
-        if content.fault:
-            yield Problem(shown(path), content.fault)
+        if content.read_error:
+            yield Problem(to_printable(path), content.read_error)
         for reason in content.outline.problems if content.outline else ():
-            yield Problem(shown(path), reason)
-        for refused in grown[path].refused if path in grown else ():
-            if not refused.is_made:
-                yield Problem(shown(path), _conflict(refused, nodes[refused.id]))
+            yield Problem(to_printable(path), reason)
+        for rejected in built_documents[path].rejected_ids if path in built_documents else ():
+            if not rejected.is_generated:
+                yield Problem(to_printable(path), _describe_conflict(rejected, nodes[rejected.id]))
 
 
-def _conflict(refused: Refused, other: Node) -> str:
-    where = "here too" if other.document is refused.node.document else f"in {shown(other.document.path)}"
+def _describe_conflict(rejected: RejectedId, other: Node) -> str:
+    where = (
+        "here too" if other.document is rejected.node.document else f"in {to_printable(other.document.path)}"
+    )
     return (
-        f"{_called(refused.node)} has the id {shown(refused.id):.80} of {_called(other)} {where}, "
-        f"so it goes by {refused.node.id}: give one of them another"
+        f"{_quote_title(rejected.node)} has the id {to_printable(rejected.id):.80} of {_quote_title(other)} {where}, "
+        f"so it goes by {rejected.node.id}: give one of them another"
     )
 
 
-def _called(node: Node) -> str:
-    return f"{shown(node.title)!r:.60}"
+def _quote_title(node: Node) -> str:
+    return f"{to_printable(node.title)!r:.60}"
 
 
-def _version(contents: Iterable[Content]) -> str:
+def _compute_version(contents: Iterable[FileContent]) -> str:
     hasher = blake3()
     for each in sorted(contents, key=lambda content: content.key):
-        said = (each.key, each.modified_ns, each.digest, each.newer, each.fault)
-        hasher.update(repr(said).encode())
+        fingerprint = (each.key, each.modified_ns, each.digest, each.pending_digest, each.read_error)
+        hasher.update(repr(fingerprint).encode())
     return hasher.hexdigest(length=_VERSION_BYTES)
 
 
-def _local(time_ns: int) -> datetime:
+def _to_local_time(time_ns: int) -> datetime:
     """A time of the file system as dates in notes are; times can be set that no calendar has."""
     try:
         return datetime.fromtimestamp(time_ns // 1_000_000_000)

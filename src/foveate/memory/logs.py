@@ -9,22 +9,22 @@ from pathlib import Path, PurePath
 
 from foveate.errors import BadOption
 from foveate.memory.gate import Gate
-from foveate.memory.parsing import parse
-from foveate.memory.reading import NotText, text_in
-from foveate.memory.walking import SUFFIXES
+from foveate.memory.parsing import parse_notes
+from foveate.memory.reading import InvalidUtf8, decode_text
+from foveate.memory.walking import NOTE_SUFFIXES
 
-VARIABLE = "CONTEXT_LOG_LIMIT"
+LIMIT_VARIABLE = "CONTEXT_LOG_LIMIT"
 DEFAULT_LINES = 20
 
 _BLOCK_BYTES = 64 * 1024
 # What is read at most: room for lines of 4 KB, so that one without an end does not bring a whole file along.
-_MOST_BYTES = 1024 * 1024
+_MAX_BYTES = 1024 * 1024
 _LINE_BYTES = 4096
-_SHORTER = "{name}: it became shorter while it was read"
+_SHRANK_WARNING = "{name}: it became shorter while it was read"
 # Whether a line of notes is private is said above it, so they are read whole.
-_MOST_BYTES_OF_NOTES = 64 * 1024 * 1024
+_MAX_NOTES_BYTES = 64 * 1024 * 1024
 # What the name of a log gets when it makes room for the next one.
-_PUT_ASIDE = re.compile(r"(?:\.\d{1,20}|\.bak|\.old|~){1,9}\Z", re.IGNORECASE)
+_ROTATED_SUFFIX = re.compile(r"(?:\.\d{1,20}|\.bak|\.old|~){1,9}\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +35,28 @@ class LogTail:
     warnings: tuple[str, ...] = ()
 
 
-def log_limit(environment: Mapping[str, str]) -> int:
+def log_limit_lines(environment: Mapping[str, str]) -> int:
     """How many lines are shown: what `CONTEXT_LOG_LIMIT` says, 20 where it says nothing.
 
     Raises:
         BadOption: it is no whole number, or below 0.
     """
-    said = environment.get(VARIABLE, "").strip().strip("\"'")
-    if not said:
+    value = environment.get(LIMIT_VARIABLE, "").strip().strip("\"'")
+    if not value:
         return DEFAULT_LINES
     try:
-        lines = int(said)
+        lines = int(value)
     except ValueError:  # also for one of thousands of digits
         lines = -1
     if lines < 0:
         raise BadOption(
-            f"{VARIABLE} is a whole number of lines, 0 or more, not {said!r:.40}; or unset it", path=(VARIABLE,)
+            f"{LIMIT_VARIABLE} is a whole number of lines, 0 or more, not {value!r:.40}; or unset it",
+            path=(LIMIT_VARIABLE,),
         )
     return lines
 
 
-def log_tail(path: str | Path, limit_lines: int = DEFAULT_LINES, *, gate: Gate) -> LogTail:
+def read_log_tail(path: str | Path, limit_lines: int = DEFAULT_LINES, *, gate: Gate) -> LogTail:
     r"""The newest lines of the file at `path`, as `tail -n` has them.
 
     Of a log in Org or Markdown, by its name or that of the file it links to, they are the newest of what `gate`
@@ -76,68 +77,68 @@ def log_tail(path: str | Path, limit_lines: int = DEFAULT_LINES, *, gate: Gate) 
         )
     try:
         # Not to wait for whoever writes into a pipe.
-        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         return LogTail(warnings=(f"{path}: {error.strerror or error}",))
     except ValueError:  # a NUL, or half of a surrogate pair
         return LogTail(warnings=(f"{str(path)!r}: no file can have this name",))
     try:
-        status = os.fstat(opened)
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             return LogTail(warnings=(f"{path}: this is no file",))
-        if limit_lines and (notes := _notes(path)):
-            return _public_tail(opened, status.st_size, limit_lines, gate=gate, notes=notes, name=str(path))
-        return tail_of(
-            lambda start, size: os.pread(opened, size, start), status.st_size, limit_lines, name=str(path)
+        if limit_lines and (notes := _notes_name(path)):
+            return _public_tail(descriptor, status.st_size, limit_lines, gate=gate, notes=notes, name=str(path))
+        return read_tail(
+            lambda start, size: os.pread(descriptor, size, start), status.st_size, limit_lines, name=str(path)
         )
     except OSError as error:
         return LogTail(warnings=(f"{path}: {error.strerror or error}",))
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
-def _notes(path: str | Path) -> str:
+def _notes_name(path: str | Path) -> str:
     """The name by which a file is notes, its own or that of what it links to; or nothing."""
     for name in (os.fspath(path), os.path.realpath(path)):
-        kept = _PUT_ASIDE.sub("", PurePath(name).name)
-        if PurePath(kept).suffix.lower() in SUFFIXES:
+        kept = _ROTATED_SUFFIX.sub("", PurePath(name).name)
+        if PurePath(kept).suffix.lower() in NOTE_SUFFIXES:
             return kept
     return ""
 
 
-def _public_tail(opened: int, size: int, limit_lines: int, *, gate: Gate, notes: str, name: str) -> LogTail:
+def _public_tail(descriptor: int, size: int, limit_lines: int, *, gate: Gate, notes: str, name: str) -> LogTail:
     """The newest of the lines that the gate lets through."""
-    if size > _MOST_BYTES_OF_NOTES:
-        most = f"{_MOST_BYTES_OF_NOTES:,} bytes"
+    if size > _MAX_NOTES_BYTES:
+        most = f"{_MAX_NOTES_BYTES:,} bytes"
         return LogTail(warnings=(f"{name}: more than {most} of notes, which are read whole",))
     blocks, start = [], 0
-    while start < size and (block := os.pread(opened, size - start, start)):
+    while start < size and (block := os.pread(descriptor, size - start, start)):
         blocks.append(block)
         start += len(block)
     if start < size:
-        return LogTail(warnings=(_SHORTER.format(name=name),))
+        return LogTail(warnings=(_SHRANK_WARNING.format(name=name),))
     data = b"".join(blocks)
-    text = text_in(data)
-    if isinstance(text, NotText):
-        if not text.is_cut_off:
+    text = decode_text(data)
+    if isinstance(text, InvalidUtf8):
+        if not text.is_truncated:
             # As if it were UTF-8, its tags could not be read while its words could.
             return LogTail(warnings=(f"{name}: not UTF-8 from byte {text.at_byte} on",))
         text = data.decode("utf-8", "replace")
-    public = gate.admitted(parse(text, gate, path=notes)).text.encode()
-    return tail_of(lambda start, size: public[start : start + size], len(public), limit_lines, name=name)
+    public = gate.redact(parse_notes(text, gate, path=notes)).text.encode()
+    return read_tail(lambda start, size: public[start : start + size], len(public), limit_lines, name=name)
 
 
-def tail_of(read: Callable[[int, int], bytes], size: int, limit_lines: int, *, name: str) -> LogTail:
+def read_tail(read: Callable[[int, int], bytes], size: int, limit_lines: int, *, name: str) -> LogTail:
     """The newest lines of `size` bytes, of which `read` gives some by their start and number."""
-    most = max(_MOST_BYTES, limit_lines * _LINE_BYTES)
+    max_bytes = max(_MAX_BYTES, limit_lines * _LINE_BYTES)
     blocks: list[bytes] = []
     start, ends = size, 0
     # The end of the last line is not the beginning of another, so one more is wanted than there are lines.
-    while limit_lines and start > 0 and ends <= limit_lines and size - start < most:
-        length = min(_BLOCK_BYTES, start, most - (size - start))
+    while limit_lines and start > 0 and ends <= limit_lines and size - start < max_bytes:
+        length = min(_BLOCK_BYTES, start, max_bytes - (size - start))
         block = read(start - length, length)
         if len(block) < length:
-            return LogTail(warnings=(_SHORTER.format(name=name),))
+            return LogTail(warnings=(_SHRANK_WARNING.format(name=name),))
         start -= length
         ends += block.count(b"\n")
         blocks.append(block)

@@ -11,25 +11,31 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from foveate.memory.commonmark import Found, headings
-from foveate.memory.doubts import meant_in_heading, mentioned, mentions, part, said_tags
-from foveate.memory.fences import Code
-from foveate.memory.front import read_front
+from foveate.memory.commonmark import MarkdownHeading, find_headings
+from foveate.memory.doubts import (
+    find_tag_in_heading,
+    find_tag_in_text,
+    find_tag_in_word,
+    find_tag_lines,
+    mentions_privacy_tag,
+)
+from foveate.memory.fences import CodeRanges
+from foveate.memory.front import parse_front_matter
 from foveate.memory.gate import Gate
-from foveate.memory.headings import with_doubt, without_priority, without_state, without_tags
-from foveate.memory.outline import NO_PROPERTIES, Entry, Outline, Stamp
-from foveate.memory.problems import Problems
-from foveate.memory.stamps import PLANNED, read_planning
-from foveate.memory.tagged import private_blocks
+from foveate.memory.headings import add_suspected_tag, split_priority, split_state, split_tags
+from foveate.memory.outline import NO_PROPERTIES, Outline, OutlineEntry, PlanningDate
+from foveate.memory.problems import ParseProblems
+from foveate.memory.stamps import PLANNING_START, parse_planning
+from foveate.memory.tagged import find_private_blocks
 
-_STATES = frozenset({"TODO", "DONE"})
+_TODO_STATES = frozenset({"TODO", "DONE"})
 _CHECKBOX = re.compile(r"\[([ xX])\](?!\S)\s*")
-_CHECKED = {" ": "TODO", "x": "DONE", "X": "DONE"}
+_CHECKBOX_STATES = {" ": "TODO", "x": "DONE", "X": "DONE"}
 # A number is of an issue, not a tag.
 _TAG = re.compile(r"#(?=\S*[^\W\d_])([\w@%][^\s#,;]*)[,;]?\Z")
 _ATTRIBUTE = re.compile(r"[#.][^\s{}]+\Z|[\w:-]+=\S*\Z")
 # At the end of a heading, tags and attributes may take turns so many times.
-_ENDINGS = 8
+_MAX_HEADING_SUFFIXES = 8
 _BLANK = re.compile(r"[ \t\n]*")
 _CODE_OR_LINK = re.compile(
     r"(?P<code>(?<!`)(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`))"
@@ -38,9 +44,9 @@ _CODE_OR_LINK = re.compile(
     r"|<(?P<address>[A-Za-z][A-Za-z0-9+.-]*:[^\s<>]*)>"
 )
 # A longer line is not one of tags.
-_LONG_LINE_CHARS = 2000
+_MAX_TAG_LINE_CHARS = 2000
 # Looking for links in a longer title would take a while.
-_LONG_TITLE_CHARS = 500
+_MAX_LINKED_TITLE_CHARS = 500
 
 # What would be a heading if it stood elsewhere, had a blank behind its signs, or the file were Org.
 _LIKE_HEADING = re.compile(
@@ -51,9 +57,9 @@ _LIKE_HEADING = re.compile(
     re.MULTILINE,
 )
 _HTML_HEADING = re.compile(r"<(/?)(?:h[1-6]|summary)(?![^\s>])", re.IGNORECASE)
-_LONGEST_HTML_CHARS = 1000
+_MAX_HTML_HEADING_CHARS = 1000
 # At the top of a file, it is meant of all of it, whatever is behind it.
-_FIRST_WORD = re.compile(r"[\s\ufeff]*+[#＃]([^\s#]+)")
+_FIRST_HASHTAG = re.compile(r"[\s\ufeff]*+[#＃]([^\s#]+)")
 
 
 def parse_markdown(text: str, gate: Gate, *, name: str = "") -> Outline:
@@ -66,17 +72,17 @@ def parse_markdown(text: str, gate: Gate, *, name: str = "") -> Outline:
     counts for the heading it stands below, or at the top for the file; where it stands elsewhere and has a
     privacy tag, for the file as well. In a fence that is closed it is part of an example.
     """
-    return _Reading(text, gate).outline(name)
+    return _MarkdownParser(text, gate).parse(name)
 
 
-def _is_titled(preamble: str, entries: Sequence[Entry]) -> bool:
+def _has_title_heading(preamble: str, entries: Sequence[OutlineEntry]) -> bool:
     """Whether the first heading is the title of the whole file: nothing stands before it or beside it."""
     if preamble.strip() or not entries or entries[0].level != 1:
         return False
     return all(entry.level > 1 for entry in entries[1:])
 
 
-def _titled(file: Entry, first: Entry) -> Entry:
+def _merge_title_heading(file: OutlineEntry, first: OutlineEntry) -> OutlineEntry:
     """The file with what its first heading says, which is all about the file."""
     has_id = bool(file.properties.get("ID", "").strip())
     return replace(
@@ -86,93 +92,95 @@ def _titled(file: Entry, first: Entry) -> Entry:
         title=first.title or file.title,
         tags=tuple(dict.fromkeys(file.tags + first.tags)),
         properties=file.properties if has_id else {**file.properties, **first.properties},
-        stamps=file.stamps + first.stamps,
+        planning_dates=file.planning_dates + first.planning_dates,
     )
 
 
-class _Below(NamedTuple):
+class _MarkdownHeader(NamedTuple):
     """What stands directly below a heading, and where the content begins below that."""
 
     content: int
     tags: tuple[str, ...]
-    stamps: tuple[Stamp, ...]
+    planning_dates: tuple[PlanningDate, ...]
 
 
-class _Reading:
+class _MarkdownParser:
     """One pass over a text, most of it over what is below the front matter, with LF at the end of each line."""
 
     def __init__(self, text: str, gate: Gate) -> None:
         self._text = text
         self._gate = gate
-        self._is_doubtful = mentions(text, gate)
-        self._problems = Problems(text)
+        self._may_be_private = mentions_privacy_tag(text, gate)
+        self._problems = ParseProblems(text)
         # A lone CR ends a line too. Places stay the same.
         self._lines = re.sub(r"\r(?!\n)", "\n", text) if "\r" in text else text
-        self._front = read_front(self._lines, gate)
-        self._body, self._place = _evened(text[self._front.end :])
-        self._code = Code.fenced(self._body) if self._is_doubtful else Code()
-        self._said = said_tags(self._body, self._code, gate) if self._is_doubtful else []
+        self._front_matter = parse_front_matter(self._lines, gate)
+        self._body, self._to_original_index = _normalize_line_ends(text[self._front_matter.end :])
+        self._code = CodeRanges.from_fences(self._body) if self._may_be_private else CodeRanges()
+        self._privacy_tag_lines = find_tag_lines(self._body, self._code, gate) if self._may_be_private else []
         # Those that belong to a heading, or at the top to the file.
-        self._tag_lines: set[int] = set()
+        self._used_tag_lines: set[int] = set()
 
-    def outline(self, name: str) -> Outline:
-        for problem in self._front.problems:
+    def parse(self, name: str) -> Outline:
+        for problem in self._front_matter.problems:
             self._problems.add(0, problem)
-        found = headings(self._body)
-        if self._is_doubtful:
-            found = self._with_private(found)
-        ends = [*(heading.start for heading in found), len(self._body)]
-        below = self._below(0, ends[0])
-        entries = [self._entry(heading, end) for heading, end in zip(found, ends[1:], strict=True)]
-        tags = self._front.tags + below.tags
-        if self._is_doubtful:
-            tags += self._tags_elsewhere()
+        found_headings = find_headings(self._body)
+        if self._may_be_private:
+            found_headings = self._add_private_headings(found_headings)
+        ends = [*(heading.start for heading in found_headings), len(self._body)]
+        header = self._read_header(0, ends[0])
+        entries = [
+            self._heading_entry(heading, end) for heading, end in zip(found_headings, ends[1:], strict=True)
+        ]
+        tags = self._front_matter.tags + header.tags
+        if self._may_be_private:
+            tags += self._stray_tags()
         # Front matter that could not be read stays in the content, with all that is below it.
-        is_read = self._front.content == self._front.end
-        file = Entry(
+        is_read = self._front_matter.content == self._front_matter.end
+        file = OutlineEntry(
             start=0,
             body=1 if self._text[:1] == "\ufeff" else 0,
-            content=self._at(below.content) if is_read else self._front.content,
-            end=self._at(ends[0]),
+            content=self._file_index(header.content) if is_read else self._front_matter.content,
+            end=self._file_index(ends[0]),
             level=0,
-            title=self._front.title or name,
+            title=self._front_matter.title or name,
             tags=tuple(dict.fromkeys(tags)),
-            properties=self._front.properties,
-            stamps=self._front.stamps + below.stamps,
+            properties=self._front_matter.properties,
+            planning_dates=self._front_matter.planning_dates + header.planning_dates,
         )
-        if is_read and _is_titled(self._body[below.content : ends[0]], entries):
+        if is_read and _has_title_heading(self._body[header.content : ends[0]], entries):
             title = " ".join(entries[0].title.split())
-            if not self._front.title or self._front.title == title:
-                file, *entries = _titled(file, entries[0]), *entries[1:]
+            if not self._front_matter.title or self._front_matter.title == title:
+                file, *entries = _merge_title_heading(file, entries[0]), *entries[1:]
         entries = [file, *entries]
-        return Outline(self._text, entries, self._problems.told(), self._private_blocks(entries))
+        return Outline(self._text, entries, self._problems.to_messages(), self._private_blocks(entries))
 
-    def _private_blocks(self, entries: Sequence[Entry]) -> list[tuple[int, int]]:
-        if not self._is_doubtful:
+    def _private_blocks(self, entries: Sequence[OutlineEntry]) -> list[tuple[int, int]]:
+        if not self._may_be_private:
             return []
-        code = Code.fenced(self._lines)
+        code = CodeRanges.from_fences(self._lines)
         return [
             block
             for entry in entries
-            for block in private_blocks(self._lines, entry.content, entry.end, code, self._gate)
+            for block in find_private_blocks(self._lines, entry.content, entry.end, code, self._gate)
         ]
 
-    def _at(self, place: int) -> int:
+    def _file_index(self, index: int) -> int:
         """Where in the file a place of the body is."""
-        return self._front.end + self._place(place)
+        return self._front_matter.end + self._to_original_index(index)
 
-    def _entry(self, found: Found, end: int) -> Entry:
-        heading = _read(found.title, self._gate)
+    def _heading_entry(self, found: MarkdownHeading, end: int) -> OutlineEntry:
+        heading = _parse_heading(found.title, self._gate)
         body = min(found.body, end)
-        below = self._below(body, end)
-        tags = heading.tags + below.tags
-        if self._is_doubtful:
-            tags = with_doubt(found.title, tags, self._gate)
-        return Entry(
-            start=self._at(found.start),
-            body=self._at(body),
-            content=self._at(below.content),
-            end=self._at(end),
+        header = self._read_header(body, end)
+        tags = heading.tags + header.tags
+        if self._may_be_private:
+            tags = add_suspected_tag(found.title, tags, self._gate)
+        return OutlineEntry(
+            start=self._file_index(found.start),
+            body=self._file_index(body),
+            content=self._file_index(header.content),
+            end=self._file_index(end),
             level=found.level,
             title=heading.title,
             tags=tags,
@@ -180,52 +188,52 @@ class _Reading:
             is_done=heading.todo == "DONE",
             priority=heading.priority,
             properties={"ID": heading.id} if heading.id else NO_PROPERTIES,
-            stamps=below.stamps,
+            planning_dates=header.planning_dates,
         )
 
-    def _below(self, start: int, end: int) -> _Below:
+    def _read_header(self, start: int, end: int) -> _MarkdownHeader:
         """The lines of planning and of tags at this place, blank ones between them passed over."""
         content = start
         tags: list[str] = []
-        stamps: list[Stamp] = []
+        stamps: list[PlanningDate] = []
         while blank := _BLANK.match(self._body, content, end):
             at = self._body.rfind("\n", content, blank.end()) + 1 or content
             after = self._body.find("\n", at, end) + 1 or end
-            line = self._body[at:after] if after - at <= _LONG_LINE_CHARS else ""
-            if hashtags := _hashtags(line.split()):
+            line = self._body[at:after] if after - at <= _MAX_TAG_LINE_CHARS else ""
+            if hashtags := _parse_hashtags(line.split()):
                 tags += hashtags
-                self._tag_lines.add(at)
-            elif PLANNED.match(line) and (planning := read_planning(line)):
-                stamps += planning.stamps
+                self._used_tag_lines.add(at)
+            elif PLANNING_START.match(line) and (planning := parse_planning(line)):
+                stamps += planning.dates
                 for problem in planning.problems:
-                    self._problems.add(self._at(at), problem)
-                if not planning.is_all:
+                    self._problems.add(self._file_index(at), problem)
+                if not planning.is_complete_line:
                     break
             else:
                 break
             content = after
-        if self._is_doubtful:
-            tags += self._said_tags(content, end)
-        return _Below(content, tuple(tags), tuple(stamps))
+        if self._may_be_private:
+            tags += self._paragraph_tags(content, end)
+        return _MarkdownHeader(content, tuple(tags), tuple(stamps))
 
-    def _said_tags(self, start: int, end: int) -> tuple[str, ...]:
+    def _paragraph_tags(self, start: int, end: int) -> tuple[str, ...]:
         """A privacy tag in a line such as `Tags: private` or `:private:`, in the first paragraph here."""
         blank = _BLANK.match(self._body, start, end)
         at = blank.end() if blank else start
         paragraph_end = self._body.find("\n\n", at, end)
         last = end if paragraph_end < 0 else paragraph_end
-        first = bisect_left(self._said, (self._body.rfind("\n", start, at) + 1 or start,))
-        said = self._said[first : bisect_left(self._said, (last,))]
-        self._tag_lines.update(each.start for each in said)
-        return tuple(each.tag for each in said)
+        first = bisect_left(self._privacy_tag_lines, (self._body.rfind("\n", start, at) + 1 or start,))
+        tag_lines = self._privacy_tag_lines[first : bisect_left(self._privacy_tag_lines, (last,))]
+        self._used_tag_lines.update(each.start for each in tag_lines)
+        return tuple(each.tag for each in tag_lines)
 
-    def _with_private(self, found: list[Found]) -> list[Found]:
+    def _add_private_headings(self, found: list[MarkdownHeading]) -> list[MarkdownHeading]:
         """These headings, and what looks like one with a privacy tag but stands where there are none."""
         starts = [heading.start for heading in found]
         private = []
         for like in _LIKE_HEADING.finditer(self._body):
             line = like[2] or like[4] or like[5]
-            if not mentions(line, self._gate) or _hashtags(like[0].split()):
+            if not mentions_privacy_tag(line, self._gate) or _parse_hashtags(like[0].split()):
                 continue
             number = bisect_right(starts, like.start()) - 1
             if number >= 0 and like.start() < found[number].body:
@@ -233,35 +241,37 @@ class _Reading:
             if like[3] and "#" in line:
                 # With stars it is a heading of Org, where `#` is no sign of a tag, or an item of a list.
                 line = line.replace("#", " ")
-            tags = with_doubt(line, _read(line, self._gate).tags, self._gate)
+            tags = add_suspected_tag(line, _parse_heading(line, self._gate).tags, self._gate)
             if any(map(self._gate.is_private, tags)):
                 level = len(like[1] or like[3] or "") or (1 if like[6][0] == "=" else 2)
                 after = self._body.find("\n", like.end()) + 1 or len(self._body)
-                private.append(Found(like.start(), after, level, line.strip()))
+                private.append(MarkdownHeading(like.start(), after, level, line.strip()))
         return sorted([*found, *private])
 
-    def _tags_elsewhere(self) -> tuple[str, ...]:
+    def _stray_tags(self) -> tuple[str, ...]:
         """Privacy tags in lines of tags that stand neither below a heading nor at the top."""
-        found = [said.tag for said in self._said if said.start not in self._tag_lines]
-        first = _FIRST_WORD.match(self._body)
-        if first and (tag := mentioned(first[1], self._gate)):
+        found = [
+            tag_line.tag for tag_line in self._privacy_tag_lines if tag_line.start not in self._used_tag_lines
+        ]
+        first = _FIRST_HASHTAG.match(self._body)
+        if first and (tag := find_tag_in_text(first[1], self._gate)):
             found.append(tag)
-        return (*found, *self._tags_in_html())
+        return (*found, *self._html_heading_tags())
 
-    def _tags_in_html(self) -> tuple[str, ...]:
+    def _html_heading_tags(self) -> tuple[str, ...]:
         """A privacy tag in a heading of HTML, of which it is not known what stands below it."""
         tags = list(_HTML_HEADING.finditer(self._body))
         ends = [*(tag.start() for tag in tags), len(self._body)][1:]
         for opened, end in zip(tags, ends, strict=True):
-            said = self._body[opened.end() : min(end, opened.end() + _LONGEST_HTML_CHARS)]
-            if opened[1] or opened.start() in self._code or not mentions(said, self._gate):
+            text = self._body[opened.end() : min(end, opened.end() + _MAX_HTML_HEADING_CHARS)]
+            if opened[1] or opened.start() in self._code or not mentions_privacy_tag(text, self._gate):
                 continue
-            if tag := meant_in_heading(said, self._gate):
+            if tag := find_tag_in_heading(text, self._gate):
                 return (tag,)
         return ()
 
 
-def _evened(text: str) -> tuple[str, Callable[[int], int]]:
+def _normalize_line_ends(text: str) -> tuple[str, Callable[[int], int]]:
     """The text with LF for every line end, and where its places are in the text that it was."""
     if "\r" not in text:
         return text, int
@@ -269,7 +279,7 @@ def _evened(text: str) -> tuple[str, Callable[[int], int]]:
     return re.sub("\r\n?", "\n", text), lambda place: place + bisect_left(removed, place)
 
 
-class _Heading(NamedTuple):
+class _HeadingLine(NamedTuple):
     """What the line of a heading says."""
 
     title: str
@@ -279,35 +289,38 @@ class _Heading(NamedTuple):
     id: str
 
 
-def _read(line: str, gate: Gate) -> _Heading:
+def _parse_heading(line: str, gate: Gate) -> _HeadingLine:
     """The parts of a heading: at its end tags and attributes in any order, at its beginning its state."""
     title, id_ = line.strip(), ""
     tags: tuple[str, ...] = ()
-    for _ in range(_ENDINGS):
-        attributes = _attributes(title)
+    for _ in range(_MAX_HEADING_SUFFIXES):
+        attributes = _heading_attributes(title)
         if attributes:
             id_ = id_ or next((word[1:] for word in attributes if word[0] == "#"), "")
-            tags = (*(word[1:] for word in attributes if word[0] == "." and part(word, gate)), *tags)
+            tags = (
+                *(word[1:] for word in attributes if word[0] == "." and find_tag_in_word(word, gate)),
+                *tags,
+            )
             title = title[: title.rindex("{")].rstrip()
-        title, hashtags = _without_hashtags(title)
-        title, more = without_tags(title)
+        title, hashtags = _split_hashtags(title)
+        title, more = split_tags(title)
         if not attributes and not hashtags and not more:
             break
         tags = more + hashtags + tags
-    title, todo = without_state(title, _STATES)
-    title, priority = without_priority(title)
+    title, todo = split_state(title, _TODO_STATES)
+    title, priority = split_priority(title)
     if not todo and (box := _CHECKBOX.match(title)):
-        title, todo = title[box.end() :], _CHECKED[box[1]]
-    return _Heading(_shown(title), tags, todo, priority, id_)
+        title, todo = title[box.end() :], _CHECKBOX_STATES[box[1]]
+    return _HeadingLine(_plain_title(title), tags, todo, priority, id_)
 
 
-def _attributes(title: str) -> list[str]:
+def _heading_attributes(title: str) -> list[str]:
     """The words in the braces at the end of a title, if that is what they are: `{#id .class key=value}`."""
     words = title[title.rfind("{") + 1 : -1].removeprefix(":").split() if title[-1:] == "}" else []
     return words if "{" in title and all(map(_ATTRIBUTE.match, words)) else []
 
 
-def _without_hashtags(title: str) -> tuple[str, tuple[str, ...]]:
+def _split_hashtags(title: str) -> tuple[str, tuple[str, ...]]:
     """The title without the words at its end that are tags, such as `#a`, and these tags."""
     if "#" not in title:
         return title, ()
@@ -317,10 +330,10 @@ def _without_hashtags(title: str) -> tuple[str, tuple[str, ...]]:
         count += 1
     if not count:
         return title, ()
-    return title.rsplit(None, count)[0] if count < len(words) else "", _hashtags(words[-count:])
+    return title.rsplit(None, count)[0] if count < len(words) else "", _parse_hashtags(words[-count:])
 
 
-def _hashtags(words: Sequence[str]) -> tuple[str, ...]:
+def _parse_hashtags(words: Sequence[str]) -> tuple[str, ...]:
     """The tags that these words are, if all of them are."""
     if not words or words[0][0] != "#":
         return ()
@@ -328,13 +341,13 @@ def _hashtags(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(tag[1] for tag in found if tag) if all(found) else ()
 
 
-def _shown(title: str) -> str:
+def _plain_title(title: str) -> str:
     """A title with its links by what they are called."""
     title = title.strip()
-    if not ("[" in title or "<" in title) or len(title) > _LONG_TITLE_CHARS:
+    if not ("[" in title or "<" in title) or len(title) > _MAX_LINKED_TITLE_CHARS:
         return title
-    return _CODE_OR_LINK.sub(_called, title)
+    return _CODE_OR_LINK.sub(_link_text, title)
 
 
-def _called(found: re.Match[str]) -> str:
+def _link_text(found: re.Match[str]) -> str:
     return found["code"] or found["page"] or found["text"] or found["address"] or ""

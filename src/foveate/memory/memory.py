@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from foveate.budget.sections import checked_cap
+from foveate.budget.sections import check_token_limit
 from foveate.errors import BadOption
 from foveate.memory.forest import Forest
 from foveate.memory.gate import Gate
-from foveate.memory.holdings import Holdings
-from foveate.memory.library import Changes, Library, Problem
+from foveate.memory.holdings import Changes, LibraryState
+from foveate.memory.library import Library
 from foveate.memory.nodes import Node
-from foveate.memory.queries import Query, active_projects, found, is_project, recent_tasks
-from foveate.memory.relevance import Index, Scores
-from foveate.memory.rendering import Look, render
-from foveate.memory.view import DEFAULT_LIMIT_TOKENS, View, ViewFormat, semantic_threshold
-from foveate.memory.words import words
+from foveate.memory.queries import Query, active_projects, filter_nodes, is_project, recent_tasks
+from foveate.memory.relevance import Index, NodeScores
+from foveate.memory.rendering import ViewTarget, render
+from foveate.memory.view import DEFAULT_LIMIT_TOKENS, View, ViewFormat, read_semantic_threshold
+from foveate.memory.walking import Problem
+from foveate.memory.words import split_words
 from foveate.tokens.families import counter_for
-from foveate.tokens.gauge import gauge_for
+from foveate.tokens.gauge import text_meter_for
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,45 +33,47 @@ if TYPE_CHECKING:
     from foveate.memory.paths import StrPath
     from foveate.tokens.gauge import TextCounter
 
-_FEW_IDS = 8
+_MAX_LISTED_IDS = 8
 # To compare titles letter by letter is slow.
-_MOST_COMPARED = 400
+_MAX_COMPARED_TITLES = 400
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class _MemorySnapshot:
     """A memory at one moment, whatever is read meanwhile."""
 
-    held: Holdings
+    state: LibraryState
     forest: Forest
 
     def node(self, wanted: str) -> Node:
-        node = self.held.nodes.get(wanted)
+        node = self.state.nodes.get(wanted)
         if node is not None:
             return node
         named = [node for node in self.forest.nodes if node.title == wanted]
         if len(named) == 1:
             return named[0]
         if named:
-            ids = ", ".join(node.id for node in named[:_FEW_IDS])
+            ids = ", ".join(node.id for node in named[:_MAX_LISTED_IDS])
             raise BadOption(f"{len(named)} nodes have the title {wanted!r:.80}; name one by its id: {ids}")
-        close = self._like(wanted)
+        close = self._find_similar_title(wanted)
         hint = f"; did you mean {close!r:.80}?" if close else ""
         raise BadOption(f"there is no node {wanted!r:.80} in the memory{hint}")
 
-    def place(self, wanted: str | Node) -> int:
-        place = self.forest.place(self.node(wanted.id if isinstance(wanted, Node) else wanted))
-        assert place is not None  # since both are of the same documents
-        return place
+    def index_of(self, wanted: str | Node) -> int:
+        index = self.forest.index_of(self.node(wanted.id if isinstance(wanted, Node) else wanted))
+        assert index is not None  # since both are of the same documents
+        return index
 
-    def _like(self, wanted: str) -> str | None:
+    def _find_similar_title(self, wanted: str) -> str | None:
         """A title that may have been meant: one that begins alike, or has a word in common."""
-        asked, start = frozenset(words(wanted)), wanted[:2].casefold()
+        wanted_words, start = frozenset(split_words(wanted)), wanted[:2].casefold()
         titles = dict.fromkeys(node.title for node in self.forest.nodes)
-        near = (
-            title for title in titles if title[:2].casefold() == start or not asked.isdisjoint(words(title))
+        candidates = (
+            title
+            for title in titles
+            if title[:2].casefold() == start or not wanted_words.isdisjoint(split_words(title))
         )
-        return next(iter(get_close_matches(wanted, islice(near, _MOST_COMPARED), n=1)), None)
+        return next(iter(get_close_matches(wanted, islice(candidates, _MAX_COMPARED_TITLES), n=1)), None)
 
 
 class Memory:
@@ -83,7 +86,7 @@ class Memory:
         self._library = library
         self._gate = gate
         self._index = index
-        self._now = _Moment(library.holdings, Forest.of(library.documents))
+        self._snapshot = _MemorySnapshot(library.state, Forest.from_documents(library.documents))
         self._lock = Lock()
 
     @classmethod
@@ -104,7 +107,7 @@ class Memory:
         """
         if not paths:
             raise BadOption("a memory is read from files or folders: name at least one")
-        gate = Gate.adding(private)
+        gate = Gate.with_tags(private)
         library = Library(paths, gate, follow_symlinks=follow_symlinks)
         library.refresh()
         return cls(library, gate, index or Index())
@@ -113,16 +116,16 @@ class Memory:
         """Read again what has changed, and only that."""
         with self._lock:
             changes = self._library.refresh()
-            held, forest = self._library.holdings, self._now.forest
-            if held.documents != forest.documents:
-                forest = Forest.of(held.documents, forest)
-            self._now = _Moment(held, forest)
+            state, forest = self._library.state, self._snapshot.forest
+            if state.documents != forest.documents:
+                forest = Forest.from_documents(state.documents, forest)
+            self._snapshot = _MemorySnapshot(state, forest)
             return changes
 
     @property
     def version(self) -> str:
         """Another one after every change of the memory."""
-        return self._now.held.version
+        return self._snapshot.state.version
 
     @property
     def privacy_tags(self) -> frozenset[str]:
@@ -136,7 +139,7 @@ class Memory:
     @property
     def has_private(self) -> bool:
         """Whether something in its files has such a tag, or may be meant to have one, and so is not in it."""
-        return self._now.held.has_private
+        return self._snapshot.state.has_private
 
     @property
     def semantic_threshold(self) -> float:
@@ -145,17 +148,17 @@ class Memory:
         Raises:
             BadOption: it says what is no such number.
         """
-        return semantic_threshold(os.environ)
+        return read_semantic_threshold(os.environ)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """What could not be read, or not as it was meant."""
-        return self._now.held.problems
+        return self._snapshot.state.problems
 
     @property
     def nodes(self) -> list[Node]:
         """Every node, in document order."""
-        return self._now.forest.nodes
+        return self._snapshot.forest.nodes
 
     def node(self, wanted: str) -> Node:
         """The node with this id or, where there is none, the only one with this title.
@@ -163,7 +166,7 @@ class Memory:
         Raises:
             BadOption: there is none, or there are several.
         """
-        return self._now.node(wanted)
+        return self._snapshot.node(wanted)
 
     def query(
         self,
@@ -182,8 +185,8 @@ class Memory:
             BadOption: a value that cannot be read, such as a date that is none.
         """
         now = now or datetime.now().astimezone()
-        wanted = Query.of(tag=tag, todo=todo, type=type, text=text, since=since, until=until, now=now)
-        return list(found(self.nodes, wanted))
+        wanted = Query.parse(tag=tag, todo=todo, type=type, text=text, since=since, until=until, now=now)
+        return list(filter_nodes(self.nodes, wanted))
 
     def render(
         self,
@@ -208,33 +211,35 @@ class Memory:
             BadOption: no such node, format or limit.
             BudgetExceeded: not even the title of the focus fits.
         """
-        now = self._now
-        forest = now.forest
-        form = _format(format)
-        inside = (0, len(forest.nodes))
+        snapshot = self._snapshot
+        forest = snapshot.forest
+        view_format = _parse_format(format)
+        scope_range = (0, len(forest.nodes))
         if scope is not None:
-            top = now.place(scope)
-            inside = (top, int(forest.end[top]))
-        place = None if focus is None else now.place(focus)
-        if place is not None and not inside[0] <= place < inside[1]:
-            raise BadOption(f"the focus {forest.nodes[place].id} is not in the scope")
-        asked = query if query and query.strip() else None
-        look = Look(
-            inside=inside,
-            focus=place,
-            query=asked,
-            scores=self._scores(forest, asked, place),
+            top = snapshot.index_of(scope)
+            scope_range = (top, int(forest.end[top]))
+        focus_index = None if focus is None else snapshot.index_of(focus)
+        if focus_index is not None and not scope_range[0] <= focus_index < scope_range[1]:
+            raise BadOption(f"the focus {forest.nodes[focus_index].id} is not in the scope")
+        used_query = query if query and query.strip() else None
+        target = ViewTarget(
+            scope_range=scope_range,
+            focus=focus_index,
+            query=used_query,
+            scores=self._scores(forest, used_query, focus_index),
             threshold=self.semantic_threshold if semantic_threshold is None else semantic_threshold,
             nearness=self._index.weights.nearness,
-            hidden=None if finished_projects else _finished(forest),
+            hidden=None if finished_projects else _finished_project_mask(forest),
         )
-        gauge = gauge_for(counter_for(model) if isinstance(model, str) else model)
-        return render(forest, look, limit_tokens=_limit(limit_tokens), form=form, gauge=gauge)
+        meter = text_meter_for(counter_for(model) if isinstance(model, str) else model)
+        return render(
+            forest, target, limit_tokens=_check_limit(limit_tokens), view_format=view_format, meter=meter
+        )
 
-    def _scores(self, forest: Forest, query: str | None, focus: int | None) -> Scores | None:
+    def _scores(self, forest: Forest, query: str | None, focus: int | None) -> NodeScores | None:
         if query is not None:
-            return self._index.to_query(forest.documents, query)
-        return None if focus is None else self._index.to_node(forest.documents, forest.nodes[focus])
+            return self._index.score_query(forest.documents, query)
+        return None if focus is None else self._index.score_node(forest.documents, forest.nodes[focus])
 
     def active_projects(self) -> list[Node]:
         """The projects that are not done, in document order."""
@@ -245,25 +250,25 @@ class Memory:
         return recent_tasks(self.nodes, limit)
 
 
-def _finished(forest: Forest) -> "NDArray[np.bool_] | None":
+def _finished_project_mask(forest: Forest) -> "NDArray[np.bool_] | None":
     """Which nodes belong to a project that is done; None if there is none."""
-    done = [place for place, node in enumerate(forest.nodes) if node.entry.is_done and is_project(node)]
+    done = [index for index, node in enumerate(forest.nodes) if node.entry.is_done and is_project(node)]
     if not done:
         return None
-    found = np.zeros(len(forest.nodes), np.bool_)
-    for place in done:
-        found[place : int(forest.end[place])] = True
-    return found
+    mask = np.zeros(len(forest.nodes), np.bool_)
+    for index in done:
+        mask[index : int(forest.end[index])] = True
+    return mask
 
 
-def _format(name: str) -> ViewFormat:
+def _parse_format(name: str) -> ViewFormat:
     try:
         return ViewFormat(str(name))
     except ValueError:
         raise BadOption(f"format is one of {', '.join(ViewFormat)}, not {name!r}", path=("format",)) from None
 
 
-def _limit(tokens: int | None) -> int | None:
-    if tokens is None or checked_cap(tokens, ("limit_tokens",)):
+def _check_limit(tokens: int | None) -> int | None:
+    if tokens is None or check_token_limit(tokens, ("limit_tokens",)):
         return tokens
     raise BadOption(f"limit_tokens is a number of tokens, 1 or more, not {tokens!r}", path=("limit_tokens",))

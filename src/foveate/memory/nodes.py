@@ -8,7 +8,7 @@ from datetime import datetime
 from blake3 import blake3
 
 from foveate.memory.gate import PublicOutline
-from foveate.memory.outline import Entry, Stamp, StampKind
+from foveate.memory.outline import OutlineEntry, PlanningDate, PlanningKind
 
 UNTITLED = "Untitled"
 # Enough that 100,000 nodes do not meet by chance (1 in 200,000). Digits are the fewest tokens: three are one.
@@ -18,13 +18,13 @@ _DIGEST_BYTES = 8
 _COOKIE = re.compile(r"\[\d*(?:/\d*|%)\]")
 # The first of these that an entry has says when it was changed last. Without them it is the latest of the
 # others and of when it was closed; where there is none of all that, what holds for the node it stands in.
-_MODIFIED = ("MODIFIED", "UPDATED", "LAST_MODIFIED", "LAST-MODIFIED", "LASTMOD")
-_BEGUN = ("DATE", "CREATED")
+_MODIFIED_PROPERTIES = ("MODIFIED", "UPDATED", "LAST_MODIFIED", "LAST-MODIFIED", "LASTMOD")
+_CREATED_PROPERTIES = ("DATE", "CREATED")
 # What says how a file is to be treated, and nothing that a reader would look for.
-_HOUSEKEEPING = frozenset(
+_INTERNAL_PROPERTIES = frozenset(
     {"ID", "CUSTOM_ID", "TITLE", "TAGS", "TAG", "KEYWORDS", "FILETAGS", "TYPE", "CATEGORY", "EFFORT", "STYLE",
      "COOKIE_DATA", "ORDERED", "VISIBILITY", "LAYOUT", "DRAFT", "SLUG", "WEIGHT", "PRIVATE",
-     *(kind.name for kind in StampKind), *_MODIFIED, *_BEGUN}
+     *(kind.name for kind in PlanningKind), *_MODIFIED_PROPERTIES, *_CREATED_PROPERTIES}
 )  # fmt: skip
 _EPOCH = datetime(1970, 1, 1)
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](?:\w{2,4}\.? )?(\d\d:\d\d(?::\d\d)?))?")
@@ -56,7 +56,7 @@ class Node:
     """A heading with its own text, or a whole file's; what stands below it are its children."""
 
     id: str
-    entry: Entry
+    entry: OutlineEntry
     document: Document
     parent: "Node | None"
     tags: frozenset[str]
@@ -76,7 +76,7 @@ class Node:
         return self.document.outline.text[entry.content : entry.end].strip("\r\n").rstrip()
 
     @property
-    def said(self) -> str:
+    def full_text(self) -> str:
         """All that it says below its heading: its details, then its content."""
         details = self.details
         return f"{details}\n{self.content}" if details else self.content
@@ -90,7 +90,7 @@ class Node:
         return "\n".join(
             f"{name}: {value}"
             for name, value in entry.properties.items()
-            if name not in _HOUSEKEEPING and value.strip()
+            if name not in _INTERNAL_PROPERTIES and value.strip()
         )
 
     @property
@@ -102,14 +102,14 @@ class Node:
     def version(self) -> str:
         """Another one after every change of its own text."""
         entry = self.entry
-        return _digest(self.document.outline.text[entry.start : entry.end]).hex()
+        return _digest_text(self.document.outline.text[entry.start : entry.end]).hex()
 
     @property
     def type(self) -> str:
         """What it says it is; otherwise a project, a task, a document or a note."""
-        said = self.entry.properties.get("TYPE", "").strip()
-        if said:
-            return said.casefold()
+        declared = self.entry.properties.get("TYPE", "").strip()
+        if declared:
+            return declared.casefold()
         if any(tag.casefold() == "project" for tag in self.entry.tags):
             return "project"
         if self.entry.todo:
@@ -127,9 +127,9 @@ class Node:
         return self.entry.properties
 
     @property
-    def deadlines(self) -> tuple[Stamp, ...]:
+    def deadlines(self) -> tuple[PlanningDate, ...]:
         """When it has to be done."""
-        return tuple(stamp for stamp in self.entry.stamps if stamp.kind is StampKind.DEADLINE)
+        return tuple(stamp for stamp in self.entry.planning_dates if stamp.kind is PlanningKind.DEADLINE)
 
     def ancestors(self) -> "Iterator[Node]":
         """What it stands in, the nearest first."""
@@ -144,23 +144,23 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RejectedId:
     """An id that a node would have, but for another that has it already."""
 
     id: str
     node: Node
-    is_made: bool
+    is_generated: bool
     """It was not given as a property `ID`."""
 
 
-def claims(outline: PublicOutline) -> Iterator[str]:
+def claimed_ids(outline: PublicOutline) -> Iterator[str]:
     """The ids that entries give themselves, in the property `ID`."""
     for entry in outline.entries:
-        if own := _own_id(entry):
+        if own := _explicit_id(entry):
             yield own
 
 
-def grow(document: Document, owners: Mapping[str, str] | None = None) -> list[Refused]:
+def build_nodes(document: Document, owners: Mapping[str, str] | None = None) -> list[RejectedId]:
     """Make the nodes of a document from its outline; none where it says nothing.
 
     An id is the property `ID`, otherwise made from the titles that lead to the node, from the nearest `ID` on:
@@ -170,69 +170,71 @@ def grow(document: Document, owners: Mapping[str, str] | None = None) -> list[Re
     several have it. The others get a made id, and so does what is below them, and are told of in the answer.
     """
     if owners is None:
-        owners = dict.fromkeys(claims(document.outline), document.key)
-    refused: list[Refused] = []
+        owners = dict.fromkeys(claimed_ids(document.outline), document.key)
+    rejected: list[RejectedId] = []
     path: list[tuple[Node, list[Node]]] = []
     same_titled: dict[tuple[str, str], int] = {}
     used: set[str] = set()
     tag_sets: dict[frozenset[str], frozenset[str]] = {}
     for entry in document.outline.entries:
         while path and path[-1][0].entry.level >= entry.level:
-            _close(*path.pop())
+            _set_children(*path.pop())
         parent = path[-1][0] if path else None
-        title = _lasting(entry.title) if parent else document.key
+        title = _stable_title(entry.title) if parent else document.key
         place = parent.id if parent else "", title
         number = same_titled[place] = same_titled.get(place, 0) + 1
-        made, wanted = _made_id(*place, number), []
-        while made in owners:
+        generated, taken = _generate_id(*place, number), []
+        while generated in owners:
             # Whoever writes down a made id as an `ID` means that node, wherever it has been moved to.
-            wanted.append(made)
-            made = _made_id(f"not {made}", title, number)  # which no node below the other one can have
+            taken.append(generated)
+            generated = _generate_id(
+                f"not {generated}", title, number
+            )  # which no node below the other one can have
         node = Node(
-            id=made,
+            id=generated,
             entry=entry,
             document=document,
             parent=parent,
-            tags=_with(parent.tags if parent else frozenset(), entry.tags, tag_sets),
-            modified=_modified(entry) or (parent.modified if parent else document.modified),
+            tags=_merge_tags(parent.tags if parent else frozenset(), entry.tags, tag_sets),
+            modified=_find_modified_time(entry) or (parent.modified if parent else document.modified),
         )
-        own = _own_id(entry)
-        if own and owners.get(own) == document.key and own not in used:
-            used.add(own)
-            node.id = own
+        explicit = _explicit_id(entry)
+        if explicit and owners.get(explicit) == document.key and explicit not in used:
+            used.add(explicit)
+            node.id = explicit
         else:
-            refused += [Refused(own, node, is_made=False)] if own else []
-            refused += [Refused(missed, node, is_made=True) for missed in wanted]
+            rejected += [RejectedId(explicit, node, is_generated=False)] if explicit else []
+            rejected += [RejectedId(missed, node, is_generated=True) for missed in taken]
         if path:
             path[-1][1].append(node)
         document.nodes.append(node)
         path.append((node, []))
     while path:
-        _close(*path.pop())
-    return refused
+        _set_children(*path.pop())
+    return rejected
 
 
-def _close(node: Node, children: list[Node]) -> None:
+def _set_children(node: Node, children: list[Node]) -> None:
     if children:
         node.children = tuple(children)
 
 
-def _own_id(entry: Entry) -> str:
+def _explicit_id(entry: OutlineEntry) -> str:
     return entry.properties.get("ID", "").strip() if entry.properties else ""
 
 
-def _lasting(title: str) -> str:
+def _stable_title(title: str) -> str:
     """A title without what changes in it while it stays the same."""
     return (_COOKIE.sub("", title) if "[" in title else title).strip()
 
 
-def _made_id(above: str, title: str, number: int) -> str:
+def _generate_id(above: str, title: str, number: int) -> str:
     # With its length before it, so that what is above cannot run into the title.
-    digest = _digest(f"{len(above)}:{above}{number}:{title}")
+    digest = _digest_text(f"{len(above)}:{above}{number}:{title}")
     return f"{int.from_bytes(digest) % 10**_ID_DIGITS:0{_ID_DIGITS}}"
 
 
-def _with(
+def _merge_tags(
     inherited: frozenset[str], own: tuple[str, ...], known: dict[frozenset[str], frozenset[str]]
 ) -> frozenset[str]:
     """Both kinds of tags, one set for all nodes that have the same ones."""
@@ -242,18 +244,18 @@ def _with(
     return known.setdefault(tags, tags)
 
 
-def _modified(entry: Entry) -> datetime | None:
-    if not entry.properties and not entry.stamps:
+def _find_modified_time(entry: OutlineEntry) -> datetime | None:
+    if not entry.properties and not entry.planning_dates:
         return None
-    said = (entry.properties.get(name, "") for name in _MODIFIED)
-    if when := next(filter(None, map(_when, said)), None):
+    values = (entry.properties.get(name, "") for name in _MODIFIED_PROPERTIES)
+    if when := next(filter(None, map(_parse_date, values)), None):
         return when
-    begun = filter(None, (_when(entry.properties.get(name, "")) for name in _BEGUN))
-    closed = (stamp.at for stamp in entry.stamps if stamp.kind is StampKind.CLOSED)
-    return max([*begun, *closed], default=None)
+    created = filter(None, (_parse_date(entry.properties.get(name, "")) for name in _CREATED_PROPERTIES))
+    closed = (stamp.at for stamp in entry.planning_dates if stamp.kind is PlanningKind.CLOSED)
+    return max([*created, *closed], default=None)
 
 
-def _when(text: str) -> datetime | None:
+def _parse_date(text: str) -> datetime | None:
     """A date as it is written in properties and front matter: ISO, or Org's with brackets and a weekday."""
     found = _DATE.search(text)
     if not found:
@@ -264,11 +266,11 @@ def _when(text: str) -> datetime | None:
         return None
 
 
-def _digest(text: str) -> bytes:
+def _digest_text(text: str) -> bytes:
     return blake3(text.encode("utf-8", "surrogatepass")).digest(length=_DIGEST_BYTES)
 
 
-def seconds(when: datetime) -> float:
+def to_seconds(when: datetime) -> float:
     """A time as notes have it, without a zone, as a number that can be compared and subtracted."""
     # Not `timestamp()`, which fails in the year 1.
     return (when.replace(tzinfo=None) - _EPOCH).total_seconds()

@@ -12,24 +12,30 @@ from typing import NamedTuple
 from orgparse.inline import to_plain_text
 from orgparse.node import parse_seq_todo
 
-from foveate.memory.doubts import alone, meant_in_heading, meant_in_property, mentioned, mentions
-from foveate.memory.fences import Code
+from foveate.memory.doubts import (
+    find_lone_tag_lines,
+    find_tag_in_heading,
+    find_tag_in_property,
+    find_tag_in_text,
+    mentions_privacy_tag,
+)
+from foveate.memory.fences import CodeRanges
 from foveate.memory.gate import Gate
-from foveate.memory.headings import with_doubt, without_priority, without_state, without_tags
-from foveate.memory.outline import NO_PROPERTIES, Entry, Outline, Stamp
-from foveate.memory.problems import Problems
-from foveate.memory.stamps import PLANNED, read_planning
-from foveate.memory.tagged import private_blocks
+from foveate.memory.headings import add_suspected_tag, split_priority, split_state, split_tags
+from foveate.memory.outline import NO_PROPERTIES, Outline, OutlineEntry, PlanningDate
+from foveate.memory.problems import ParseProblems
+from foveate.memory.stamps import PLANNING_START, parse_planning
+from foveate.memory.tagged import find_private_blocks
 
 _BLOCK = "src|example|export|comment"
-_NOTED = re.compile(
+_HEADING_OR_SETTING = re.compile(
     # The blank behind the stars may have been forgotten, if tags are at the end; unless the stars make it bold.
     rf"^(?:(?:[^\S\r\n]|[\ufeff,])*+(\*+)(?:[^\S\r\n]|(?=[^\s*][^*\n]*:[ \t\r]*$))"
     rf"|[ \t\ufeff]*#\+(?:begin_({_BLOCK})(?!\S)|end_({_BLOCK})(?!\S)"
     r"|(filetags|title|todo|seq_todo|typ_todo)[ \t]*:))",
     re.MULTILINE | re.IGNORECASE,
 )
-_HEADING, _BEGIN, _END_OF_BLOCK, _SETTING = 1, 2, 3, 4
+_HEADING, _BLOCK_BEGIN, _BLOCK_END, _SETTING = 1, 2, 3, 4
 
 # What is at the top of a file about the file. What is for a table or a picture below it stays with that.
 _SETTINGS = re.compile(
@@ -39,7 +45,7 @@ _SETTINGS = re.compile(
     r"|# -\*-.*)$",
     re.MULTILINE | re.IGNORECASE,
 )
-_READ_ELSEWHERE = frozenset({"FILETAGS", "TITLE", "TODO", "SEQ_TODO", "TYP_TODO"})
+_HANDLED_SETTINGS = frozenset({"FILETAGS", "TITLE", "TODO", "SEQ_TODO", "TYP_TODO"})
 _DRAWER = re.compile(r"[ \t]*:(properties|logbook|clock):[ \t]*\r?$", re.MULTILINE | re.IGNORECASE)
 _END = re.compile(r"^[ \t]*:end:[ \t]*\r?$", re.MULTILINE | re.IGNORECASE)
 _PROPERTY = re.compile(r":(\S+):(?!\S)")
@@ -48,13 +54,13 @@ _ANY_SETTING = re.compile(
     r"^[ \t\ufeff,]*+#\+[ \t]*+(filetags(?=[ \t])|[^\s:]++(?=[ \t]*:))[ \t]*:?(.*)$",
     re.MULTILINE | re.IGNORECASE,
 )
-_PLANNING_LINE = re.compile(rf"^{PLANNED.pattern}.*$", re.MULTILINE | re.IGNORECASE)
+_PLANNING_LINE = re.compile(rf"^{PLANNING_START.pattern}.*$", re.MULTILINE | re.IGNORECASE)
 _ANY_PROPERTY = re.compile(r"^[ \t]*:(\S+):(?:[ \t]+(.*))?$", re.MULTILINE)
 # `#+TAGS: a b(c)` says which tags there are; like this it is meant as FILETAGS.
-_NO_CHOICE = re.compile(r":\S+:|[^\s(){}\[\]]+")
+_SINGLE_TAG = re.compile(r":\S+:|[^\s(){}\[\]]+")
 _BLANK_LINES = re.compile(r"(?:[ \t\r]*\n)*")
 # Its links would take a while.
-_LONG_TITLE_CHARS = 2000
+_MAX_LINKED_TITLE_CHARS = 2000
 
 
 def parse_org(text: str, gate: Gate, *, name: str = "") -> Outline:
@@ -63,29 +69,29 @@ def parse_org(text: str, gate: Gate, *, name: str = "") -> Outline:
     Text in a block that is literal, such as `#+begin_src`, has no headings, unless the block is not closed, or
     the heading has a privacy tag. `#+FILETAGS` count wherever they stand.
     """
-    return _Reading(text, gate).outline(name)
+    return _OrgParser(text, gate).parse(name)
 
 
 _Properties = dict[str, list[str]]
 
 
-class _Heading(NamedTuple):
+class _OrgHeading(NamedTuple):
     """Where a heading begins, and what it says behind its stars."""
 
     start: int
-    after: int
+    text_start: int
     level: int
 
 
-class _Below(NamedTuple):
+class _OrgHeader(NamedTuple):
     """What stands directly below a heading, and where the content begins below that."""
 
     content: int
     properties: _Properties
-    stamps: tuple[Stamp, ...]
+    planning_dates: tuple[PlanningDate, ...]
 
 
-class _Reading:
+class _OrgParser:
     """One pass over a text."""
 
     def __init__(self, text: str, gate: Gate) -> None:
@@ -93,126 +99,130 @@ class _Reading:
         # A lone CR ends a line too, or a file from an old Mac would be a single heading. Places stay the same.
         self._lines = re.sub(r"\r(?!\n)", "\n", text) if "\r" in text else text
         self._gate = gate
-        self._is_doubtful = mentions(text, gate)
-        self._problems = Problems(text)
-        self._headings: list[_Heading] = []
+        self._may_be_private = mentions_privacy_tag(text, gate)
+        self._problems = ParseProblems(text)
+        self._headings: list[_OrgHeading] = []
         self._code: list[tuple[int, int]] = []
         self._title: list[str] = []
         self._file_tags: list[str] = []
         self._todo: list[str] = []
         self._done: list[str] = []
 
-    def outline(self, name: str) -> Outline:
+    def parse(self, name: str) -> Outline:
         self._scan()
         if not self._todo and not self._done:
             self._todo, self._done = ["TODO"], ["DONE"]
         states, done = frozenset(self._todo + self._done), frozenset(self._done)
-        if self._is_doubtful:
-            self._take_doubtful()
-        starts = [found.start for found in self._headings]
+        if self._may_be_private:
+            self._accept_private_settings()
+        starts = [heading.start for heading in self._headings]
         ends = [*starts, len(self._text)]
-        entries = [self._file(ends[0], name)]
-        for found, end in zip(self._headings, ends[1:], strict=True):
-            entries.append(self._entry(found, end, states, done))
-        return Outline(self._text, entries, self._problems.told(), self._private_blocks(entries))
+        entries = [self._file_entry(ends[0], name)]
+        for heading, end in zip(self._headings, ends[1:], strict=True):
+            entries.append(self._heading_entry(heading, end, states, done))
+        return Outline(self._text, entries, self._problems.to_messages(), self._private_blocks(entries))
 
-    def _private_blocks(self, entries: Iterable[Entry]) -> list[tuple[int, int]]:
-        if not self._is_doubtful:
+    def _private_blocks(self, entries: Iterable[OutlineEntry]) -> list[tuple[int, int]]:
+        if not self._may_be_private:
             return []
-        code = Code(self._code)
+        code = CodeRanges(self._code)
         return [
             block
             for entry in entries
-            for block in private_blocks(self._lines, entry.content, entry.end, code, self._gate)
+            for block in find_private_blocks(self._lines, entry.content, entry.end, code, self._gate)
         ]
 
     def _scan(self) -> None:
         """Find the headings and the settings, also those in literal blocks that turn out not to be."""
         block, opened = "", 0
         inside: list[re.Match[str]] = []
-        for found in _NOTED.finditer(self._lines):
+        for found in _HEADING_OR_SETTING.finditer(self._lines):
             kind = found.lastindex
-            if kind == _BEGIN:
+            if kind == _BLOCK_BEGIN:
                 # Where one has begun already, that was never closed, so what is in it counts.
-                self._take(inside)
-                block, opened, inside = found[_BEGIN].lower(), found.start(), []
-            elif kind == _END_OF_BLOCK:
-                if block == found[_END_OF_BLOCK].lower():
-                    self._take_private(inside)
+                self._accept(inside)
+                block, opened, inside = found[_BLOCK_BEGIN].lower(), found.start(), []
+            elif kind == _BLOCK_END:
+                if block == found[_BLOCK_END].lower():
+                    self._accept_private_headings(inside)
                     self._code.append((opened, found.end()))
                     block, inside = "", []
             elif block:
                 inside.append(found)
             else:
-                self._take((found,))
-        self._take(inside)
+                self._accept((found,))
+        self._accept(inside)
 
-    def _take(self, noted: Iterable[re.Match[str]]) -> None:
+    def _accept(self, noted: Iterable[re.Match[str]]) -> None:
         for found in noted:
             if found.lastindex == _HEADING:
-                if _is_plain(found) or self._is_meant_private(found):
-                    self._headings.append(_found(found))
+                if _is_regular_heading(found) or self._is_private_heading(found):
+                    self._headings.append(_to_heading(found))
             else:
-                self._set(found[_SETTING].upper(), self._rest(found.end()).strip())
+                self._apply_setting(found[_SETTING].upper(), self._rest_of_line(found.end()).strip())
 
-    def _take_private(self, noted: Iterable[re.Match[str]]) -> None:
-        for found in noted if self._is_doubtful else ():
-            if found.lastindex == _HEADING and self._is_meant_private(found):
-                self._headings.append(_found(found))
+    def _accept_private_headings(self, noted: Iterable[re.Match[str]]) -> None:
+        for found in noted if self._may_be_private else ():
+            if found.lastindex == _HEADING and self._is_private_heading(found):
+                self._headings.append(_to_heading(found))
 
-    def _take_doubtful(self) -> None:
+    def _accept_private_settings(self) -> None:
         """Take settings anywhere that may make the file private."""
         for setting in _ANY_SETTING.finditer(self._lines):
-            if mentions(setting[0], self._gate) and (tag := self._meant_in_setting(setting[1], setting[2])):
+            if mentions_privacy_tag(setting[0], self._gate) and (
+                tag := self._find_tag_in_setting(setting[1], setting[2])
+            ):
                 self._file_tags.append(tag)
 
-    def _meant_in_setting(self, key: str, value: str) -> str:
+    def _find_tag_in_setting(self, key: str, value: str) -> str:
         key = key.removesuffix("+")
         match key.upper():
             case "TITLE":
-                return meant_in_heading(value, self._gate)
+                return find_tag_in_heading(value, self._gate)
             case "PROPERTY":
                 key, value = (*value.split(None, 1), "", "")[:2]
-                return meant_in_property(key.removesuffix("+"), value, self._gate)
-            case "TAGS" if not _NO_CHOICE.fullmatch(value.strip()):
+                return find_tag_in_property(key.removesuffix("+"), value, self._gate)
+            case "TAGS" if not _SINGLE_TAG.fullmatch(value.strip()):
                 return ""
             case _:
-                return meant_in_property(key, value, self._gate)
+                return find_tag_in_property(key, value, self._gate)
 
-    def _meant_in_properties(self, start: int, end: int) -> tuple[str, ...]:
+    def _find_tags_in_properties(self, start: int, end: int) -> tuple[str, ...]:
         """A privacy tag in a line such as `:TAGS: private`, behind planning, or alone in a line or comment."""
-        if not self._is_doubtful or not mentions(self._lines[start:end], self._gate):
+        if not self._may_be_private or not mentions_privacy_tag(self._lines[start:end], self._gate):
             return ()
         for found in _ANY_PROPERTY.finditer(self._lines[start:end]):
             key, value = found[1].removesuffix("+"), (found[2] or "").strip()
-            tag = meant_in_property(key, value, self._gate) or ("" if value else mentioned(key, self._gate))
+            tag = find_tag_in_property(key, value, self._gate) or (
+                "" if value else find_tag_in_text(key, self._gate)
+            )
             if tag:
                 return (tag,)
         for line in _PLANNING_LINE.finditer(self._lines[start:end]):
-            if tag := meant_in_heading(line[0], self._gate):
+            if tag := find_tag_in_heading(line[0], self._gate):
                 return (tag,)
-        return tuple(said.tag for said in alone(self._lines[start:end], self._gate))
+        return tuple(said.tag for said in find_lone_tag_lines(self._lines[start:end], self._gate))
 
-    def _is_meant_private(self, heading: re.Match[str]) -> bool:
-        if not self._is_doubtful or _is_item(heading):
+    def _is_private_heading(self, heading: re.Match[str]) -> bool:
+        if not self._may_be_private or _is_list_item(heading):
             return False
-        line = self._rest(heading.end()).strip()
-        tags = with_doubt(line, without_tags(line)[1], self._gate)
+        line = self._rest_of_line(heading.end()).strip()
+        tags = add_suspected_tag(line, split_tags(line)[1], self._gate)
         return any(map(self._gate.is_private, tags))
 
-    def _rest(self, at: int) -> str:
+    def _rest_of_line(self, at: int) -> str:
         """The rest of a line."""
         end = self._lines.find("\n", at)
         return self._lines[at:] if end < 0 else self._lines[at:end]
 
-    def _set(self, setting: str, value: str) -> None:
+    def _apply_setting(self, setting: str, value: str) -> None:
         match setting:
             case "TITLE":
                 self._title.append(value)
             case "FILETAGS":
                 tags = [tag for tag in re.split(r"[\s:,;]+", value) if tag.strip("#")]
                 self._file_tags += tags
-                tag = mentioned(value, self._gate) if self._is_doubtful else ""
+                tag = find_tag_in_text(value, self._gate) if self._may_be_private else ""
                 if tag and not any(map(self._gate.is_private, tags)):
                     self._file_tags.append(tag)
             case _:
@@ -223,76 +233,78 @@ class _Reading:
                 self._todo += todo
                 self._done += done
 
-    def _file(self, end: int, name: str) -> Entry:
+    def _file_entry(self, end: int, name: str) -> OutlineEntry:
         body = content = at = 1 if self._text[:1] == "\ufeff" and end else 0
         properties: _Properties = {}
-        stamps: list[Stamp] = []
+        stamps: list[PlanningDate] = []
         while at < end:
             blank = _BLANK_LINES.match(self._lines, at, end)
             at = blank.end() if blank else at
             if setting := _SETTINGS.match(self._lines, at, end):
                 key = (setting[1] or "").upper()
-                if key and key not in _READ_ELSEWHERE:
+                if key and key not in _HANDLED_SETTINGS:
                     properties.setdefault(key, []).append(setting[2].strip())
                 at = content = min(setting.end() + 1, end)
                 continue
-            below = self._below(at, end)
-            properties |= below.properties
-            stamps += below.stamps
-            if below.content == at:
+            header = self._read_header(at, end)
+            properties |= header.properties
+            stamps += header.planning_dates
+            if header.content == at:
                 break
-            at = content = below.content
-        return Entry(
+            at = content = header.content
+        return OutlineEntry(
             start=0,
             body=body,
             content=content,
             end=end,
             level=0,
-            title=_shown(" ".join(filter(None, self._title))) or name,
-            tags=tuple(dict.fromkeys((*self._file_tags, *self._meant_in_properties(0, end)))),
-            properties=_joined(properties),
-            stamps=tuple(stamps),
+            title=_plain_title(" ".join(filter(None, self._title))) or name,
+            tags=tuple(dict.fromkeys((*self._file_tags, *self._find_tags_in_properties(0, end)))),
+            properties=_join_values(properties),
+            planning_dates=tuple(stamps),
         )
 
-    def _entry(self, heading: _Heading, end: int, states: frozenset[str], done: frozenset[str]) -> Entry:
-        line_end = self._lines.find("\n", heading.after, end)
+    def _heading_entry(
+        self, heading: _OrgHeading, end: int, states: frozenset[str], done: frozenset[str]
+    ) -> OutlineEntry:
+        line_end = self._lines.find("\n", heading.text_start, end)
         body = end if line_end < 0 else line_end + 1
-        line = self._lines[heading.after : body].strip()
-        title, tags = without_tags(line)
-        if self._is_doubtful:
-            tags = with_doubt(line, tags, self._gate) + self._meant_in_properties(body, end)
-        title, todo = without_state(title, states)
-        title, priority = without_priority(title)
-        below = self._below(body, end)
-        return Entry(
+        line = self._lines[heading.text_start : body].strip()
+        title, tags = split_tags(line)
+        if self._may_be_private:
+            tags = add_suspected_tag(line, tags, self._gate) + self._find_tags_in_properties(body, end)
+        title, todo = split_state(title, states)
+        title, priority = split_priority(title)
+        header = self._read_header(body, end)
+        return OutlineEntry(
             start=heading.start,
             body=body,
-            content=below.content,
+            content=header.content,
             end=end,
             level=heading.level,
-            title=_shown(title),
+            title=_plain_title(title),
             tags=tags,
             todo=todo,
             is_done=todo in done,
             priority=priority,
-            properties=_joined(below.properties),
-            stamps=below.stamps,
+            properties=_join_values(header.properties),
+            planning_dates=header.planning_dates,
         )
 
-    def _below(self, at: int, end: int) -> _Below:
+    def _read_header(self, at: int, end: int) -> _OrgHeader:
         """The planning and the drawers at this place, in any order."""
         properties: _Properties = {}
-        stamps: list[Stamp] = []
+        stamps: list[PlanningDate] = []
         while at < end:
-            if PLANNED.match(self._lines, at, end):
-                line = self._rest(at)
-                planning = read_planning(line)
+            if PLANNING_START.match(self._lines, at, end):
+                line = self._rest_of_line(at)
+                planning = parse_planning(line)
                 if not planning:
                     break
-                stamps += planning.stamps
+                stamps += planning.dates
                 for problem in planning.problems:
                     self._problems.add(at, problem)
-                if not planning.is_all:
+                if not planning.is_complete_line:
                     break
                 at = min(at + len(line) + 1, end)
             elif drawer := _DRAWER.match(self._lines, at, end):
@@ -307,15 +319,15 @@ class _Reading:
                 at = min(closed.end() + 1, end)
             else:
                 break
-        return _Below(at, properties, tuple(stamps))
+        return _OrgHeader(at, properties, tuple(stamps))
 
     def _read_properties(self, properties: _Properties, at: int, end: int) -> bool:
         """Add the properties that stand here, line by line; whether there is nothing else."""
         for line in self._lines[at:end].split("\n"):
             stripped = line.strip()
-            found = _PROPERTY.match(stripped)
-            if found:
-                key, value = found[1].upper(), stripped[found.end() :].strip()
+            matched = _PROPERTY.match(stripped)
+            if matched:
+                key, value = matched[1].upper(), stripped[matched.end() :].strip()
                 # The first value is what it is, unless `KEY+` adds to it.
                 if key[-1] == "+":
                     properties.setdefault(key[:-1], []).append(value)
@@ -326,32 +338,32 @@ class _Reading:
         return True
 
 
-def _is_plain(heading: re.Match[str]) -> bool:
+def _is_regular_heading(heading: re.Match[str]) -> bool:
     """Whether the stars begin the line and a blank is behind them; what else looks like it is doubtful."""
-    return heading[0][-1] == " " and _before(heading) in ("", "\ufeff")
+    return heading[0][-1] == " " and _text_before_stars(heading) in ("", "\ufeff")
 
 
-def _is_item(heading: re.Match[str]) -> bool:
+def _is_list_item(heading: re.Match[str]) -> bool:
     """Whether it is rather an item of a list: a star with nothing but blanks before it."""
-    before = _before(heading)
+    before = _text_before_stars(heading)
     return bool(before) and len(heading[_HEADING]) == 1 and not before.strip(" \t")
 
 
-def _before(heading: re.Match[str]) -> str:
+def _text_before_stars(heading: re.Match[str]) -> str:
     return heading[0][: heading.start(_HEADING) - heading.start()]
 
 
-def _found(heading: re.Match[str]) -> _Heading:
-    return _Heading(heading.start(), heading.end(), len(heading[_HEADING]))
+def _to_heading(heading: re.Match[str]) -> _OrgHeading:
+    return _OrgHeading(heading.start(), heading.end(), len(heading[_HEADING]))
 
 
-def _joined(properties: _Properties) -> Mapping[str, str]:
+def _join_values(properties: _Properties) -> Mapping[str, str]:
     return {key: " ".join(values) for key, values in properties.items()} if properties else NO_PROPERTIES
 
 
-def _shown(title: str) -> str:
+def _plain_title(title: str) -> str:
     """A title with its links by what they are called."""
     title = title.strip()
-    if "[[" not in title or len(title) > _LONG_TITLE_CHARS:
+    if "[[" not in title or len(title) > _MAX_LINKED_TITLE_CHARS:
         return title
     return str(to_plain_text(title))  # type: ignore[no-untyped-call]

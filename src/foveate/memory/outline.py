@@ -10,7 +10,7 @@ import msgspec
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
-class StampKind(StrEnum):
+class PlanningKind(StrEnum):
     """What a date in the planning of an entry is for."""
 
     SCHEDULED = "scheduled"
@@ -18,17 +18,17 @@ class StampKind(StrEnum):
     CLOSED = "closed"
 
 
-class Stamp(msgspec.Struct, frozen=True, gc=False):
+class PlanningDate(msgspec.Struct, frozen=True, gc=False):
     """A date in the planning of an entry, in the local time of whoever wrote it."""
 
-    kind: StampKind
+    kind: PlanningKind
     at: datetime
     has_time: bool = False
     repeater: str = ""
     """As written: `+1w`, `.+2d`, `++1m`."""
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class OutlineEntry(msgspec.Struct, frozen=True, gc=False):
     """A heading and its own text, up to the next heading; the first of a file is the file itself.
 
     All places are in the text of its outline. From `start` to `body` it is the heading, from `body` to `end`
@@ -49,19 +49,19 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     priority: str = ""
     properties: Mapping[str, str] = NO_PROPERTIES
     """Keys in capitals."""
-    stamps: tuple[Stamp, ...] = ()
+    planning_dates: tuple[PlanningDate, ...] = ()
 
 
 class Outline(msgspec.Struct, frozen=True):
     """A file's text and its entries in their order, which together are all of the text."""
 
     text: str
-    entries: Sequence[Entry]
+    entries: Sequence[OutlineEntry]
     problems: tuple[str, ...] = ()
     """In words, what could not be read as it was meant; nothing of it is lost."""
-    private: Sequence[tuple[int, int]] = ()
+    private_ranges: Sequence[tuple[int, int]] = ()
     """Where text begins and ends that has a privacy tag of its own, in order, each in an entry's content."""
 
-    def printed(self) -> str:
+    def to_text(self) -> str:
         """The text again, from the entries."""
         return "".join([self.text[entry.start : entry.end] for entry in self.entries])

@@ -5,37 +5,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from foveate.budget.cutting import TRUNCATED, Body, Parts, Room, cut
+from foveate.budget.cutting import TRUNCATED, AvailableRoom, TextParts, TruncatableText, truncate
 from foveate.budget.sections import Keep
-from foveate.budget.standing import text_of
-from foveate.memory.blocks import content, heading, planning
-from foveate.memory.excerpts import Stretch, stretches
+from foveate.budget.standing import parts_to_text
+from foveate.memory.blocks import content_text, planning_text, render_heading
+from foveate.memory.excerpts import Passage, split_passages
 from foveate.memory.forest import Forest
-from foveate.memory.view import Level, View, ViewFormat, ViewNode
-from foveate.tokens.gauge import Gauge, Part
-from foveate.tokens.tape import NOTHING
+from foveate.memory.view import DetailLevel, View, ViewFormat, ViewNode
+from foveate.tokens.gauge import TextMeter, TextPart
+from foveate.tokens.tape import EMPTY_SEGMENT
 from foveate.values import TokenCount
 
-_BETWEEN = "\n"
+_LINE_BREAK = "\n"
 # So many blocks are measured at once, which is much quicker than one by one.
-_BATCH = 64
+_BATCH_NODES = 64
 # After so many that do not fit, hardly any other will.
-_PATIENCE = 24
+_MAX_MISSES = 24
 
 # The longest tokens of all are rows of so many blanks.
-_MOST_CHARS_PER_TOKEN = 128
+_MAX_CHARS_PER_TOKEN = 128
 # So many blanks between two lines are kept.
-_MOST_BLANKS = 128
+_MAX_BLANKS = 128
 
-_RANKS = {Level.HIDDEN: 0, Level.TITLE: 1, Level.EXCERPT: 2, Level.FULL: 3}
+_LEVEL_RANKS = {DetailLevel.HIDDEN: 0, DetailLevel.TITLE: 1, DetailLevel.EXCERPT: 2, DetailLevel.FULL: 3}
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class PageBlock:
     """A node on a page: how much of it, as which text, and how many tokens that is with the end of its line."""
 
-    level: Level
-    parts: Parts
+    level: DetailLevel
+    parts: TextParts
     tokens: int
 
 
@@ -47,49 +47,49 @@ class Page:
     """
 
     forest: Forest
-    gauge: Gauge
-    form: ViewFormat
+    meter: TextMeter
+    view_format: ViewFormat
     first: int = 0
     """What stands before this place is never shown."""
-    promoted: Mapping[int, float] = field(default_factory=dict)
+    similarity_scores: Mapping[int, float] = field(default_factory=dict)
     """The similarity of the nodes that are shown for it, which say so."""
-    blocks: dict[int, Block] = field(default_factory=dict)
+    blocks: dict[int, PageBlock] = field(default_factory=dict)
     """In the order in which they were put there."""
     used_tokens: int = 0
 
-    def put_all(
-        self, places: Sequence[int], level: Level, room_tokens: int, *, patience: int = _PATIENCE
+    def add_nodes(
+        self, indexes: Sequence[int], level: DetailLevel, room_tokens: int, *, max_misses: int = _MAX_MISSES
     ) -> int | None:
         """Put those nodes on the page that fit in `room_tokens`; gives the first that did not.
 
         After more than `patience` of these no others are tried.
         """
         missed: list[int] = []
-        for start in range(0, len(places), _BATCH):
-            batch = [place for place in places[start : start + _BATCH] if self._adds(place, level)]
-            tapes = self.gauge.tapes([self._text(place, level) for place in batch])
-            for place, tape in zip(batch, tapes, strict=True):
+        for start in range(0, len(indexes), _BATCH_NODES):
+            batch = [index for index in indexes[start : start + _BATCH_NODES] if self._shows_more(index, level)]
+            measured_texts = self.meter.measure_many([self._node_text(index, level) for index in batch])
+            for index, measured in zip(batch, measured_texts, strict=True):
                 if not (
-                    self._put(place, Block(level, (tape,), tape.total.upper + 1), room_tokens)
-                    or self._put_without_score(place, level, room_tokens)
+                    self._try_add(index, PageBlock(level, (measured,), measured.total.upper + 1), room_tokens)
+                    or self._add_without_score(index, level, room_tokens)
                 ):
-                    missed.append(place)
-                if len(missed) > patience:
+                    missed.append(index)
+                if len(missed) > max_misses:
                     return missed[0]
         return missed[0] if missed else None
 
-    def put_together(self, places: Sequence[int], room_tokens: int) -> bool:
+    def add_all_or_none(self, indexes: Sequence[int], room_tokens: int) -> bool:
         """Put nodes that follow each other on the page, all of them whole or none."""
-        adding = [place for place in places if self._adds(place, Level.FULL)]
+        adding = [index for index in indexes if self._shows_more(index, DetailLevel.FULL)]
         # One id is enough for all of it: whoever wants more has it. What has shown its own keeps it.
-        own = {places[0], *self.blocks}
-        texts = [self._text(place, Level.FULL, shows_id=place in own) for place in adding]
-        tapes = self.gauge.tapes(texts)
+        own = {indexes[0], *self.blocks}
+        texts = [self._node_text(index, DetailLevel.FULL, shows_id=index in own) for index in adding]
+        measured_texts = self.meter.measure_many(texts)
         blocks = {
-            place: Block(Level.FULL, (tape,), tape.total.upper + 1)
-            for place, tape in zip(adding, tapes, strict=True)
+            index: PageBlock(DetailLevel.FULL, (measured,), measured.total.upper + 1)
+            for index, measured in zip(adding, measured_texts, strict=True)
         }
-        there = sum(self.blocks[place].tokens for place in adding if place in self.blocks)
+        there = sum(self.blocks[index].tokens for index in adding if index in self.blocks)
         tokens = self.used_tokens - there + sum(block.tokens for block in blocks.values())
         if tokens > room_tokens:
             return False
@@ -97,43 +97,43 @@ class Page:
         self.used_tokens = tokens
         return True
 
-    def put_excerpt(
+    def add_excerpt(
         self,
-        place: int,
+        index: int,
         room_tokens: int,
-        relevant: Sequence[Stretch] | None = None,
+        relevant: Sequence[Passage] | None = None,
         *,
-        needs_stretch: bool = False,
+        needs_passage: bool = False,
     ) -> bool:
         """Put as much of a node on the page as fits: all of it, its beginning, or what is `relevant`.
 
         `relevant` are stretches of its content, the most relevant first. Where there is no room for more than
         the heading nothing is put there; with `needs_stretch`, where the first stretch has no room whole.
         """
-        above = self._missing_above(place)
-        free_tokens = room_tokens - self._used_without(place) - (1 if self.blocks else 0)
-        node, head = self.forest.nodes[place], self._heading(place)
-        said, plan = content(node, self.form), planning(node)
-        block = self._cut(above, _joined(head, plan), said, free_tokens, relevant)
-        if needs_stretch:
-            start, end = relevant[0] if relevant else next(stretches(said))
-            if block is None or said[start:end].rstrip() not in text_of(block.parts):
+        above = self._missing_ancestors(index)
+        free_tokens = room_tokens - self._tokens_without(index) - (1 if self.blocks else 0)
+        node, head = self.forest.nodes[index], self._heading_text(index)
+        body_text, plan = content_text(node, self.view_format), planning_text(node)
+        block = self._cut_block(above, _join_lines(head, plan), body_text, free_tokens, relevant)
+        if needs_passage:
+            start, end = relevant[0] if relevant else next(split_passages(body_text))
+            if block is None or body_text[start:end].rstrip() not in parts_to_text(block.parts):
                 return False
         elif block is None and plan:
-            block = self._planned(above, head, plan.split(_BETWEEN), free_tokens)
+            block = self._planning_block(above, head, plan.split(_LINE_BREAK), free_tokens)
         if block is None:
             return False
-        self._add(place, block, above)
+        self._add(index, block, above)
         return True
 
-    def put_alone(self, place: int, room_tokens: int) -> bool:
+    def add_title(self, index: int, room_tokens: int) -> bool:
         """Put the title of a node on the page, and of what it stands in the nearest titles that fit."""
-        tape = self.gauge.tape(self._text(place, Level.TITLE))
-        if tape.total.upper > room_tokens:
+        measured = self.meter.measure(self._node_text(index, DetailLevel.TITLE))
+        if measured.total.upper > room_tokens:
             return False
-        above = list(self._missing_above(place).items())[::-1]
-        self.blocks[place] = Block(Level.TITLE, (tape,), tape.total.upper + 1)
-        tokens = tape.total.upper
+        above = list(self._missing_ancestors(index).items())[::-1]
+        self.blocks[index] = PageBlock(DetailLevel.TITLE, (measured,), measured.total.upper + 1)
+        tokens = measured.total.upper
         for each, block in above:
             # What a title takes beside others can be a token less, hardly ever more.
             tokens += block.tokens - 1
@@ -141,173 +141,189 @@ class Page:
                 break
             self.blocks[each] = block
         while self.count().upper > room_tokens:
-            self.take_off_last()
+            self.remove_last()
         return True
 
-    def stands_free(self, place: int) -> bool:
+    def lacks_ancestor(self, index: int) -> bool:
         """Whether something that a node stands in is not on the page."""
-        while (place := int(self.forest.parent[place])) >= self.first:
-            if place not in self.blocks:
+        while (index := int(self.forest.parent[index])) >= self.first:
+            if index not in self.blocks:
                 return True
         return False
 
-    def take_off_last(self) -> None:
+    def remove_last(self) -> None:
         """Take off again what was put on the page last."""
         self.used_tokens -= self.blocks.popitem()[1].tokens
 
     def count(self) -> TokenCount:
         """How many tokens the page is, counted whole; from then on this is what it takes."""
-        count = self.gauge.count(self._parts())
+        count = self.meter.count(self._all_parts())
         self.used_tokens = count.upper
         return count
 
-    def view(self, limit_tokens: int | None, scores: Mapping[int, float]) -> View:
+    def to_view(self, limit_tokens: int | None, scores: Mapping[int, float]) -> View:
         """The page as it is."""
         nodes = self.forest.nodes
         return View(
-            text=text_of(self._parts()),
+            text=parts_to_text(self._all_parts()),
             count=self.count(),
             limit_tokens=limit_tokens,
             nodes=tuple(
-                ViewNode(nodes[place].id, nodes[place].title, block.level, scores[place], block.tokens - 1)
-                for place, block in sorted(self.blocks.items())
+                ViewNode(nodes[index].id, nodes[index].title, block.level, scores[index], block.tokens - 1)
+                for index, block in sorted(self.blocks.items())
             ),
         )
 
-    def _cut(
+    def _cut_block(
         self,
-        above: Mapping[int, Block],
+        above: Mapping[int, PageBlock],
         opening: str,
-        said: str,
+        body_text: str,
         room_tokens: int,
-        relevant: Sequence[Stretch] | None = None,
-    ) -> Block | None:
+        relevant: Sequence[Passage] | None = None,
+    ) -> PageBlock | None:
         """As much of a text as fits below the titles `above` and its opening; None where that is nothing."""
-        opening += _BETWEEN if said else ""
-        before = self.gauge.run([*_parts_of(above), _BETWEEN, opening] if above else [opening])
-        room = Room(self.gauge, room_tokens, (before, NOTHING), (before, NOTHING))
+        opening += _LINE_BREAK if body_text else ""
+        before = self.meter.join([*_join_blocks(above), _LINE_BREAK, opening] if above else [opening])
+        room = AvailableRoom(self.meter, room_tokens, (before, EMPTY_SEGMENT), (before, EMPTY_SEGMENT))
         # What certainly has no room is not even measured: there may be megabytes of it.
-        most_chars = max(room_tokens, 1) * _MOST_CHARS_PER_TOKEN
+        max_chars = max(room_tokens, 1) * _MAX_CHARS_PER_TOKEN
         if relevant:
-            body = _ranked(self.gauge, said, _within(relevant, most_chars))
+            body = _build_body(self.meter, body_text, _limit_passages(relevant, max_chars))
         else:
-            text = said[:most_chars]
-            body = Body(tape=self.gauge.tape(text), keep=Keep.HEAD, start=0, end=len(text))
-        is_whole = body.tape.text.rstrip() == said.rstrip() and room.left((body.tape,)) >= 0
-        kept = (body.tape,) if is_whole else cut(body, room)
+            text = body_text[:max_chars]
+            body = TruncatableText(
+                measured_text=self.meter.measure(text), keep=Keep.HEAD, start=0, end=len(text)
+            )
+        is_whole = (
+            body.measured_text.text.rstrip() == body_text.rstrip()
+            and room.remaining_tokens((body.measured_text,)) >= 0
+        )
+        kept = (body.measured_text,) if is_whole else truncate(body, room)
         if kept is None:
             return None
         parts = (opening, *kept)
-        level = Level.FULL if is_whole else Level.EXCERPT
-        return Block(level, parts, self.gauge.count(parts).upper + 1)
+        level = DetailLevel.FULL if is_whole else DetailLevel.EXCERPT
+        return PageBlock(level, parts, self.meter.count(parts).upper + 1)
 
-    def _planned(
-        self, above: Mapping[int, Block], head: str, lines: Sequence[str], room_tokens: int
-    ) -> Block | None:
+    def _planning_block(
+        self, above: Mapping[int, PageBlock], head: str, lines: Sequence[str], room_tokens: int
+    ) -> PageBlock | None:
         """A heading with as many lines of its planning as fit, where there is room for nothing else.
 
         None is cut inside, since half a date is another one; rather nothing says that there is more.
         """
         for size in range(len(lines), 0, -1):
             for marker in (TRUNCATED, ""):
-                text = _joined(head, *lines[:size], marker)
-                if self.gauge.count([*_parts_of(above), _BETWEEN if above else "", text]).upper <= room_tokens:
-                    tape = self.gauge.tape(text)
-                    return Block(Level.EXCERPT, (tape,), tape.total.upper + 1)
+                text = _join_lines(head, *lines[:size], marker)
+                if (
+                    self.meter.count([*_join_blocks(above), _LINE_BREAK if above else "", text]).upper
+                    <= room_tokens
+                ):
+                    measured = self.meter.measure(text)
+                    return PageBlock(DetailLevel.EXCERPT, (measured,), measured.total.upper + 1)
         return None
 
-    def _put_without_score(self, place: int, level: Level, room_tokens: int) -> bool:
+    def _add_without_score(self, index: int, level: DetailLevel, room_tokens: int) -> bool:
         """Rather without saying how similar it is than not at all."""
-        if level is Level.TITLE or place not in self.promoted:
+        if level is DetailLevel.TITLE or index not in self.similarity_scores:
             return False
-        node = self.forest.nodes[place]
-        head = heading(node, self.form, int(self.forest.depth[place]))
-        tape = self.gauge.tape(_joined(head, planning(node), content(node, self.form)))
-        return self._put(place, Block(level, (tape,), tape.total.upper + 1), room_tokens)
+        node = self.forest.nodes[index]
+        head = render_heading(node, self.view_format, int(self.forest.depth[index]))
+        measured = self.meter.measure(
+            _join_lines(head, planning_text(node), content_text(node, self.view_format))
+        )
+        return self._try_add(index, PageBlock(level, (measured,), measured.total.upper + 1), room_tokens)
 
-    def _text(self, place: int, level: Level, *, shows_id: bool = True) -> str:
-        node = self.forest.nodes[place]
-        if level is Level.TITLE:
-            return heading(node, self.form, int(self.forest.depth[place]))
-        return _joined(self._opening(place, shows_id=shows_id), content(node, self.form))
+    def _node_text(self, index: int, level: DetailLevel, *, shows_id: bool = True) -> str:
+        node = self.forest.nodes[index]
+        if level is DetailLevel.TITLE:
+            return render_heading(node, self.view_format, int(self.forest.depth[index]))
+        return _join_lines(self._header_text(index, shows_id=shows_id), content_text(node, self.view_format))
 
-    def _opening(self, place: int, *, shows_id: bool = True) -> str:
+    def _header_text(self, index: int, *, shows_id: bool = True) -> str:
         """What is shown of a node before its content, whatever is cut of that."""
-        return _joined(self._heading(place, shows_id=shows_id), planning(self.forest.nodes[place]))
+        return _join_lines(
+            self._heading_text(index, shows_id=shows_id), planning_text(self.forest.nodes[index])
+        )
 
-    def _heading(self, place: int, *, shows_id: bool = True) -> str:
-        node, depth = self.forest.nodes[place], int(self.forest.depth[place])
-        return heading(node, self.form, depth, self.promoted.get(place), shows_id=shows_id)
+    def _heading_text(self, index: int, *, shows_id: bool = True) -> str:
+        node, depth = self.forest.nodes[index], int(self.forest.depth[index])
+        return render_heading(
+            node, self.view_format, depth, self.similarity_scores.get(index), shows_id=shows_id
+        )
 
-    def _adds(self, place: int, level: Level) -> bool:
-        there = self.blocks.get(place)
-        return there is None or _RANKS[level] > _RANKS[there.level]
+    def _shows_more(self, index: int, level: DetailLevel) -> bool:
+        there = self.blocks.get(index)
+        return there is None or _LEVEL_RANKS[level] > _LEVEL_RANKS[there.level]
 
-    def _put(self, place: int, block: Block, room_tokens: int) -> bool:
-        above = self._missing_above(place)
+    def _try_add(self, index: int, block: PageBlock, room_tokens: int) -> bool:
+        above = self._missing_ancestors(index)
         tokens = block.tokens + sum(each.tokens for each in above.values())
-        if self._used_without(place) + tokens > room_tokens:
+        if self._tokens_without(index) + tokens > room_tokens:
             return False
-        self._add(place, block, above)
+        self._add(index, block, above)
         return True
 
-    def _add(self, place: int, block: Block, above: Mapping[int, Block]) -> None:
+    def _add(self, index: int, block: PageBlock, above: Mapping[int, PageBlock]) -> None:
         self.used_tokens = (
-            self._used_without(place) + block.tokens + sum(each.tokens for each in above.values())
+            self._tokens_without(index) + block.tokens + sum(each.tokens for each in above.values())
         )
         self.blocks.update(above)
-        self.blocks[place] = block
+        self.blocks[index] = block
 
-    def _used_without(self, place: int) -> int:
-        there = self.blocks.get(place)
+    def _tokens_without(self, index: int) -> int:
+        there = self.blocks.get(index)
         return self.used_tokens - (there.tokens if there else 0)
 
-    def _missing_above(self, place: int) -> dict[int, Block]:
+    def _missing_ancestors(self, index: int) -> dict[int, PageBlock]:
         """The titles of what a node stands in, as far as they are not there yet."""
         missing = []
-        while (place := int(self.forest.parent[place])) >= self.first and place not in self.blocks:
-            missing.append(place)
-        tapes = self.gauge.tapes([self._text(place, Level.TITLE) for place in reversed(missing)])
+        while (index := int(self.forest.parent[index])) >= self.first and index not in self.blocks:
+            missing.append(index)
+        measured_texts = self.meter.measure_many(
+            [self._node_text(index, DetailLevel.TITLE) for index in reversed(missing)]
+        )
         return {
-            place: Block(Level.TITLE, (tape,), tape.total.upper + 1)
-            for place, tape in zip(reversed(missing), tapes, strict=True)
+            index: PageBlock(DetailLevel.TITLE, (measured,), measured.total.upper + 1)
+            for index, measured in zip(reversed(missing), measured_texts, strict=True)
         }
 
-    def _parts(self) -> list[Part]:
-        return _parts_of(dict(sorted(self.blocks.items())))
+    def _all_parts(self) -> list[TextPart]:
+        return _join_blocks(dict(sorted(self.blocks.items())))
 
 
-def _parts_of(blocks: Mapping[int, Block]) -> list[Part]:
+def _join_blocks(blocks: Mapping[int, PageBlock]) -> list[TextPart]:
     """Blocks that stand below each other."""
-    return [part for block in blocks.values() for part in (_BETWEEN, *block.parts)][1:]
+    return [part for block in blocks.values() for part in (_LINE_BREAK, *block.parts)][1:]
 
 
-def _joined(*texts: str) -> str:
-    return _BETWEEN.join(filter(None, texts))
+def _join_lines(*texts: str) -> str:
+    return _LINE_BREAK.join(filter(None, texts))
 
 
-def _within(ranked: Sequence[Stretch], most_chars: int) -> Sequence[Stretch]:
+def _limit_passages(ranked: Sequence[Passage], max_chars: int) -> Sequence[Passage]:
     """As many of the first as are not longer together; at least one."""
     ends = list(accumulate(end - start for start, end in ranked))
-    return ranked[: bisect_right(ends, most_chars, lo=min(1, len(ends)))]
+    return ranked[: bisect_right(ends, max_chars, lo=min(1, len(ends)))]
 
 
-def _ranked(gauge: Gauge, said: str, relevant: Sequence[Stretch]) -> Body:
+def _build_body(meter: TextMeter, body_text: str, relevant: Sequence[Passage]) -> TruncatableText:
     """A text of these stretches in the order in which they stand, each an item, and the blanks between."""
     texts: list[str] = []
-    items: dict[Stretch, tuple[int, int]] = {}
+    items: dict[Passage, tuple[int, int]] = {}
     at = before = 0
     for start, end in sorted(relevant):
-        blanks = said[before:start]
-        if blanks.strip() or len(blanks) > _MOST_BLANKS:
-            blanks = _BETWEEN
-        texts += [blanks, said[start:end]]
+        blanks = body_text[before:start]
+        if blanks.strip() or len(blanks) > _MAX_BLANKS:
+            blanks = _LINE_BREAK
+        texts += [blanks, body_text[start:end]]
         at += len(blanks)
         items[start, end] = (at, at + end - start)
         at, before = items[start, end][1], end
     numbers = {stretch: number for number, stretch in enumerate(items)}
-    return Body(
-        tape=gauge.tape("".join(texts)),
+    return TruncatableText(
+        measured_text=meter.measure("".join(texts)),
         keep=Keep.RELEVANT,
         start=0,
         end=at,

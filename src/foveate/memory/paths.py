@@ -12,11 +12,11 @@ from foveate.errors import BadOption
 StrPath = str | os.PathLike[str]
 """Wherever the name of a file or a folder is asked for."""
 
-_STRAY = string.whitespace + "\"'"
+_STRIPPED_CHARS = string.whitespace + "\"'"
 _VARIABLE = re.compile(r"\$(?:(?P<bare>\w+)|\{(?P<braced>[^{}]*)\})", re.ASCII)
 
 
-def expanded(path: StrPath, environ: Mapping[str, str], *, key: tuple[str | int, ...] = ("path",)) -> str:
+def expand_path(path: StrPath, environ: Mapping[str, str], *, key: tuple[str | int, ...] = ("path",)) -> str:
     """The path that is meant: `$VAR`, `${VAR}`, `~` and `~name` put in, blanks and quotes around it taken off.
 
     What a variable holds is not looked through for further variables, only for `~` and quotes. A dollar sign
@@ -34,17 +34,17 @@ def expanded(path: StrPath, environ: Mapping[str, str], *, key: tuple[str | int,
         name = found["braced"] if found["bare"] is None else found["bare"]
         if name not in environ:
             raise BadOption(f"{written!r}: there is no variable {name!r} in the environment", path=key)
-        return _unquoted(environ[name])
+        return _strip_quotes(environ[name])
 
-    whole = _unquoted(_VARIABLE.sub(value, _unquoted(written)))
-    if "\0" in whole:
+    expanded = _strip_quotes(_VARIABLE.sub(value, _strip_quotes(written)))
+    if "\0" in expanded:
         raise BadOption(f"{written!r}: a path has no zero byte in it", path=key)
-    if whole.startswith("~"):
-        name, slash, rest = whole[1:].partition("/")
-        whole = (_home(name, environ, written, key).rstrip("/") + slash + rest) or "/"
-    if not whole:
+    if expanded.startswith("~"):
+        name, slash, rest = expanded[1:].partition("/")
+        expanded = (_home_folder(name, environ, written, key).rstrip("/") + slash + rest) or "/"
+    if not expanded:
         raise BadOption(f"{written!r} names no file or folder", path=key)
-    return whole
+    return expanded
 
 
 def data_folder(environ: Mapping[str, str], platform: str) -> Path:
@@ -56,12 +56,12 @@ def data_folder(environ: Mapping[str, str], platform: str) -> Path:
     return Path(environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "foveate"
 
 
-def _unquoted(text: str) -> str:
+def _strip_quotes(text: str) -> str:
     """Without blanks and quotes at its ends, of which there may be one too few."""
-    return text.strip(_STRAY)
+    return text.strip(_STRIPPED_CHARS)
 
 
-def _home(name: str, environ: Mapping[str, str], written: str, key: tuple[str | int, ...]) -> str:
+def _home_folder(name: str, environ: Mapping[str, str], written: str, key: tuple[str | int, ...]) -> str:
     if not name and environ.get("HOME"):
         return environ["HOME"]
     try:

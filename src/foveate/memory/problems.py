@@ -1,10 +1,10 @@
 """What could not be read as it was meant, in words and with its line."""
 
 # Who has made the same mistake a thousand times needs to hear of it, not of each.
-_TOLD = 20
+_MAX_LISTED = 20
 
 
-class Problems:
+class ParseProblems:
     """Collects them while a text is read, and tells them by line."""
 
     def __init__(self, text: str) -> None:
@@ -15,20 +15,20 @@ class Problems:
         """Remember what is wrong at this place of the text."""
         self._found.append((at, reason))
 
-    def told(self) -> tuple[str, ...]:
+    def to_messages(self) -> tuple[str, ...]:
         """The first of them in their order, and how many more there are."""
-        told, line, before = [], 1, 0
-        for at, reason in sorted(self._found)[:_TOLD]:
+        messages, line, before = [], 1, 0
+        for at, reason in sorted(self._found)[:_MAX_LISTED]:
             passed = self._text[before:at]
             line += passed.count("\n") + passed.count("\r") - passed.count("\r\n")
             before = at
-            told.append(f"line {line}: {reason}")
-        if len(self._found) > _TOLD:
-            told.append(f"and {len(self._found) - _TOLD} more")
-        return tuple(told)
+            messages.append(f"line {line}: {reason}")
+        if len(self._found) > _MAX_LISTED:
+            messages.append(f"and {len(self._found) - _MAX_LISTED} more")
+        return tuple(messages)
 
 
-def shortened(said: str) -> str:
+def shorten(text: str) -> str:
     """A piece of a text, short enough for a message."""
-    said = " ".join(said[:200].split())
-    return said if len(said) <= 60 else f"{said[:59]}…"
+    text = " ".join(text[:200].split())
+    return text if len(text) <= 60 else f"{text[:59]}…"

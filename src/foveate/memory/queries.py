@@ -12,16 +12,16 @@ from heapq import nlargest
 from typing import Self
 
 from foveate.errors import BadOption
-from foveate.memory.gate import bare
+from foveate.memory.gate import normalize_tag
 from foveate.memory.nodes import Node
-from foveate.memory.outline import StampKind
-from foveate.tokens.composing import composed
+from foveate.memory.outline import PlanningKind
+from foveate.tokens.composing import normalize_unicode
 
 PROJECT = "project"
-RECENT = 10
+DEFAULT_RECENT_TASKS = 10
 """How many finished tasks are recent, unless somebody says otherwise."""
 
-_GROUPS: dict[str, Callable[[Node], bool]] = {
+_STATE_GROUPS: dict[str, Callable[[Node], bool]] = {
     "any": lambda node: bool(node.todo),
     "open": lambda node: bool(node.todo) and not node.entry.is_done,
     "done": lambda node: node.entry.is_done,
@@ -62,7 +62,7 @@ class Query:
         Raises:
             BadOption: a tag, state, type or text that is empty, or a time after which the other cannot come.
         """
-        object.__setattr__(self, "_tags", frozenset(map(bare, _parts(self.tag or ""))))
+        object.__setattr__(self, "_tags", frozenset(map(normalize_tag, _split_tags(self.tag or ""))))
         object.__setattr__(self, "_phrases", tuple(_phrases(self.text or "")))
         for name, says in (
             ("tag", self._tags),
@@ -83,7 +83,7 @@ class Query:
             raise BadOption(f"since ({self.since}) is later than until ({self.until})", path=("since",))
 
     @classmethod
-    def of(
+    def parse(
         cls,
         *,
         tag: str | None = None,
@@ -107,8 +107,8 @@ class Query:
             todo=todo,
             type=type,
             text=text,
-            since=None if since is None else _moment(since, now, "since", time.min),
-            until=None if until is None else _moment(until, now, "until", time.max),
+            since=None if since is None else _parse_moment(since, now, "since", time.min),
+            until=None if until is None else _parse_moment(until, now, "until", time.max),
         )
 
     def matches(self, node: Node) -> bool:
@@ -116,22 +116,22 @@ class Query:
         return (
             (self.todo is None or _has_state(node, self.todo))
             and (self.type is None or node.type.casefold() == self.type.strip().casefold())
-            and (not self._tags or self._tags.issubset(map(bare, node.tags)))
+            and (not self._tags or self._tags.issubset(map(normalize_tag, node.tags)))
             and self._is_in_time(node)
-            and (not self._phrases or self._is_said_in(node))
+            and (not self._phrases or self._contains_phrases(node))
         )
 
     def _is_in_time(self, node: Node) -> bool:
         changed = node.modified
         return (self.since is None or self.since <= changed) and (self.until is None or changed <= self.until)
 
-    def _is_said_in(self, node: Node) -> bool:
+    def _contains_phrases(self, node: Node) -> bool:
         # No phrase goes from a title on into the text: it would have to hold this character.
-        said = _folded(f"{node.title}\0{node.said}")
-        return all(phrase.search(said) for phrase in self._phrases)
+        text = _normalize(f"{node.title}\0{node.full_text}")
+        return all(phrase.search(text) for phrase in self._phrases)
 
 
-def found(nodes: Iterable[Node], query: Query) -> Iterator[Node]:
+def filter_nodes(nodes: Iterable[Node], query: Query) -> Iterator[Node]:
     """Those of `nodes` that match, in their order."""
     return filter(query.matches, nodes)
 
@@ -143,10 +143,10 @@ def active_projects(nodes: Iterable[Node]) -> Iterator[Node]:
 
 def is_project(node: Node) -> bool:
     """Whether a node is tagged as a project itself."""
-    return any(bare(tag) == PROJECT for tag in node.entry.tags)
+    return any(normalize_tag(tag) == PROJECT for tag in node.entry.tags)
 
 
-def recent_tasks(nodes: Iterable[Node], limit: int = RECENT) -> list[Node]:
+def recent_tasks(nodes: Iterable[Node], limit: int = DEFAULT_RECENT_TASKS) -> list[Node]:
     """The finished tasks, newest first: by when they were closed, or changed last where that is not said.
 
     Those of the same moment stand as in their files.
@@ -156,52 +156,52 @@ def recent_tasks(nodes: Iterable[Node], limit: int = RECENT) -> list[Node]:
     """
     if limit < 0:
         raise BadOption(f"limit is a number of tasks, 0 or more, not {limit}", path=("limit",))
-    return nlargest(limit, (node for node in nodes if node.entry.is_done), key=finished)
+    return nlargest(limit, (node for node in nodes if node.entry.is_done), key=finished_at)
 
 
-def finished(node: Node) -> datetime:
+def finished_at(node: Node) -> datetime:
     """When it was closed, or changed last where that is not said."""
-    closed = (stamp.at for stamp in node.entry.stamps if stamp.kind is StampKind.CLOSED)
+    closed = (stamp.at for stamp in node.entry.planning_dates if stamp.kind is PlanningKind.CLOSED)
     return max(closed, default=node.modified)
 
 
 def _has_state(node: Node, wanted: str) -> bool:
     wanted = wanted.strip().casefold()
-    return node.todo.casefold() == wanted or (wanted in _GROUPS and _GROUPS[wanted](node))
+    return node.todo.casefold() == wanted or (wanted in _STATE_GROUPS and _STATE_GROUPS[wanted](node))
 
 
-def _moment(said: str, now: datetime, name: str, of_day: time) -> datetime:
-    text = said.strip()
+def _parse_moment(written: str, now: datetime, name: str, of_day: time) -> datetime:
+    text = written.strip()
     try:
         if ago := _AGO.fullmatch(text):
             # Hours that have passed, also where clocks were changed meanwhile.
             passed = timedelta(hours=int(ago[1]) * _AGO_HOURS[ago[2].lower()])
-            return _local((now.astimezone(UTC) if now.tzinfo else now) - passed, now)
+            return _to_local((now.astimezone(UTC) if now.tzinfo else now) - passed, now)
         if not _DATE.match(text):
             raise ValueError(text)
         if len(text) == len("2026-11-01"):
             return datetime.combine(date.fromisoformat(text), of_day)
-        return _local(datetime.fromisoformat(text), now)
+        return _to_local(datetime.fromisoformat(text), now)
     except (ValueError, OverflowError):
-        raise BadOption(f"{name} is {_MOMENTS}, not {said!r:.60}", path=(name,)) from None
+        raise BadOption(f"{name} is {_MOMENTS}, not {written!r:.60}", path=(name,)) from None
 
 
-def _local(moment: datetime, now: datetime) -> datetime:
+def _to_local(moment: datetime, now: datetime) -> datetime:
     """What the clock on the wall shows where `now` is from, or on this machine; it may show it already."""
     return moment.astimezone(now.tzinfo).replace(tzinfo=None) if moment.tzinfo else moment
 
 
 def _phrases(text: str) -> Iterator[re.Pattern[str]]:
-    for quoted, word in _PHRASE.findall(_folded(text)):
+    for quoted, word in _PHRASE.findall(_normalize(text)):
         words = quoted.split() or [word]
         if any(words):
             yield re.compile(r"\s+".join(map(re.escape, words)))
 
 
-def _folded(text: str) -> str:
+def _normalize(text: str) -> str:
     """Without what makes no difference: case, and whether an accent is a character of its own."""
-    return composed(text).casefold()
+    return normalize_unicode(text).casefold()
 
 
-def _parts(tag: str) -> list[str]:
-    return [part for part in tag.split(":") if bare(part)]
+def _split_tags(tag: str) -> list[str]:
+    return [part for part in tag.split(":") if normalize_tag(part)]

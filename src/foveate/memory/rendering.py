@@ -8,32 +8,32 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foveate.errors import BudgetExceeded
-from foveate.memory.blocks import content, heading
-from foveate.memory.excerpts import Stretch, ranked
+from foveate.memory.blocks import content_text, render_heading
+from foveate.memory.excerpts import Passage, rank_passages
 from foveate.memory.forest import Forest
-from foveate.memory.levels import Wish, fill, outline
+from foveate.memory.levels import SelectionCriteria, fill_outline, fill_page
 from foveate.memory.page import Page
 from foveate.memory.view import View, ViewFormat
-from foveate.memory.words import words
-from foveate.tokens.gauge import Gauge
+from foveate.memory.words import split_words
+from foveate.tokens.gauge import TextMeter
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from foveate.memory.relevance import Scores
+    from foveate.memory.relevance import NodeScores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ViewTarget:
     """What is looked at: a node, what matches a query, both or neither, in all of the forest or a part of it.
 
     `scores` are those to the query, otherwise to the focus; None where there is neither.
     """
 
-    inside: tuple[int, int]
+    scope_range: tuple[int, int]
     focus: int | None = None
     query: str | None = None
-    scores: "Scores | None" = None
+    scores: "NodeScores | None" = None
     threshold: float = 0.75
     nearness: float = 0.0
     """What it counts beside a query to stand near the focus."""
@@ -41,62 +41,68 @@ class Look:
     """Whether each node is left out; None: none is."""
 
 
-def render(forest: Forest, look: Look, *, limit_tokens: int | None, form: ViewFormat, gauge: Gauge) -> View:
+def render(
+    forest: Forest, target: ViewTarget, *, limit_tokens: int | None, view_format: ViewFormat, meter: TextMeter
+) -> View:
     """What is shown of `forest`: whoever looks sees the focus whole, and the rest as far as there is room.
 
     Raises:
         BudgetExceeded: not even the title of the focus fits.
     """
-    nothing = np.zeros(len(forest.nodes), np.float32)
-    similarity = nothing if look.scores is None else look.scores.similarity
-    relevance = nothing if look.scores is None else _relevance(forest, look, look.scores.relevance)
-    wish = Wish(
-        inside=look.inside,
-        focus=look.focus,
-        relevance=None if look.query is None else relevance,
+    zeros = np.zeros(len(forest.nodes), np.float32)
+    similarity = zeros if target.scores is None else target.scores.similarity
+    relevance = zeros if target.scores is None else _boost_near_focus(forest, target, target.scores.relevance)
+    criteria = SelectionCriteria(
+        scope_range=target.scope_range,
+        focus=target.focus,
+        relevance=None if target.query is None else relevance,
         similarity=similarity,
-        threshold=look.threshold,
-        stretches=None if look.query is None else _best_stretches(forest, form, look.query),
-        hidden=look.hidden,
+        threshold=target.threshold,
+        passages=None if target.query is None else _best_passages(forest, view_format, target.query),
+        hidden=target.hidden,
     )
-    first, last = look.inside
-    similar = np.flatnonzero(similarity[first:last] >= look.threshold) + first
+    first, last = target.scope_range
+    similar = np.flatnonzero(similarity[first:last] >= target.threshold) + first
     page = Page(
         forest,
-        gauge,
-        form,
+        meter,
+        view_format,
         first=first,
-        promoted={place: float(similarity[place]) for place in similar.tolist() if place != look.focus},
+        similarity_scores={
+            index: float(similarity[index]) for index in similar.tolist() if index != target.focus
+        },
     )
     if limit_tokens is None:
-        outline(page, wish)
+        fill_outline(page, criteria)
     else:
-        _look_at(page, look.focus, limit_tokens)
-        must = page.blocks.copy()
-        if look.focus is None or not page.stands_free(look.focus):
-            fill(page, wish, limit_tokens)
-        while page.count().upper > limit_tokens and len(page.blocks) > len(must):
-            page.take_off_last()
+        _add_focus(page, target.focus, limit_tokens)
+        required_blocks = page.blocks.copy()
+        if target.focus is None or not page.lacks_ancestor(target.focus):
+            fill_page(page, criteria, limit_tokens)
+        while page.count().upper > limit_tokens and len(page.blocks) > len(required_blocks):
+            page.remove_last()
         if page.used_tokens > limit_tokens:  # what must be there was made longer
-            page.blocks = must
-    return page.view(limit_tokens, {place: _score(place, look.focus, relevance) for place in page.blocks})
+            page.blocks = required_blocks
+    return page.to_view(limit_tokens, {index: _score(index, target.focus, relevance) for index in page.blocks})
 
 
-def _relevance(forest: Forest, look: Look, relevance: "NDArray[np.float32]") -> "NDArray[np.float32]":
+def _boost_near_focus(
+    forest: Forest, target: ViewTarget, relevance: "NDArray[np.float32]"
+) -> "NDArray[np.float32]":
     """What matches the query; with a focus, what stands near it a little more."""
-    if look.query is None or look.focus is None or not look.nearness:
+    if target.query is None or target.focus is None or not target.nearness:
         return relevance
-    start, distances = forest.distances(look.focus)
+    start, distances = forest.distances(target.focus)
     near = relevance.copy()
-    near[start : start + len(distances)] += np.float32(look.nearness) / (1 + np.maximum(distances - 1, 0))
+    near[start : start + len(distances)] += np.float32(target.nearness) / (1 + np.maximum(distances - 1, 0))
     return np.minimum(near, np.float32(1))
 
 
-def _score(place: int, focus: int | None, relevance: "NDArray[np.float32]") -> float:
-    return 1.0 if place == focus else round(float(relevance[place]), 4)
+def _score(index: int, focus: int | None, relevance: "NDArray[np.float32]") -> float:
+    return 1.0 if index == focus else round(float(relevance[index]), 4)
 
 
-def _look_at(page: Page, focus: int | None, limit_tokens: int) -> None:
+def _add_focus(page: Page, focus: int | None, limit_tokens: int) -> None:
     """Put the focus on the page with what it stands in: whole, else cut, else its title.
 
     Raises:
@@ -104,9 +110,9 @@ def _look_at(page: Page, focus: int | None, limit_tokens: int) -> None:
     """
     if focus is None:
         return
-    if not page.put_excerpt(focus, limit_tokens) and not page.put_alone(focus, limit_tokens):
-        title = heading(page.forest.nodes[focus], page.form, int(page.forest.depth[focus]))
-        tokens = page.gauge.tape(title).total.upper
+    if not page.add_excerpt(focus, limit_tokens) and not page.add_title(focus, limit_tokens):
+        title = render_heading(page.forest.nodes[focus], page.view_format, int(page.forest.depth[focus]))
+        tokens = page.meter.measure(title).total.upper
         raise BudgetExceeded(
             f"the title of the focus takes {tokens:,} of {limit_tokens:,} tokens",
             "raise the limit",
@@ -116,8 +122,8 @@ def _look_at(page: Page, focus: int | None, limit_tokens: int) -> None:
         )
 
 
-def _best_stretches(forest: Forest, form: ViewFormat, query: str) -> Callable[[int], Sequence[Stretch]]:
+def _best_passages(forest: Forest, view_format: ViewFormat, query: str) -> Callable[[int], Sequence[Passage]]:
     """For a node, the stretches of its content that match a query, the best first."""
-    wanted = frozenset(words(query))
+    wanted = frozenset(split_words(query))
     # To go through a long text takes a while, and it may be tried with more than one room.
-    return cache(lambda place: ranked(content(forest.nodes[place], form), wanted))
+    return cache(lambda index: rank_passages(content_text(forest.nodes[index], view_format), wanted))

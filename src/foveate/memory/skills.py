@@ -10,10 +10,10 @@ from foveate.memory.gate import PublicOutline
 
 NO_SKILLS = "No skills available."
 
-_SAID = ("NAME", "DESCRIPTION", "PRIORITY", "DEPENDS", "DEPENDENCIES")
-_WORDS = {"high": 1.0, "medium": 0.0, "low": -1.0}
-_LETTER = re.compile(r"(?:\[#)?([A-Z])\]?", re.IGNORECASE)
-_LONGEST_NAME = 100
+_SKILL_PROPERTIES = ("NAME", "DESCRIPTION", "PRIORITY", "DEPENDS", "DEPENDENCIES")
+_PRIORITY_WORDS = {"high": 1.0, "medium": 0.0, "low": -1.0}
+_PRIORITY_LETTER = re.compile(r"(?:\[#)?([A-Z])\]?", re.IGNORECASE)
+_MAX_NAME_CHARS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Capabilities:
     missing: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = ()
 
-    def named(self, name: str) -> Skill | None:
+    def find_skill(self, name: str) -> Skill | None:
         """The skill of that name, whatever its case."""
         return next((skill for skill in self.skills if skill.name.casefold() == name.casefold()), None)
 
@@ -57,73 +57,77 @@ class Capabilities:
         return f"{head} (needs {', '.join(needs)})" if needs else head
 
 
-def skill_of(outline: PublicOutline, *, key: str, file_name: str) -> tuple[Skill, tuple[str, ...]]:
+def parse_skill(outline: PublicOutline, *, key: str, file_name: str) -> tuple[Skill, tuple[str, ...]]:
     """The skill that a file describes, and in words what in it could not be read.
 
     What it says of itself stands in its front matter or the properties of the file, or else in those of its
     first heading. A skill that does not say its name is called as its file.
     """
-    said = {name: _said(outline, name) for name in _SAID}
+    properties = {name: _find_property(outline, name) for name in _SKILL_PROPERTIES}
     warnings = [f"{key}: {problem}" for problem in outline.problems]
-    name = said["NAME"] or file_name
-    if not is_name(name):
+    name = properties["NAME"] or file_name
+    if not is_valid_name(name):
         warnings.append(f"{key}: a skill cannot be called {name!r:.60}; it is called {file_name} instead")
         name = file_name
-    written = said["PRIORITY"] or next(filter(None, (entry.priority for entry in outline.entries[:2])), "")
-    priority = _priority(written)
+    written = properties["PRIORITY"] or next(
+        filter(None, (entry.priority for entry in outline.entries[:2])), ""
+    )
+    priority = _parse_priority(written)
     if priority is None:
         warnings.append(f"{key}: a priority is a number, a letter, high, medium or low, not {written!r:.60}")
-    depends = _listed(said["DEPENDS"] or said["DEPENDENCIES"])
+    depends = _split_names(properties["DEPENDS"] or properties["DEPENDENCIES"])
     skill = Skill(
-        name=name, key=key, description=said["DESCRIPTION"], priority=priority or 0.0, depends=depends
+        name=name, key=key, description=properties["DESCRIPTION"], priority=priority or 0.0, depends=depends
     )
     return skill, tuple(warnings)
 
 
-def is_name(name: str) -> bool:
+def is_valid_name(name: str) -> bool:
     """Whether a skill can be called so: a short text on one line that could not be taken for a path."""
-    fits = 0 < len(name) <= _LONGEST_NAME and name.isprintable() and name == name.strip()
+    fits = 0 < len(name) <= _MAX_NAME_CHARS and name.isprintable() and name == name.strip()
     return fits and not name.startswith(".") and not {"/", "\\"} & set(name)
 
 
-def capabilities(skills: Iterable[Skill], warnings: Iterable[str] = ()) -> Capabilities:
+def build_capabilities(skills: Iterable[Skill], warnings: Iterable[str] = ()) -> Capabilities:
     """The skills by priority, then by name; with the dependencies that are not there or lead in a circle told.
 
     Of two that are called the same, whatever their case, the first is meant.
     """
-    said = list(warnings)
+    all_warnings = list(warnings)
     known: dict[str, Skill] = {}
     for skill in skills:
         first = known.setdefault(skill.name.casefold(), skill)
         if first is not skill:
-            said.append(f"{skill.key}: {first.key} is called {first.name} already, so this one is left out")
-    linked = sorted(
-        (_linked(skill, known) for skill in known.values()),
+            all_warnings.append(
+                f"{skill.key}: {first.key} is called {first.name} already, so this one is left out"
+            )
+    resolved = sorted(
+        (_resolve_dependencies(skill, known) for skill in known.values()),
         key=lambda skill: (-skill.priority, skill.name.casefold()),
     )
     missing = set()
-    for skill in linked:
+    for skill in resolved:
         for name in skill.depends:
             if name.casefold() not in known:
                 missing.add(name)
-                said.append(f"{skill.key}: {skill.name} needs {name}, and there is no such skill")
-    said += [f"skills that need each other: {' > '.join(circle)}" for circle in _circles(linked)]
-    return Capabilities(skills=tuple(linked), missing=frozenset(missing), warnings=tuple(said))
+                all_warnings.append(f"{skill.key}: {skill.name} needs {name}, and there is no such skill")
+    all_warnings += [f"skills that need each other: {' > '.join(circle)}" for circle in _find_cycles(resolved)]
+    return Capabilities(skills=tuple(resolved), missing=frozenset(missing), warnings=tuple(all_warnings))
 
 
-def _said(outline: PublicOutline, name: str) -> str:
+def _find_property(outline: PublicOutline, name: str) -> str:
     """A property of the file or, where it has none of that name, of its first heading; on one line."""
     values = (entry.properties.get(name, "").split() for entry in outline.entries[:2])
     return " ".join(next(filter(None, values), ()))
 
 
-def _priority(written: str) -> float | None:
+def _parse_priority(written: str) -> float | None:
     """The number that is meant; None where that cannot be said."""
     if not written:
         return 0.0
-    if (word := written.lower()) in _WORDS:
-        return _WORDS[word]
-    if letter := _LETTER.fullmatch(written):
+    if (word := written.lower()) in _PRIORITY_WORDS:
+        return _PRIORITY_WORDS[word]
+    if letter := _PRIORITY_LETTER.fullmatch(written):
         return float(ord("B") - ord(letter[1].upper()))
     try:
         number = float(written.removeprefix("[#").removesuffix("]"))
@@ -132,13 +136,13 @@ def _priority(written: str) -> float | None:
     return number if isfinite(number) else None
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _split_names(text: str) -> tuple[str, ...]:
     """Names between commas; where there are none, the whole, which `_linked` may take apart."""
     names = (name.strip(" []\"'") for name in text.split(","))
     return tuple(dict.fromkeys(name for name in names if name))
 
 
-def _linked(skill: Skill, known: dict[str, Skill]) -> Skill:
+def _resolve_dependencies(skill: Skill, known: dict[str, Skill]) -> Skill:
     """The skill with its dependencies called as they call themselves, and those between blanks taken apart."""
     wanted = list(skill.depends)
     if len(wanted) == 1 and wanted[0].casefold() not in known:
@@ -148,15 +152,15 @@ def _linked(skill: Skill, known: dict[str, Skill]) -> Skill:
     return replace(skill, depends=tuple(dict.fromkeys(names)))
 
 
-def _circles(skills: Iterable[Skill]) -> Iterator[list[str]]:
+def _find_cycles(skills: Iterable[Skill]) -> Iterator[list[str]]:
     """Dependencies that lead back to where they began, until there are none left without these."""
     needs = {skill.name: list(skill.depends) for skill in skills}
     while True:
         try:
             TopologicalSorter(needs).prepare()
         except CycleError as error:
-            circle: list[str] = list(reversed(error.args[1]))
-            yield circle
-            needs[circle[0]].remove(circle[1])
+            cycle: list[str] = list(reversed(error.args[1]))
+            yield cycle
+            needs[cycle[0]].remove(cycle[1])
         else:
             return

@@ -13,7 +13,7 @@ THRESHOLD_VARIABLE = "CONTEXT_SEMANTIC_THRESHOLD"
 DEFAULT_THRESHOLD = 0.75
 
 
-class Level(StrEnum):
+class DetailLevel(StrEnum):
     """How much of a node is shown."""
 
     FULL = "full"
@@ -35,7 +35,7 @@ class ViewNode:
 
     id: str
     title: str
-    level: Level
+    level: DetailLevel
     score: float
     tokens: int
 
@@ -55,19 +55,19 @@ class View:
         return self.count.tokens
 
 
-def semantic_threshold(environment: Mapping[str, str]) -> float:
+def read_semantic_threshold(environment: Mapping[str, str]) -> float:
     """How similar a node has to be to be shown for that: what `CONTEXT_SEMANTIC_THRESHOLD` says, 0.75 without.
 
     Raises:
         BadOption: it is not a number from 0 to 1.
     """
-    said = environment.get(THRESHOLD_VARIABLE, "").strip().strip("\"'")
-    if not said:
+    value = environment.get(THRESHOLD_VARIABLE, "").strip().strip("\"'")
+    if not value:
         return DEFAULT_THRESHOLD
     try:
-        threshold = float(said)
+        threshold = float(value)
     except ValueError:
         threshold = -1.0
     if not 0 <= threshold <= 1:
-        raise BadOption(f"{THRESHOLD_VARIABLE} is a number from 0 to 1, not {said!r:.40}; or unset it")
+        raise BadOption(f"{THRESHOLD_VARIABLE} is a number from 0 to 1, not {value!r:.40}; or unset it")
     return threshold

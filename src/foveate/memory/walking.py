@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path, PurePath
 
-SUFFIXES = (".org", ".org_archive", ".md", ".markdown")
+NOTE_SUFFIXES = (".org", ".org_archive", ".md", ".markdown")
 """What a file in a folder is read for, in any case; a file that is named itself is read whatever its name."""
 
 _SKIPPED_FOLDERS = frozenset({"node_modules"})
-_LEADS_OUT = "is a link that leads out of the folder, and is not followed (`follow_symlinks` allows it)"
-_UNSHOWN = "\N{REPLACEMENT CHARACTER}"
+_LINK_LEAVES_FOLDER = (
+    "is a link that leads out of the folder, and is not followed (`follow_symlinks` allows it)"
+)
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +42,13 @@ class FileState:
     changed_ns: int
 
     @classmethod
-    def of(cls, answer: os.stat_result) -> "FileState":
+    def from_stat(cls, status: os.stat_result) -> "FileState":
         """What matters of the system's answer."""
-        return cls(answer.st_dev, answer.st_ino, answer.st_size, answer.st_mtime_ns, answer.st_ctime_ns)
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class LibraryRoot:
     """A path that was named. The keys of a folder's files begin with `prefix`; a file's is its key."""
 
     path: str
@@ -54,7 +56,7 @@ class Root:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFile:
     """A file to read. Its key is the same wherever the folder lies."""
 
     path: str
@@ -63,33 +65,33 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class WalkResult:
     """What there is to read, what is wrong, and which of the named paths are not there."""
 
-    files: list[Found] = field(default_factory=list)
+    files: list[FoundFile] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     missing: list[Problem] = field(default_factory=list)
 
 
-def rooted(paths: Iterable[str]) -> tuple[Root, ...]:
+def make_roots(paths: Iterable[str]) -> tuple[LibraryRoot, ...]:
     """The paths with what tells their files apart, which is taken from names and not from where they lie.
 
     A single folder needs nothing. Several go by their names, and files by theirs, with that of their folder
     where two are called the same. What is still the same is numbered.
     """
-    whole = list(dict.fromkeys(str(Path(path).absolute()) for path in paths))
-    names = [_name(path) for path in whole]
-    often = Counter(names)
-    wanted = []
-    for path, name in zip(whole, names, strict=True):
+    absolute_paths = list(dict.fromkeys(str(Path(path).absolute()) for path in paths))
+    names = [_base_name(path) for path in absolute_paths]
+    name_counts = Counter(names)
+    prefixes = []
+    for path, name in zip(absolute_paths, names, strict=True):
         if _is_folder(path):
-            wanted.append(f"{name}/" if len(whole) > 1 else "")
+            prefixes.append(f"{name}/" if len(absolute_paths) > 1 else "")
         else:
-            wanted.append(f"{_name(f'{path}/..')}/{name}" if often[name] > 1 else name)
-    return tuple(map(Root, whole, _numbered(wanted)))
+            prefixes.append(f"{_base_name(f'{path}/..')}/{name}" if name_counts[name] > 1 else name)
+    return tuple(map(LibraryRoot, absolute_paths, _make_unique(prefixes)))
 
 
-def walk(roots: Sequence[Root], *, follow_symlinks: bool = False) -> Walk:
+def find_files(roots: Sequence[LibraryRoot], *, follow_symlinks: bool = False) -> WalkResult:
     """Every file once, however many ways lead to it, and always by the same one.
 
     Hidden files and folders are left out, and with them what editors leave behind. Links that lead out of the
@@ -97,120 +99,122 @@ def walk(roots: Sequence[Root], *, follow_symlinks: bool = False) -> Walk:
     """
     walker = _Walker(None if follow_symlinks else [Path(root.path).resolve() for root in roots])
     for root in roots:
-        walker.go_in(root)
+        walker.visit_root(root)
     walker.follow_links()
-    return walker.walk
+    return walker.result
 
 
-def shown(name: str) -> str:
+def to_printable(name: str) -> str:
     """A name as it can be shown: without line breaks, and without bytes that are no UTF-8."""
     if name.isprintable():
         return name
-    return "".join(each if each.isprintable() else _UNSHOWN for each in name)
+    return "".join(each if each.isprintable() else _REPLACEMENT for each in name)
 
 
 class _Walker:
-    def __init__(self, inside: "Sequence[Path] | None") -> None:
+    def __init__(self, allowed_folders: "Sequence[Path] | None") -> None:
         """Links lead nowhere else than `inside` these; None: anywhere."""
-        self.walk = Walk()
-        self._inside = inside
+        self.result = WalkResult()
+        self._allowed_folders = allowed_folders
         self._seen: set[tuple[int, int]] = set()
         self._keys: set[str] = set()
         # Links come last, so that what they lead to goes by its own place where it has one here.
         self._links: deque[tuple[str, str]] = deque()
 
-    def go_in(self, root: Root) -> None:
+    def visit_root(self, root: LibraryRoot) -> None:
         try:
-            answer = Path(root.path).stat()
+            status = Path(root.path).stat()
         except OSError as error:
             is_missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
-            told = self.walk.missing if is_missing else self.walk.problems
-            told.append(_problem(root.path, error))
+            problems = self.result.missing if is_missing else self.result.problems
+            problems.append(_os_problem(root.path, error))
         except ValueError as error:  # half of a surrogate pair in the name
-            self.walk.missing.append(Problem(shown(root.path), str(error)))
+            self.result.missing.append(Problem(to_printable(root.path), str(error)))
         else:
-            if stat.S_ISDIR(answer.st_mode):
-                if self._is_new(answer):
-                    self._folders(root.path, root.prefix)
+            if stat.S_ISDIR(status.st_mode):
+                if self._is_first_visit(status):
+                    self._visit_folder(root.path, root.prefix)
             else:
-                self._file(root.path, root.prefix, answer)
+                self._add_file(root.path, root.prefix, status)
 
     def follow_links(self) -> None:
         while self._links:
             path, key = self._links.popleft()
             try:
-                answer = Path(path).stat()
+                status = Path(path).stat()
             except FileNotFoundError:
                 # Of a link to nothing the name alone says what it may have been: notes, or a folder of them.
                 if _is_note(path) or not PurePath(path).suffix:
-                    self.walk.problems.append(Problem(shown(path), "links to nothing"))
+                    self.result.problems.append(Problem(to_printable(path), "links to nothing"))
             except OSError as error:
-                self.walk.problems.append(_problem(path, error))
+                self.result.problems.append(_os_problem(path, error))
             else:
-                is_folder = stat.S_ISDIR(answer.st_mode)
+                is_folder = stat.S_ISDIR(status.st_mode)
                 if not self._may_follow(path):
                     if is_folder or _is_note(path):
-                        self.walk.problems.append(Problem(shown(path), _LEADS_OUT))
+                        self.result.problems.append(Problem(to_printable(path), _LINK_LEAVES_FOLDER))
                 elif is_folder:
-                    self._linked_folder(path, key, answer)
+                    self._visit_linked_folder(path, key, status)
                 elif _is_note(path):
-                    self._file(path, key, answer)
+                    self._add_file(path, key, status)
 
     def _may_follow(self, path: str) -> bool:
         target = Path(path).resolve()
-        return self._inside is None or any(target.is_relative_to(folder) for folder in self._inside)
+        return self._allowed_folders is None or any(
+            target.is_relative_to(folder) for folder in self._allowed_folders
+        )
 
-    def _linked_folder(self, path: str, key: str, answer: os.stat_result) -> None:
+    def _visit_linked_folder(self, path: str, key: str, status: os.stat_result) -> None:
         if PurePath(path).name in _SKIPPED_FOLDERS:
             return
-        if self._is_new(answer):
-            self._folders(path, f"{key}/")
+        if self._is_first_visit(status):
+            self._visit_folder(path, f"{key}/")
         elif Path(path).parent.resolve().is_relative_to(Path(path).resolve()):
-            self.walk.problems.append(Problem(shown(path), "links back to a folder that it stands in"))
+            self.result.problems.append(Problem(to_printable(path), "links back to a folder that it stands in"))
 
-    def _folders(self, path: str, prefix: str) -> None:
+    def _visit_folder(self, path: str, prefix: str) -> None:
         """Everything in a folder and below. Not by recursion, since folders can be deeper than it goes."""
         pending = [(path, prefix)]
         while pending:
             path, prefix = pending.pop()
             below = []
-            for entry in self._entries(path):
-                key = f"{prefix}{shown(entry.name)}"
+            for entry in self._list_entries(path):
+                key = f"{prefix}{to_printable(entry.name)}"
                 try:
                     if entry.is_symlink():
                         self._links.append((entry.path, key))
                     elif entry.is_dir(follow_symlinks=False):
                         wanted = entry.name not in _SKIPPED_FOLDERS
-                        if wanted and self._is_new(entry.stat(follow_symlinks=False)):
+                        if wanted and self._is_first_visit(entry.stat(follow_symlinks=False)):
                             below.append((entry.path, f"{key}/"))
                     elif _is_note(entry.name):
-                        self._file(entry.path, key, entry.stat(follow_symlinks=False))
+                        self._add_file(entry.path, key, entry.stat(follow_symlinks=False))
                 except FileNotFoundError:
                     continue  # removed in the meantime
                 except OSError as error:
-                    self.walk.problems.append(_problem(entry.path, error))
+                    self.result.problems.append(_os_problem(entry.path, error))
             pending += reversed(below)
 
-    def _entries(self, path: str) -> "list[os.DirEntry[str]]":
+    def _list_entries(self, path: str) -> "list[os.DirEntry[str]]":
         try:
             with os.scandir(path) as entries:
                 return sorted((each for each in entries if each.name[0] != "."), key=lambda each: each.name)
         except OSError as error:
-            self.walk.problems.append(_problem(path, error))
+            self.result.problems.append(_os_problem(path, error))
             return []
 
-    def _file(self, path: str, key: str, answer: os.stat_result) -> None:
-        if not stat.S_ISREG(answer.st_mode):
-            self.walk.problems.append(Problem(shown(path), "is neither a file nor a folder"))
-        elif self._is_new(answer):
+    def _add_file(self, path: str, key: str, status: os.stat_result) -> None:
+        if not stat.S_ISREG(status.st_mode):
+            self.result.problems.append(Problem(to_printable(path), "is neither a file nor a folder"))
+        elif self._is_first_visit(status):
             if key in self._keys:
-                key = next(free for free in _numbers(key) if free not in self._keys)
+                key = next(free for free in _numbered_names(key) if free not in self._keys)
             self._keys.add(key)
-            self.walk.files.append(Found(path, key, FileState.of(answer)))
+            self.result.files.append(FoundFile(path, key, FileState.from_stat(status)))
 
-    def _is_new(self, answer: os.stat_result) -> bool:
+    def _is_first_visit(self, status: os.stat_result) -> bool:
         """Whether nothing has led here before."""
-        identity = answer.st_dev, answer.st_ino
+        identity = status.st_dev, status.st_ino
         if identity in self._seen:
             return False
         self._seen.add(identity)
@@ -225,24 +229,24 @@ def _is_folder(path: str) -> bool:
 
 
 def _is_note(path: str) -> bool:
-    return path.lower().endswith(SUFFIXES)
+    return path.lower().endswith(NOTE_SUFFIXES)
 
 
-def _name(path: str) -> str:
+def _base_name(path: str) -> str:
     """What a path is called, also where it ends in `..`; the top of everything has no name."""
-    return shown(PurePath(os.path.normpath(path)).name)
+    return to_printable(PurePath(os.path.normpath(path)).name)
 
 
-def _numbered(names: Iterable[str]) -> Iterator[str]:
+def _make_unique(names: Iterable[str]) -> Iterator[str]:
     """The names, all different: those that were there before get a number."""
     used: set[str] = set()
     for name in names:
-        free = next(each for each in _numbers(name) if each not in used)
+        free = next(each for each in _numbered_names(name) if each not in used)
         used.add(free)
         yield free
 
 
-def _numbers(name: str) -> Iterator[str]:
+def _numbered_names(name: str) -> Iterator[str]:
     """A name, and the name with 2, 3, … before its suffix or its slash."""
     yield name
     end = "/" if name.endswith("/") else PurePath(name).suffix
@@ -250,5 +254,5 @@ def _numbers(name: str) -> Iterator[str]:
         yield f"{name.removesuffix(end)}-{number}{end}"
 
 
-def _problem(path: str, error: OSError) -> Problem:
-    return Problem(shown(path), error.strerror or "cannot be read")
+def _os_problem(path: str, error: OSError) -> Problem:
+    return Problem(to_printable(path), error.strerror or "cannot be read")

@@ -6,7 +6,7 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from foveate.tokens.composing import composed
+from foveate.tokens.composing import normalize_unicode
 
 if TYPE_CHECKING:
     import regex
@@ -24,20 +24,20 @@ STOP_WORDS = (
 """English words that say nothing of what a text is about; they count only in a query that has no others."""
 
 # Longer ones are data (base64, hashes), of which the beginning tells them apart.
-_LONGEST_WORD = 64
+_MAX_WORD_CHARS = 64
 # Blanks for all that is in no word: to split at these is three times as quick as to search for words.
 _ASCII_WORDS = str.maketrans({sign: sign.lower() if sign.isalnum() else " " for sign in map(chr, range(128))})
 # A query is read no further than this, half from its start, half from its end: a megabyte stays quick.
-LONGEST_QUERY = 16_000
+MAX_QUERY_CHARS = 16_000
 # A shorter sentence is no thought of its own: it goes with its neighbour.
-_FEWEST_WORDS = 8
-_MOST_SEGMENTS = 48
+_MIN_SEGMENT_WORDS = 8
+_MAX_SEGMENTS = 48
 _SENTENCE_ENDS = re.compile(r"""\n+|(?<=[.!?])["”*]*\s+|(?<=[。！？])""")
 
 _local = threading.local()
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Every word in its order, in small letters.
 
     Scripts that put no blanks between words give their characters one by one and in pairs.
@@ -45,9 +45,9 @@ def words(text: str) -> list[str]:
     if text.isascii():
         found = text.translate(_ASCII_WORDS).split()
     else:
-        found = _words_of_any_script(composed(text, "NFKC").casefold())
-    is_long = max(map(len, found), default=0) > _LONGEST_WORD
-    return [word[:_LONGEST_WORD] for word in found] if is_long else found
+        found = _split_any_script(normalize_unicode(text, "NFKC").casefold())
+    is_long = max(map(len, found), default=0) > _MAX_WORD_CHARS
+    return [word[:_MAX_WORD_CHARS] for word in found] if is_long else found
 
 
 def stem(word: str) -> str:
@@ -60,26 +60,26 @@ def stem(word: str) -> str:
     return stemmed
 
 
-def segments(query: str) -> list[str]:
+def split_segments(query: str) -> list[str]:
     """The sentences of a query, short ones together with a neighbour; what is too long has no middle."""
-    if len(query) > LONGEST_QUERY:
-        half = LONGEST_QUERY // 2
+    if len(query) > MAX_QUERY_CHARS:
+        half = MAX_QUERY_CHARS // 2
         query = query[:half] + "\n" + query[-half:]
     joined: list[str] = []
-    last = _FEWEST_WORDS
+    last = _MIN_SEGMENT_WORDS
     for sentence in filter(None, map(str.strip, _SENTENCE_ENDS.split(query))):
-        size = len(words(sentence))
-        if joined and (size < _FEWEST_WORDS or last < _FEWEST_WORDS):
+        size = len(split_words(sentence))
+        if joined and (size < _MIN_SEGMENT_WORDS or last < _MIN_SEGMENT_WORDS):
             joined[-1] += " " + sentence
             last += size
         else:
             joined.append(sentence)
             last = size
-    many = -(-len(joined) // _MOST_SEGMENTS)
-    return [" ".join(joined[at : at + many]) for at in range(0, len(joined), many or 1)]
+    group_size = -(-len(joined) // _MAX_SEGMENTS)
+    return [" ".join(joined[at : at + group_size]) for at in range(0, len(joined), group_size or 1)]
 
 
-def _words_of_any_script(text: str) -> list[str]:
+def _split_any_script(text: str) -> list[str]:
     spaced, unspaced, either = _patterns()
     if not unspaced.search(text):
         return list(spaced.findall(text))

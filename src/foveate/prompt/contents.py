@@ -7,72 +7,81 @@ from contextlib import contextmanager
 
 from foveate.errors import UnreadableInput
 from foveate.memory.gate import Gate
-from foveate.memory.parsing import parse
-from foveate.prompt.bundles import BundleFile, Reading, Trouble
-from foveate.prompt.sources import LIMIT_BYTES, Sight, Source, because, stamp, unfit
+from foveate.memory.parsing import parse_notes
+from foveate.prompt.bundles import BundleFile, WorkspaceReading, WorkspaceWarning
+from foveate.prompt.sources import (
+    MAX_FILE_BYTES,
+    SourceFile,
+    WorkspaceScan,
+    file_stamp,
+    os_error_reason,
+    unreadable_reason,
+)
 
 # How often a file is read that changes meanwhile.
-_TRIES = 3
-_PIECE_BYTES = 1_000_000
+_MAX_READ_ATTEMPTS = 3
+_READ_CHUNK_BYTES = 1_000_000
 
 
-def read(sight: Sight, gate: Gate) -> Reading:
+def read_files(scan: WorkspaceScan, gate: Gate) -> WorkspaceReading:
     """What the files that were seen say, as far as it may be seen."""
     files: list[BundleFile] = []
-    troubles = list(sight.troubles)
-    for source in sight.sources:
+    warnings = list(scan.warnings)
+    for source in scan.sources:
         data = b""
         try:
-            data = _bytes(sight.root or "/", source)
-            text = _text(data, source.path)
+            data = _read_bytes(scan.root or "/", source)
+            text = _decode_text(data, source.path)
         except UnreadableInput as error:
-            troubles.append(Trouble(source.path, error.reason, source.name))
-            if _says_private(data, gate, source.path):
+            warnings.append(WorkspaceWarning(source.path, error.reason, source.name))
+            if _contains_private(data, gate, source.path):
                 # It may have become private since it was good: then it is not shown as it was either.
                 files.append(BundleFile(source.name, source.path, "", is_blank=False))
             continue
-        outline = gate.admitted(parse(text, gate, path=source.path))
+        outline = gate.redact(parse_notes(text, gate, path=source.path))
         public = outline.text.strip("\r\n").rstrip()
         files.append(BundleFile(source.name, source.path, public, is_blank=not text or text.isspace()))
-        troubles.extend(Trouble(source.path, problem, is_lasting=True) for problem in outline.problems)
-    return Reading(files=tuple(files), troubles=tuple(troubles))
+        warnings.extend(
+            WorkspaceWarning(source.path, problem, is_permanent=True) for problem in outline.problems
+        )
+    return WorkspaceReading(files=tuple(files), warnings=tuple(warnings))
 
 
-def _says_private(data: bytes, gate: Gate, path: str) -> bool:
+def _contains_private(data: bytes, gate: Gate, path: str) -> bool:
     """Whether something is private in what is no text, as far as it can be read."""
     text = data.decode("utf-8-sig", "replace")
-    return gate.admitted(parse(text, gate, path=path)).text != text
+    return gate.redact(parse_notes(text, gate, path=path)).text != text
 
 
-def _bytes(root: str, source: Source) -> bytes:
+def _read_bytes(root: str, source: SourceFile) -> bytes:
     """All of a file, as it is at one time.
 
     Raises:
         UnreadableInput: it is gone, or is being written, or is no file that can be read.
     """
     try:
-        for _ in range(_TRIES):
-            with _opened(root, source.real) as file:
+        for _ in range(_MAX_READ_ATTEMPTS):
+            with _open_without_links(root, source.real_path) as file:
                 before = os.fstat(file)
-                if wrong := unfit(before):
-                    raise UnreadableInput(source.path, wrong)
-                data = _whole(file)
-                if stamp(before) == stamp(os.fstat(file)) and len(data) == before.st_size:
+                if reason := unreadable_reason(before):
+                    raise UnreadableInput(source.path, reason)
+                data = _read_limited(file)
+                if file_stamp(before) == file_stamp(os.fstat(file)) and len(data) == before.st_size:
                     return data
     except OSError as error:
-        raise UnreadableInput(source.path, because(error)) from None
+        raise UnreadableInput(source.path, os_error_reason(error)) from None
     raise UnreadableInput(source.path, "is being written")
 
 
 @contextmanager
-def _opened(root: str, real: str) -> Iterator[int]:
+def _open_without_links(root: str, real: str) -> Iterator[int]:
     """The file at `real`, in which there are no links, nor have any been put since."""
-    only = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-    file = os.open(root, only | os.O_DIRECTORY)
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.open(root, flags | os.O_DIRECTORY)
     *folders, name = os.path.relpath(real, root).split("/")
     for part, kind in [*((folder, os.O_DIRECTORY) for folder in folders), (name, os.O_NONBLOCK | os.O_NOCTTY)]:
         try:
-            inner = os.open(part, only | kind, dir_fd=file)
+            inner = os.open(part, flags | kind, dir_fd=file)
         finally:
             os.close(file)
         file = inner
@@ -82,16 +91,16 @@ def _opened(root: str, real: str) -> Iterator[int]:
         os.close(file)
 
 
-def _whole(file: int) -> bytes:
+def _read_limited(file: int) -> bytes:
     pieces: list[bytes] = []
-    left = LIMIT_BYTES + 1
-    while left > 0 and (piece := os.read(file, min(left, _PIECE_BYTES))):
+    remaining_bytes = MAX_FILE_BYTES + 1
+    while remaining_bytes > 0 and (piece := os.read(file, min(remaining_bytes, _READ_CHUNK_BYTES))):
         pieces.append(piece)
-        left -= len(piece)
+        remaining_bytes -= len(piece)
     return b"".join(pieces)
 
 
-def _text(data: bytes, path: str) -> str:
+def _decode_text(data: bytes, path: str) -> str:
     """The text that `data` is in UTF-8, without a byte order mark.
 
     Raises:

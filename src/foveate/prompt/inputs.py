@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import NoneType
 
-from foveate.budget.sections import checked_cap
+from foveate.budget.sections import check_token_limit
 from foveate.errors import BadOption
 
 DEFAULT_MODEL = "gpt-4o"
@@ -35,7 +35,7 @@ class ToolText:
             BadOption: a field that is something else.
         """
         for field in ("name", "description", "schema"):
-            check_kind(getattr(self, field), str, "a text", ("tool", field))
+            check_type(getattr(self, field), str, "a text", ("tool", field))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +57,16 @@ class PrefixInputs:
             BadOption: no tuple where one belongs, since of a single text every letter would be an entry; or an
                 entry that is something else.
         """
-        check_kind(self.identity, (str, NoneType), "a text or None", ("prefix", "identity"))
+        check_type(self.identity, (str, NoneType), "a text or None", ("prefix", "identity"))
         for name, kind, what in (
             ("feedback", str, "a text"),
             ("mandates", str, "a text"),
             ("tools", ToolText, "a ToolText"),
         ):
             entries = getattr(self, name)
-            check_kind(entries, tuple, "a tuple", ("prefix", name))
+            check_type(entries, tuple, "a tuple", ("prefix", name))
             for number, entry in enumerate(entries):
-                check_kind(entry, kind, what, ("prefix", name, number))
+                check_type(entry, kind, what, ("prefix", name, number))
         object.__setattr__(self, "tools", tuple(sorted(set(self.tools))))
 
 
@@ -100,20 +100,20 @@ class ContextInputs:
                 single text would be taken letter by letter, and nothing would be private.
         """
         for name in ("agent", "format", "model"):
-            check_kind(getattr(self, name), str, "a text", ("context", name))
+            check_type(getattr(self, name), str, "a text", ("context", name))
         for name in ("focus", "scope", "query"):
-            check_kind(getattr(self, name), (str, NoneType), "a text or None", ("context", name))
-        check_kind(self.privacy_tags, frozenset, "a frozenset of tags", ("context", "privacy_tags"))
+            check_type(getattr(self, name), (str, NoneType), "a text or None", ("context", name))
+        check_type(self.privacy_tags, frozenset, "a frozenset of tags", ("context", "privacy_tags"))
         for tag in self.privacy_tags:
-            check_kind(tag, str, "made of texts", ("context", "privacy_tags"))
-        checked_cap(self.limit_tokens, ("context", "limit_tokens"))
+            check_type(tag, str, "made of texts", ("context", "privacy_tags"))
+        check_token_limit(self.limit_tokens, ("context", "limit_tokens"))
         _check_threshold(self.semantic_threshold, ("context", "semantic_threshold"))
         try:
             hash(self.memory_version)
         except TypeError:
-            given = type(self.memory_version).__name__
+            type_name = type(self.memory_version).__name__
             raise BadOption(
-                f"context.memory_version is a value that can be hashed, not {given}",
+                f"context.memory_version is a value that can be hashed, not {type_name}",
                 path=("context", "memory_version"),
             ) from None
 
@@ -123,11 +123,13 @@ def _check_threshold(value: float | None, path: tuple[str, ...]) -> None:
         raise BadOption(f"{'.'.join(path)} is a number from 0 to 1, not {value!r:.40}", path=path)
 
 
-def check_kind(value: object, kind: type | tuple[type, ...], what: str, path: tuple[str | int, ...]) -> None:
+def check_type(
+    value: object, expected: type | tuple[type, ...], what: str, path: tuple[str | int, ...]
+) -> None:
     """Refuse a value that is not of that kind; `what` says in words what belongs there.
 
     Raises:
         BadOption: it is of another; `path` leads to it.
     """
-    if not isinstance(value, kind):
+    if not isinstance(value, expected):
         raise BadOption(f"{'.'.join(map(str, path))} is {what}, not {type(value).__name__}", path=path)

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from foveate.budget.sections import chosen
+from foveate.budget.sections import parse_choice
 from foveate.errors import BadOption, FoveateError
 from foveate.prompt.inputs import CallKind, ContextInputs, PrefixInputs
-from foveate.prompt.kept import Kept
-from foveate.prompt.rendering import Built, Missing, render_context, render_prefix
+from foveate.prompt.kept import BuildCache
+from foveate.prompt.rendering import MissingPart, RenderedSections, render_context, render_prefix
 from foveate.tokens.caches import register
 
 # Enough for a few dozen agents with a few focuses each; at 20 KB a context that is 5 MB.
@@ -32,19 +32,21 @@ class PromptParts:
         """
         if capacity < 0:
             raise BadOption(f"capacity is a number, 0 or more, not {capacity!r}", path=("capacity",))
-        self._prefixes: Kept[PrefixInputs, Built] = Kept(capacity)
-        self._contexts: Kept[ContextInputs, Built] = Kept(capacity)
+        self._prefixes: BuildCache[PrefixInputs, RenderedSections] = BuildCache(capacity)
+        self._contexts: BuildCache[ContextInputs, RenderedSections] = BuildCache(capacity)
         register(self)
 
-    def prefix(self, inputs: PrefixInputs) -> Built:
+    def prefix(self, inputs: PrefixInputs) -> RenderedSections:
         """The prefix, rendered anew only for inputs that are not remembered."""
-        found = self._prefixes.get(inputs)
-        if found is not None:
-            return found
-        era = self._prefixes.era
-        return _remembered(self._prefixes, inputs, render_prefix(inputs), era)
+        cached = self._prefixes.get(inputs)
+        if cached is not None:
+            return cached
+        generation = self._prefixes.generation
+        return _store(self._prefixes, inputs, render_prefix(inputs), generation)
 
-    def context(self, kind: str, inputs: ContextInputs, build: Callable[[ContextInputs], str | None]) -> Built:
+    def context(
+        self, kind: str, inputs: ContextInputs, build: Callable[[ContextInputs], str | None]
+    ) -> RenderedSections:
         """The context section, its text made by `build` only for inputs that are not remembered.
 
         No section for a heartbeat or a delegation. Where `build` gives None, or raises a FoveateError or an
@@ -53,42 +55,47 @@ class PromptParts:
         Raises:
             BadOption: there is no such kind of call, or what `build` gives is no text.
         """
-        if chosen(CallKind, kind, ("kind",)) in _WITHOUT_CONTEXT:
-            return Built(sections=(), warnings=(), fresh=False)
-        found = self._contexts.get(inputs)
-        if found is not None:
-            return found
-        era = self._contexts.era
-        text = _asked(build, inputs)
+        if parse_choice(CallKind, kind, ("kind",)) in _WITHOUT_CONTEXT:
+            return RenderedSections(sections=(), warnings=(), fresh=False)
+        cached = self._contexts.get(inputs)
+        if cached is not None:
+            return cached
+        generation = self._contexts.generation
+        text = _build_text(build, inputs)
         built = render_context(inputs, text)
-        if isinstance(text, Missing):
+        if isinstance(text, MissingPart):
             return built
-        return _remembered(self._contexts, inputs, built, era)
+        return _store(self._contexts, inputs, built, generation)
 
-    def drop(self) -> None:
+    def clear(self) -> None:
         """Forget every prefix and context, also those that are being built now.
 
         Counters remember the texts that they have measured; `foveate.tokens.drop_caches` forgets those as well.
         """
-        self._prefixes.drop()
-        self._contexts.drop()
+        self._prefixes.clear()
+        self._contexts.clear()
 
 
-def _asked(build: Callable[[ContextInputs], str | None], inputs: ContextInputs) -> str | Missing:
+def _build_text(build: Callable[[ContextInputs], str | None], inputs: ContextInputs) -> str | MissingPart:
     try:
         text = build(inputs)
     except FoveateError as error:
-        return Missing("context", str(error) or error.code)
+        return MissingPart("context", str(error) or error.code)
     except OSError as error:
-        return Missing("context", str(error) or type(error).__name__)
-    return Missing("context", "there is no memory to show") if text is None else text
+        return MissingPart("context", str(error) or type(error).__name__)
+    return MissingPart("context", "there is no memory to show") if text is None else text
 
 
-Inputs = TypeVar("Inputs", PrefixInputs, ContextInputs)
+PartInputs = TypeVar("PartInputs", PrefixInputs, ContextInputs)
 
 
-def _remembered(kept: Kept[Inputs, Built], inputs: Inputs, built: Built, era: int) -> Built:
+def _store(
+    cache: BuildCache[PartInputs, RenderedSections],
+    inputs: PartInputs,
+    built: RenderedSections,
+    generation: int,
+) -> RenderedSections:
     """`built`, kept as what later calls are given, unless another thread was first."""
-    later = replace(built, fresh=False)
-    held = kept.keep(inputs, later, era)
-    return built if held is later else held
+    cached = replace(built, fresh=False)
+    current = cache.put_if_absent(inputs, cached, generation)
+    return built if current is cached else current

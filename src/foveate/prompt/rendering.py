@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foveate.budget.sections import Keep, Priority, Section, Stability
-from foveate.cache.tool_order import sorted_tools
-from foveate.prompt.inputs import ContextInputs, PrefixInputs, ToolText, check_kind
+from foveate.cache.tool_order import sort_tools
+from foveate.prompt.inputs import ContextInputs, PrefixInputs, ToolText, check_type
 
 NO_IDENTITY = "[Identity not available]"
 NO_MANDATES = "No standing mandates."
@@ -16,7 +16,7 @@ NO_PROJECTS = "No active projects found."
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingPart:
     """A warning: why a section shows a placeholder instead of what belongs there."""
 
     section: str
@@ -28,15 +28,15 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
+class RenderedSections:
     """Sections for the budget, what was missing in them, and whether this call built them (`fresh`)."""
 
     sections: tuple[Section, ...]
-    warnings: tuple[Missing, ...]
+    warnings: tuple[MissingPart, ...]
     fresh: bool
 
 
-def render_prefix(inputs: PrefixInputs) -> Built:
+def render_prefix(inputs: PrefixInputs) -> RenderedSections:
     """The sections identity, mandates, tools and feedback.
 
     Feedback comes last, because it alone changes within a session: what stands before it stays in the
@@ -45,24 +45,24 @@ def render_prefix(inputs: PrefixInputs) -> Built:
     """
     mandates = [f"Mandate: {text}" for text in dict.fromkeys(inputs.mandates) if text.strip()]
     feedback = [f"Feedback: {text}" for text in inputs.feedback if text.strip()]
-    tools = [_described(tool) for tool in sorted_tools(inputs.tools)]
+    tools = [_tool_text(tool) for tool in sort_tools(inputs.tools)]
     identity = inputs.identity if inputs.identity and inputs.identity.strip() else ""
     sections = (
         Section("identity", identity or NO_IDENTITY, priority=Priority.REQUIRED, stability=Stability.STATIC),
-        _listed("mandates", mandates or [NO_MANDATES], Priority.HIGH, Keep.HEAD, Stability.STATIC),
-        _listed("tools", tools or [NO_TOOLS], Priority.REQUIRED, Keep.HEAD, Stability.STATIC),
-        _listed("feedback", feedback or [NO_FEEDBACK], Priority.MEDIUM, Keep.NEWEST, Stability.SESSION),
+        _list_section("mandates", mandates or [NO_MANDATES], Priority.HIGH, Keep.HEAD, Stability.STATIC),
+        _list_section("tools", tools or [NO_TOOLS], Priority.REQUIRED, Keep.HEAD, Stability.STATIC),
+        _list_section("feedback", feedback or [NO_FEEDBACK], Priority.MEDIUM, Keep.NEWEST, Stability.SESSION),
     )
     given = (identity, mandates, tools, feedback)
     warnings = tuple(
-        Missing(section.name, "none was given")
+        MissingPart(section.name, "none was given")
         for section, entries in zip(sections, given, strict=True)
         if not entries
     )
-    return Built(sections=sections, warnings=warnings, fresh=True)
+    return RenderedSections(sections=sections, warnings=warnings, fresh=True)
 
 
-def render_context(inputs: ContextInputs, text: str | Missing) -> Built:
+def render_context(inputs: ContextInputs, text: str | MissingPart) -> RenderedSections:
     """The section context: the text that shows the memory, or why there is none.
 
     The limit in `inputs` caps the section, so that it holds whoever made the text.
@@ -70,14 +70,14 @@ def render_context(inputs: ContextInputs, text: str | Missing) -> Built:
     Raises:
         BadOption: it is something else than a text.
     """
-    check_kind(text, (str, Missing), "a text", ("context", "text"))
-    missing: Missing | None = None
-    if isinstance(text, Missing):
+    check_type(text, (str, MissingPart), "a text", ("context", "text"))
+    missing: MissingPart | None = None
+    if isinstance(text, MissingPart):
         shown, missing = NO_AWARENESS, text
     elif text.strip():
         shown = text
     else:
-        shown, missing = NO_PROJECTS, Missing("context", "the memory has nothing to show")
+        shown, missing = NO_PROJECTS, MissingPart("context", "the memory has nothing to show")
     section = Section(
         "context",
         shown,
@@ -85,13 +85,15 @@ def render_context(inputs: ContextInputs, text: str | Missing) -> Built:
         max_tokens=inputs.limit_tokens,
         stability=Stability.TURN,
     )
-    return Built(sections=(section,), warnings=(missing,) if missing else (), fresh=True)
+    return RenderedSections(sections=(section,), warnings=(missing,) if missing else (), fresh=True)
 
 
-def _listed(name: str, entries: Sequence[str], priority: Priority, keep: Keep, stability: Stability) -> Section:
+def _list_section(
+    name: str, entries: Sequence[str], priority: Priority, keep: Keep, stability: Stability
+) -> Section:
     return Section(name, items=entries, priority=priority, keep=keep, stability=stability)
 
 
-def _described(tool: ToolText) -> str:
+def _tool_text(tool: ToolText) -> str:
     head = f"Tool {tool.name}: {tool.description}" if tool.description else f"Tool {tool.name}"
     return f"{head}\n{tool.schema}" if tool.schema else head

@@ -43,7 +43,7 @@ def context_inputs(
     )
 
 
-def showing(
+def memory_context_builder(
     memory: "Memory",
     *,
     counters: "Callable[[str], TextCounter]" = counter_for,
@@ -59,10 +59,10 @@ def showing(
     """
 
     def build(inputs: ContextInputs) -> str:
-        open_tags = sorted(tag for tag in inputs.privacy_tags if not memory.hides(tag))
-        if open_tags:
+        unhidden_tags = sorted(tag for tag in inputs.privacy_tags if not memory.hides(tag))
+        if unhidden_tags:
             raise BadOption(
-                f"the memory was read without hiding {', '.join(open_tags)}: load it with private=…"
+                f"the memory was read without hiding {', '.join(unhidden_tags)}: load it with private=…"
             )
         view = memory.render(
             inputs.focus,

@@ -8,245 +8,251 @@ from dataclasses import dataclass, field
 from time import time_ns
 from typing import Self
 
-from foveate.prompt.bundles import Trouble, Workspace, role_of
-from foveate.prompt.watching import Change
+from foveate.prompt.bundles import Workspace, WorkspaceWarning, find_role
+from foveate.prompt.watching import FileChange
 
-LIMIT_BYTES = 4_000_000
+MAX_FILE_BYTES = 4_000_000
 """As much as fills the largest windows; a longer file is no file for every prompt."""
 
 # As many as Linux follows.
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 # Longer than any file system takes to tell two changes apart by their time; FAT's is 2 seconds.
-_YOUNG_NS = 2_500_000_000
-_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR})
+_RECENT_NS = 2_500_000_000
+_MISSING_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR})
 
-Step = tuple[str, str]
+PathStep = tuple[str, str]
 """A folder, and the name that is looked for in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SourceFile:
     """A file that was found: `real` is where it lies, without links; `stamp` is another after a change."""
 
     name: str
     path: str
-    real: str
+    real_path: str
     stamp: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class WorkspaceScan:
     """What is seen of a workspace without reading a file. Two that are equal show the same files unchanged."""
 
     root: str | None
     """Where it lies, without links; None where there is no such folder."""
-    sources: tuple[Source, ...]
-    troubles: tuple[Trouble, ...]
-    passed: frozenset[Step]
+    sources: tuple[SourceFile, ...]
+    warnings: tuple[WorkspaceWarning, ...]
+    path_steps: frozenset[PathStep]
     """The folders and links that lead to its files."""
-    named: frozenset[Step]
+    file_steps: frozenset[PathStep]
     """Its files."""
-    listed: frozenset[str]
+    listed_folders: frozenset[str]
     """The folders that were searched for files."""
-    is_young: bool = field(compare=False)
+    is_recent: bool = field(compare=False)
     """Whether a file was changed a moment ago: if it is changed again now, its time may stay the same."""
     folders: frozenset[str] = field(init=False, compare=False)
     """Every folder in which something could change what is seen."""
 
     def __post_init__(self) -> None:
         """Gather the folders once, since they are asked for often."""
-        folders = frozenset(folder for folder, _ in self.passed | self.named) | self.listed
+        folders = frozenset(folder for folder, _ in self.path_steps | self.file_steps) | self.listed_folders
         object.__setattr__(self, "folders", folders)
 
     @property
     def own_folders(self) -> frozenset[str]:
         """Those in the workspace itself; where it is not there, those that lead to it."""
         root = self.root
-        own = frozenset(each for each in self.folders if root is not None and _is_inside(each, root))
+        own = frozenset(folder for folder in self.folders if root is not None and _is_inside(folder, root))
         return own or self.folders
 
-    def is_touched(self, happened: "Happened") -> bool:
+    def is_affected(self, changes: "FolderChanges") -> bool:
         """Whether something else may be seen after that."""
         return not (
-            self.named.isdisjoint(happened.steps)
-            and self.passed.isdisjoint(happened.moves)
-            and self.listed.isdisjoint(happened.notes)
+            self.file_steps.isdisjoint(changes.steps)
+            and self.path_steps.isdisjoint(changes.moves)
+            and self.listed_folders.isdisjoint(changes.markdown_folders)
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class FolderChanges:
     """What happened in folders, as it concerns workspaces."""
 
-    steps: frozenset[Step]
+    steps: frozenset[PathStep]
     """All that came, went or was edited."""
-    moves: frozenset[Step]
+    moves: frozenset[PathStep]
     """What came or went: an edit leaves a folder or a link where it is."""
-    notes: frozenset[str]
+    markdown_folders: frozenset[str]
     """Where a Markdown file was among it that is not hidden, as what editors leave beside a file is."""
 
     @classmethod
-    def of(cls, changes: Iterable[Change]) -> Self:
+    def from_changes(cls, changes: Iterable[FileChange]) -> Self:
         """What `changes` come to."""
-        told = [(os.path.split(change.path), change.is_edit) for change in changes]
+        steps = [(os.path.split(change.path), change.is_edit) for change in changes]
         return cls(
-            frozenset(step for step, _ in told),
-            frozenset(step for step, is_edit in told if not is_edit),
-            frozenset(folder for (folder, name), _ in told if _is_note(name)),
+            frozenset(step for step, _ in steps),
+            frozenset(step for step, is_edit in steps if not is_edit),
+            frozenset(folder for (folder, name), _ in steps if _is_visible_markdown(name)),
         )
 
 
-def _is_note(name: str) -> bool:
+def _is_visible_markdown(name: str) -> bool:
     return name.casefold().endswith(".md") and not name.startswith(".")
 
 
 @dataclass(slots=True)
-class _Looking:
+class _ScanBuilder:
     """What has been seen so far."""
 
-    sources: list[Source] = field(default_factory=list)
-    troubles: list[Trouble] = field(default_factory=list)
-    passed: set[Step] = field(default_factory=set)
-    named: set[Step] = field(default_factory=set)
-    listed: set[str] = field(default_factory=set)
+    sources: list[SourceFile] = field(default_factory=list)
+    warnings: list[WorkspaceWarning] = field(default_factory=list)
+    path_steps: set[PathStep] = field(default_factory=set)
+    file_steps: set[PathStep] = field(default_factory=set)
+    listed_folders: set[str] = field(default_factory=set)
 
 
-def look(workspace: Workspace) -> Sight:
+def scan_workspace(workspace: Workspace) -> WorkspaceScan:
     """Where the files of a workspace are now, and what is wrong with them."""
-    seen = _Looking()
-    root, steps, reason = walk("/", workspace.root)
-    seen.passed.update(steps)
+    builder = _ScanBuilder()
+    root, steps, reason = resolve_path("/", workspace.root)
+    builder.path_steps.update(steps)
     if root is not None and not os.path.isdir(root):  # noqa: PTH112
         root, reason = None, "is not a folder"
     if root is None:
-        seen.troubles.append(Trouble(workspace.root, reason))
+        builder.warnings.append(WorkspaceWarning(workspace.root, reason))
     else:
-        found = _roles(workspace, root, seen)
-        for name, path in [*found.items(), *((extra, extra) for extra in workspace.extras)]:
-            _find(name, path, root, seen)
-    return Sight(
+        roles = _find_roles(workspace, root, builder)
+        for name, path in [*roles.items(), *((extra, extra) for extra in workspace.extras)]:
+            _add_file(name, path, root, builder)
+    return WorkspaceScan(
         root=root,
-        sources=tuple(seen.sources),
-        troubles=tuple(seen.troubles),
-        passed=frozenset(seen.passed),
-        named=frozenset(seen.named),
-        listed=frozenset(seen.listed),
-        is_young=any(source.stamp[-1] > time_ns() - _YOUNG_NS for source in seen.sources),
+        sources=tuple(builder.sources),
+        warnings=tuple(builder.warnings),
+        path_steps=frozenset(builder.path_steps),
+        file_steps=frozenset(builder.file_steps),
+        listed_folders=frozenset(builder.listed_folders),
+        is_recent=any(source.stamp[-1] > time_ns() - _RECENT_NS for source in builder.sources),
     )
 
 
-def walk(at: str, path: str) -> tuple[str | None, list[Step], str]:
+def resolve_path(folder: str, path: str) -> tuple[str | None, list[PathStep], str]:
     """Where `path` leads from the folder `at`, each step on the way, and why it leads nowhere, if so.
 
     Links are followed one by one, so that a change of any of them can be told from other changes.
     """
-    steps: list[Step] = []
-    ahead = path.split("/")[::-1]
+    steps: list[PathStep] = []
+    pending = path.split("/")[::-1]
     links = 0
-    while ahead:
-        name = ahead.pop()
+    while pending:
+        name = pending.pop()
         if name in ("", "."):
             continue
         if name == "..":
-            at = os.path.dirname(at)  # noqa: PTH120
+            folder = os.path.dirname(folder)  # noqa: PTH120
             continue
-        steps.append((at, name))
-        here = os.path.join(at, name)  # noqa: PTH118
+        steps.append((folder, name))
+        current = os.path.join(folder, name)  # noqa: PTH118
         try:
-            target = os.readlink(here)  # noqa: PTH115
+            target = os.readlink(current)  # noqa: PTH115
         except OSError as error:
             if error.errno != errno.EINVAL:
-                return None, steps, because(error)
-            at = here  # it is there, and no link
+                return None, steps, os_error_reason(error)
+            folder = current  # it is there, and no link
             continue
         links += 1
-        if links > _MOST_LINKS:
+        if links > _MAX_LINKS:
             return None, steps, "is a link that leads in a circle"
-        at = "/" if target.startswith("/") else at
-        ahead.extend(target.split("/")[::-1])
-    return at, steps, ""
+        folder = "/" if target.startswith("/") else folder
+        pending.extend(target.split("/")[::-1])
+    return folder, steps, ""
 
 
-def _roles(workspace: Workspace, root: str, seen: _Looking) -> dict[str, str]:
+def _find_roles(workspace: Workspace, root: str, builder: _ScanBuilder) -> dict[str, str]:
     """The path of each role's file from the root; what stands deeper in the scope holds."""
-    found = _listed(root, "", seen)
+    roles = _list_roles(root, "", builder)
     path, folder = "", root
     for part in workspace.scope.split("/") if workspace.scope else ():
         path += part + "/"
-        there, reason = _followed(folder, part, root, seen, is_file=False)
-        if there is None or not os.path.isdir(there):  # noqa: PTH112
-            seen.troubles.append(Trouble(path, reason or "is not a folder"))
+        subfolder, reason = _resolve_inside(folder, part, root, builder, is_file=False)
+        if subfolder is None or not os.path.isdir(subfolder):  # noqa: PTH112
+            builder.warnings.append(WorkspaceWarning(path, reason or "is not a folder"))
             break
-        folder = there
-        found |= _listed(folder, path, seen)
-    return found
+        folder = subfolder
+        roles |= _list_roles(folder, path, builder)
+    return roles
 
 
-def _listed(folder: str, path: str, seen: _Looking) -> dict[str, str]:
-    seen.listed.add(folder)
-    found: dict[str, str] = {}
+def _list_roles(folder: str, path: str, builder: _ScanBuilder) -> dict[str, str]:
+    builder.listed_folders.add(folder)
+    roles: dict[str, str] = {}
     try:
-        names = sorted(filter(role_of, os.listdir(folder)))  # noqa: PTH208
+        names = sorted(filter(find_role, os.listdir(folder)))  # noqa: PTH208
     except OSError as error:
-        seen.troubles.append(Trouble(path or ".", because(error)))
-        return found
+        builder.warnings.append(WorkspaceWarning(path or ".", os_error_reason(error)))
+        return roles
     for name in names:
-        role = role_of(name) or name
-        if role in found:
+        role = find_role(name) or name
+        if role in roles:
             # Capitals sort before small letters, so the name as it should be is the first.
-            reason = f"is not used: there is {found[role]} too"
-            seen.troubles.append(Trouble(path + name, reason, is_lasting=True))
+            reason = f"is not used: there is {roles[role]} too"
+            builder.warnings.append(WorkspaceWarning(path + name, reason, is_permanent=True))
         else:
-            found[role] = path + name
-    return found
+            roles[role] = path + name
+    return roles
 
 
-def _find(name: str, path: str, root: str, seen: _Looking) -> None:
+def _add_file(name: str, path: str, root: str, builder: _ScanBuilder) -> None:
     """Add a file to what is seen, or why it cannot be."""
-    real, wrong = _followed(root, path, root, seen, is_file=True)
-    if real is not None:
+    real_path, reason = _resolve_inside(root, path, root, builder, is_file=True)
+    if real_path is not None:
         try:
-            state = os.stat(real)  # noqa: PTH116
-            wrong = unfit(state)
+            state = os.stat(real_path)  # noqa: PTH116
+            reason = unreadable_reason(state)
         except OSError as error:
-            wrong = because(error)
-    if real is None or wrong:
-        seen.troubles.append(Trouble(path, wrong, name))
-    elif all(real != source.real for source in seen.sources):
-        seen.sources.append(Source(name=name, path=path, real=real, stamp=stamp(state)))
+            reason = os_error_reason(error)
+    if real_path is None or reason:
+        builder.warnings.append(WorkspaceWarning(path, reason, name))
+    elif all(real_path != source.real_path for source in builder.sources):
+        builder.sources.append(SourceFile(name=name, path=path, real_path=real_path, stamp=file_stamp(state)))
 
 
-def _followed(folder: str, path: str, root: str, seen: _Looking, *, is_file: bool) -> tuple[str | None, str]:
+def _resolve_inside(
+    folder: str, path: str, root: str, builder: _ScanBuilder, *, is_file: bool
+) -> tuple[str | None, str]:
     """Where a path in a folder leads, which is never out of the root; or why it leads nowhere."""
-    real, steps, wrong = walk(folder, path)
-    if real is not None and not _is_inside(real, root):
-        real, wrong = None, "is a link out of the workspace, which is not followed"
+    real_path, steps, reason = resolve_path(folder, path)
+    if real_path is not None and not _is_inside(real_path, root):
+        real_path, reason = None, "is a link out of the workspace, which is not followed"
     inside = [step for step in steps if _is_inside(step[0], root)]
-    seen.passed.update(inside)
+    builder.path_steps.update(inside)
     if is_file:
-        seen.named.update(inside[-1:])
-        seen.listed.update(step[0] for step in inside[-1:])
-    return real, wrong
+        builder.file_steps.update(inside[-1:])
+        builder.listed_folders.update(step[0] for step in inside[-1:])
+    return real_path, reason
 
 
 def _is_inside(path: str, root: str) -> bool:
     return path == root or path.startswith(root.rstrip("/") + "/")
 
 
-def stamp(state: os.stat_result) -> tuple[int, ...]:
+def file_stamp(state: os.stat_result) -> tuple[int, ...]:
     """What is another one after a change of a file."""
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
 
 
-def unfit(state: os.stat_result) -> str:
+def unreadable_reason(state: os.stat_result) -> str:
     """Why something is no file that can be read, if so."""
     if stat.S_ISDIR(state.st_mode):
         return "is a folder"
     if not stat.S_ISREG(state.st_mode):
         return "is not a file"
-    return f"is larger than {LIMIT_BYTES:,} bytes, the most that is read" if state.st_size > LIMIT_BYTES else ""
+    return (
+        f"is larger than {MAX_FILE_BYTES:,} bytes, the most that is read"
+        if state.st_size > MAX_FILE_BYTES
+        else ""
+    )
 
 
-def because(error: OSError) -> str:
+def os_error_reason(error: OSError) -> str:
     """What the system says, in words."""
-    return "is not there" if error.errno in _NOT_THERE else error.strerror or "cannot be read"
+    return "is not there" if error.errno in _MISSING_ERRNOS else error.strerror or "cannot be read"

@@ -6,25 +6,25 @@ from datetime import datetime, tzinfo
 from enum import StrEnum
 from typing import Self
 
-from foveate.budget.sections import Keep, Priority, Section, Stability, chosen
+from foveate.budget.sections import Keep, Priority, Section, Stability, parse_choice
 from foveate.errors import BadOption
 from foveate.memory.nodes import Node
-from foveate.prompt.deadlines import Deadline, DeadlineScan, Due, local_minute, seconds, with_zone
+from foveate.prompt.deadlines import Deadline, DeadlineCache, DueDeadlines, check_zone, local_minute, to_seconds
 
-AWARENESS = "TIME_AWARENESS"
-FORMAT = "TIME_FORMAT"
-WARNING_MINUTES = "DEADLINE_WARNING_MINUTES"
+AWARENESS_VARIABLE = "TIME_AWARENESS"
+FORMAT_VARIABLE = "TIME_FORMAT"
+WARNING_MINUTES_VARIABLE = "DEADLINE_WARNING_MINUTES"
 
-NOTHING_DUE = Due()
+NOTHING_DUE = DueDeadlines()
 
-_SWITCH = dict.fromkeys(("true", "on", "yes", "1"), True) | dict.fromkeys(("false", "off", "no", "0"), False)
+_BOOLEANS = dict.fromkeys(("true", "on", "yes", "1"), True) | dict.fromkeys(("false", "off", "no", "0"), False)
 # Not `strftime`, which writes in the language of the machine.
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
     *("July", "August", "September", "October", "November", "December"),
 )
-_LONGEST_TITLE = 200
+_MAX_TITLE_CHARS = 200
 
 
 class TimeFormat(StrEnum):
@@ -50,7 +50,7 @@ class TimeOptions:
         """
         if not isinstance(self.awareness, bool):
             raise BadOption(f"awareness is true or false, not {self.awareness!r}", path=("awareness",))
-        object.__setattr__(self, "format", chosen(TimeFormat, self.format, ("format",)))
+        object.__setattr__(self, "format", parse_choice(TimeFormat, self.format, ("format",)))
         minutes = self.warning_minutes
         if type(minutes) is not int or minutes < 0:
             raise BadOption(
@@ -65,21 +65,21 @@ class TimeOptions:
         Raises:
             BadOption: a value that cannot be read; names the variable.
         """
-        held = over or TimeOptions()
+        defaults = over or TimeOptions()
         awareness, format_, minutes = (
             environment.get(name, "").strip().strip("\"'").strip()
-            for name in (AWARENESS, FORMAT, WARNING_MINUTES)
+            for name in (AWARENESS_VARIABLE, FORMAT_VARIABLE, WARNING_MINUTES_VARIABLE)
         )
-        if awareness and awareness.lower() not in _SWITCH:
-            raise _unreadable(AWARENESS, "true or false", awareness)
+        if awareness and awareness.lower() not in _BOOLEANS:
+            raise _invalid_variable(AWARENESS_VARIABLE, "true or false", awareness)
         if format_ and format_.lower() not in set(TimeFormat):
-            raise _unreadable(FORMAT, f"one of {', '.join(TimeFormat)}", format_)
+            raise _invalid_variable(FORMAT_VARIABLE, f"one of {', '.join(TimeFormat)}", format_)
         if minutes and not (minutes.isascii() and minutes.isdigit() and len(minutes) < 10):
-            raise _unreadable(WARNING_MINUTES, "a whole number of minutes, 0 or more", minutes)
+            raise _invalid_variable(WARNING_MINUTES_VARIABLE, "a whole number of minutes, 0 or more", minutes)
         return cls(
-            awareness=_SWITCH[awareness.lower()] if awareness else held.awareness,
-            format=TimeFormat(format_.lower()) if format_ else held.format,
-            warning_minutes=int(minutes) if minutes else held.warning_minutes,
+            awareness=_BOOLEANS[awareness.lower()] if awareness else defaults.awareness,
+            format=TimeFormat(format_.lower()) if format_ else defaults.format,
+            warning_minutes=int(minutes) if minutes else defaults.warning_minutes,
         )
 
 
@@ -87,7 +87,7 @@ class TimeAwareness:
     """The section `time` of the prompts that stand on one memory."""
 
     def __init__(self) -> None:
-        self._scan = DeadlineScan()
+        self._deadlines = DeadlineCache()
 
     def section(
         self,
@@ -110,7 +110,7 @@ class TimeAwareness:
         options = options or TimeOptions()
         if not options.awareness:
             return None
-        due = self._scan.due(
+        due = self._deadlines.due(
             nodes,
             memory_version=memory_version,
             now=now,
@@ -122,7 +122,7 @@ class TimeAwareness:
 
 def render_time(
     now: datetime,
-    due: Due = NOTHING_DUE,
+    due: DueDeadlines = NOTHING_DUE,
     *,
     zone: tzinfo | None = None,
     session_started: datetime | None = None,
@@ -136,65 +136,66 @@ def render_time(
         BadOption: a time without a zone.
     """
     minute = local_minute(now, zone)
-    lines = [f"Time: {_now(minute, format)}"]
+    lines = [f"Time: {_format_now(minute, format)}"]
     if session_started is not None:
-        lasted = seconds(minute) - seconds(with_zone(session_started))
-        lines.append(f"Session: {_span(max(0, lasted // 60), TimeFormat.ISO)}")
+        lasted = to_seconds(minute) - to_seconds(check_zone(session_started))
+        lines.append(f"Session: {_format_duration(max(0, lasted // 60), TimeFormat.ISO)}")
     for deadline in due.near:
-        ahead = f"in {_span(deadline.minutes, format)}" if deadline.minutes else "now"
-        lines.append(f"Deadline {ahead}: {_told(deadline, format)}")
+        ahead = f"in {_format_duration(deadline.minutes, format)}" if deadline.minutes else "now"
+        lines.append(f"Deadline {ahead}: {_format_deadline(deadline, format)}")
     if due.more_near:
         lines.append(f"Deadlines near, beside these: {due.more_near}")
     lines += [
-        f"Overdue by {_span(-deadline.minutes, format)}: {_told(deadline, format)}" for deadline in due.overdue
+        f"Overdue by {_format_duration(-deadline.minutes, format)}: {_format_deadline(deadline, format)}"
+        for deadline in due.overdue
     ]
     if due.more_overdue:
         lines.append(f"Overdue, beside these: {due.more_overdue}")
     return Section("time", items=lines, priority=Priority.HIGH, keep=Keep.HEAD, stability=Stability.TURN)
 
 
-def _now(minute: datetime, written: TimeFormat) -> str:
-    if written is TimeFormat.ISO:
+def _format_now(minute: datetime, time_format: TimeFormat) -> str:
+    if time_format is TimeFormat.ISO:
         return minute.isoformat(timespec="minutes")
     # Some zones have no name of their own, but all say how far they are from UTC.
     zone = minute.tzname() or minute.isoformat().removeprefix(minute.replace(tzinfo=None).isoformat())
-    return f"{_day(minute)}, {minute:%H:%M} ({zone})"
+    return f"{_format_day(minute)}, {minute:%H:%M} ({zone})"
 
 
-def _told(deadline: Deadline, written: TimeFormat) -> str:
+def _format_deadline(deadline: Deadline, time_format: TimeFormat) -> str:
     at = deadline.at
-    match written, deadline.has_time:
+    match time_format, deadline.has_time:
         case TimeFormat.ISO, True:
             when = at.isoformat(timespec="minutes")
         case TimeFormat.ISO, _:
             when = at.date().isoformat()
         case _, True:
-            when = f"{_day(at)}, {at:%H:%M}"
+            when = f"{_format_day(at)}, {at:%H:%M}"
         case _:
-            when = _day(at)
-    return f"{_line(deadline.title)} ({when}; id {_line(deadline.node_id)})"
+            when = _format_day(at)
+    return f"{_shorten_title(deadline.title)} ({when}; id {_shorten_title(deadline.node_id)})"
 
 
-def _day(moment: datetime) -> str:
+def _format_day(moment: datetime) -> str:
     return f"{_WEEKDAYS[moment.weekday()]}, {moment.day} {_MONTHS[moment.month - 1]} {moment.year}"
 
 
-def _span(minutes: int, written: TimeFormat) -> str:
+def _format_duration(minutes: int, time_format: TimeFormat) -> str:
     """So many minutes in the two largest units that they fill."""
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     units = [(days, "d", "day"), (hours, "h", "hour"), (0 if days else minutes, "min", "minute")]
     filled = [unit for unit in units if unit[0]] or units[-1:]
-    if written is TimeFormat.ISO:
+    if time_format is TimeFormat.ISO:
         return " ".join(f"{number} {short}" for number, short, _ in filled)
     return " ".join(f"{number} {word}{'' if number == 1 else 's'}" for number, _, word in filled)
 
 
-def _line(text: str) -> str:
+def _shorten_title(text: str) -> str:
     """On one line, and not longer than a title is read."""
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST_TITLE else line[:_LONGEST_TITLE] + " …"
+    return line if len(line) <= _MAX_TITLE_CHARS else line[:_MAX_TITLE_CHARS] + " …"
 
 
-def _unreadable(variable: str, what: str, said: str) -> BadOption:
-    return BadOption(f"{variable} is {what}, not {said!r:.40}; or unset it", path=(variable,))
+def _invalid_variable(variable: str, what: str, value: str) -> BadOption:
+    return BadOption(f"{variable} is {what}, not {value!r:.40}; or unset it", path=(variable,))

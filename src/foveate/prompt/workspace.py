@@ -10,29 +10,29 @@ from typing import Self
 
 from foveate.errors import BadOption
 from foveate.memory.gate import Gate
-from foveate.prompt.bundles import Bundle, Trouble, Workspace, blank_names, settled
-from foveate.prompt.contents import read
-from foveate.prompt.sources import Happened, Sight, look
-from foveate.prompt.watching import Change, Watcher
+from foveate.prompt.bundles import Bundle, Workspace, WorkspaceWarning, blank_file_names, merge_reading
+from foveate.prompt.contents import read_files
+from foveate.prompt.sources import FolderChanges, WorkspaceScan, scan_workspace
+from foveate.prompt.watching import FileChange, FileWatcher
 from foveate.tokens.caches import register
 
 __all__ = [
     "Bundle",
-    "Trouble",
     "Workspace",
+    "WorkspaceCache",
     "WorkspaceCacheOptions",
-    "WorkspaceCounts",
-    "Workspaces",
+    "WorkspaceCacheStats",
+    "WorkspaceWarning",
     "read_bundle",
 ]
 
-UNWATCHED_SECONDS = 5.0
+UNWATCHED_MAX_AGE_SECONDS = 5.0
 """How long a bundle holds where changes are not seen and no `max_age_seconds` is set."""
 
 # A file that is emptied to be written again is empty for much less.
-_BLANK_SECONDS = 1.0
+_BLANK_GRACE_SECONDS = 1.0
 _FIRST_RETRY_SECONDS = 1.0
-_LONGEST_RETRY_SECONDS = 60.0
+_MAX_RETRY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class WorkspaceCacheOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkspaceCounts:
+class WorkspaceCacheStats:
     """How often bundles of a root were there already, had to be read, and were dropped for a change."""
 
     hits: int = 0
@@ -68,15 +68,15 @@ class WorkspaceCounts:
 
 
 @dataclass(slots=True, eq=False)
-class _Slot:
+class _CacheSlot:
     """A workspace, what was last known of it, and how sure that is. Guarded by the lock of its `Workspaces`."""
 
     workspace: Workspace
-    reading: Lock = field(default_factory=Lock)
+    read_lock: Lock = field(default_factory=Lock)
     """Held by whoever reads its files, so that nobody else does."""
     bundle: Bundle | None = None
     """The last one; it holds as long as `sight` is there."""
-    sight: Sight | None = None
+    scan: WorkspaceScan | None = None
     read_at: float = -inf
     retry_seconds: float = 0
     """How long what is wrong in it is borne; 0 where nothing is."""
@@ -86,10 +86,10 @@ class _Slot:
 
 def read_bundle(workspace: Workspace, gate: Gate, last: Bundle | None = None) -> Bundle:
     """The bundle of a workspace, read now; what cannot be had stays as it was in the `last` one."""
-    return settled(workspace, read(look(workspace), gate), last, frozenset())
+    return merge_reading(workspace, read_files(scan_workspace(workspace), gate), last, frozenset())
 
 
-class Workspaces:
+class WorkspaceCache:
     """Bundles, each read when it is first asked for, and again when a file of its workspace has changed.
 
     Safe to share between threads: those that ask for the same bundle at once wait for one reading. Has a thread
@@ -108,11 +108,11 @@ class Workspaces:
         self._options = options or WorkspaceCacheOptions()
         self._clock = clock
         self._lock = Lock()
-        self._slots: dict[Workspace, _Slot] = {}
-        self._unwatched: set[_Slot] = set()
-        self._counts: dict[str, WorkspaceCounts] = {}
-        self._blind = ""
-        self._watcher = Watcher(self, debounce_seconds=self._options.watch_debounce_ms / 1000)
+        self._slots: dict[Workspace, _CacheSlot] = {}
+        self._unwatched: set[_CacheSlot] = set()
+        self._stats: dict[str, WorkspaceCacheStats] = {}
+        self._watch_error = ""
+        self._watcher = FileWatcher(self, debounce_seconds=self._options.watch_debounce_ms / 1000)
         register(self)
 
     def __enter__(self) -> Self:
@@ -136,106 +136,112 @@ class Workspaces:
         """
         if not (self._options.enabled if enabled is None else enabled):
             return read_bundle(workspace, self._gate)
-        self._watcher.ensure()
+        self._watcher.ensure_running()
         with self._lock:
-            slot = self._slots.get(workspace) or self._slots.setdefault(workspace, _Slot(workspace))
-            found = self._held(slot)
-        if found is None:
-            with slot.reading:
+            slot = self._slots.get(workspace) or self._slots.setdefault(workspace, _CacheSlot(workspace))
+            bundle = self._valid_bundle(slot)
+        if bundle is None:
+            with slot.read_lock:
                 with self._lock:
-                    found = self._held(slot)  # by another thread, while this one waited
-                found = found or self._read(slot)
-        if self._blind:
-            return replace(found, warnings=(*found.warnings, self._blindness(workspace)))
-        return found
+                    bundle = self._valid_bundle(slot)  # by another thread, while this one waited
+                bundle = bundle or self._read_slot(slot)
+        if self._watch_error:
+            return replace(bundle, warnings=(*bundle.warnings, self._watch_warning(workspace)))
+        return bundle
 
-    def kept(self, workspace: Workspace) -> Bundle | None:
+    def cached_bundle(self, workspace: Workspace) -> Bundle | None:
         """The bundle of `workspace` that is kept and holds still; None where `bundle` would have to read it.
 
         For an event loop: no file is touched.
         """
-        self._watcher.ensure()
+        self._watcher.ensure_running()
         with self._lock:
             slot = self._slots.get(workspace)
-            return None if slot is None or self._blind else self._held(slot)
+            return None if slot is None or self._watch_error else self._valid_bundle(slot)
 
-    def counts(self) -> Mapping[str, WorkspaceCounts]:
+    def stats(self) -> Mapping[str, WorkspaceCacheStats]:
         """How often bundles were kept, read and dropped, by root."""
         with self._lock:
-            return dict(self._counts)
+            return dict(self._stats)
 
-    def drop(self) -> None:
+    def clear(self) -> None:
         """Forget every bundle, also what it said before, and those that are being read now."""
         with self._lock:
             self._slots.clear()
             self._unwatched.clear()
 
-    def _held(self, slot: _Slot) -> Bundle | None:
+    def _valid_bundle(self, slot: _CacheSlot) -> Bundle | None:
         """The bundle, if it holds still."""
-        if slot.sight is None or self._clock() - slot.read_at >= self._age_limit(slot):
+        if slot.scan is None or self._clock() - slot.read_at >= self._max_age_seconds(slot):
             return None
-        self._count(slot, hits=1)
+        self._update_stats(slot, hits=1)
         return slot.bundle
 
-    def _age_limit(self, slot: _Slot) -> float:
+    def _max_age_seconds(self, slot: _CacheSlot) -> float:
         """After how many seconds a bundle is read again."""
-        limit = self._options.max_age_seconds or (inf if slot.is_watched else UNWATCHED_SECONDS)
+        limit = self._options.max_age_seconds or (inf if slot.is_watched else UNWATCHED_MAX_AGE_SECONDS)
         return min(limit, slot.retry_seconds or inf)
 
-    def _read(self, slot: _Slot) -> Bundle:
-        began = self._clock()
-        sight = look(slot.workspace)
-        reading = read(sight, self._gate)
+    def _read_slot(self, slot: _CacheSlot) -> Bundle:
+        started = self._clock()
+        scan = scan_workspace(slot.workspace)
+        reading = read_files(scan, self._gate)
         with self._lock:
-            slot.blank_since = {name: slot.blank_since.get(name, began) for name in blank_names(reading)}
-            blanked = {name for name, since in slot.blank_since.items() if began - since >= _BLANK_SECONDS}
-            bundle = settled(slot.workspace, reading, slot.bundle, blanked)
-            again = min(2 * slot.retry_seconds or _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
-            slot.retry_seconds = 0 if all(warning.is_lasting for warning in bundle.warnings) else again
-            slot.bundle, slot.sight, slot.read_at, slot.is_watched = bundle, sight, began, False
+            slot.blank_since = {name: slot.blank_since.get(name, started) for name in blank_file_names(reading)}
+            blank_files = {
+                name for name, since in slot.blank_since.items() if started - since >= _BLANK_GRACE_SECONDS
+            }
+            bundle = merge_reading(slot.workspace, reading, slot.bundle, blank_files)
+            retry_seconds = min(2 * slot.retry_seconds or _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS)
+            slot.retry_seconds = (
+                0 if all(warning.is_permanent for warning in bundle.warnings) else retry_seconds
+            )
+            slot.bundle, slot.scan, slot.read_at, slot.is_watched = bundle, scan, started, False
             if self._slots.get(slot.workspace) is slot:  # and all was not dropped meanwhile
                 self._unwatched.add(slot)
-            self._count(slot, misses=1)
+            self._update_stats(slot, misses=1)
         return bundle
 
-    def _blindness(self, workspace: Workspace) -> Trouble:
-        seconds = self._options.max_age_seconds or UNWATCHED_SECONDS
-        return Trouble(
+    def _watch_warning(self, workspace: Workspace) -> WorkspaceWarning:
+        seconds = self._options.max_age_seconds or UNWATCHED_MAX_AGE_SECONDS
+        return WorkspaceWarning(
             workspace.root,
-            f"changes are not noticed ({self._blind}), so files are read again after {seconds:g} seconds",
+            f"changes are not noticed ({self._watch_error}), so files are read again after {seconds:g} seconds",
         )
 
-    def _count(self, slot: _Slot, *, hits: int = 0, misses: int = 0, invalidations: int = 0) -> None:
-        now = self._counts.get(slot.workspace.root, WorkspaceCounts())
-        self._counts[slot.workspace.root] = WorkspaceCounts(
-            hits=now.hits + hits,
-            misses=now.misses + misses,
-            invalidations=now.invalidations + invalidations,
+    def _update_stats(
+        self, slot: _CacheSlot, *, hits: int = 0, misses: int = 0, invalidations: int = 0
+    ) -> None:
+        stats = self._stats.get(slot.workspace.root, WorkspaceCacheStats())
+        self._stats[slot.workspace.root] = WorkspaceCacheStats(
+            hits=stats.hits + hits,
+            misses=stats.misses + misses,
+            invalidations=stats.invalidations + invalidations,
         )
 
     # What follows is for the watcher, in its thread.
 
-    def unwatched(self) -> frozenset[str]:
+    def unwatched_folders(self) -> frozenset[str]:
         """The folders of the bundles that are not watched yet."""
         with self._lock:
-            return frozenset().union(*(slot.sight.folders for slot in self._unwatched if slot.sight))
+            return frozenset().union(*(slot.scan.folders for slot in self._unwatched if slot.scan))
 
     def folders(self) -> frozenset[str]:
         """The folders of all bundles that are kept."""
         with self._lock:
-            return frozenset().union(*(slot.sight.folders for slot in self._slots.values() if slot.sight))
+            return frozenset().union(*(slot.scan.folders for slot in self._slots.values() if slot.scan))
 
-    def watched(self, folders: frozenset[str]) -> None:
+    def on_watched(self, folders: frozenset[str]) -> None:
         """Trust the bundles in these folders, unless something changed between their reading and now."""
         with self._lock:
-            self._blind = ""
-            new = [(slot, slot.sight, slot.bundle) for slot in self._unwatched]
-        for slot, sight, bundle in new:
-            if sight is None or bundle is None or not sight.own_folders <= folders:
+            self._watch_error = ""
+            unwatched = [(slot, slot.scan, slot.bundle) for slot in self._unwatched]
+        for slot, scan, bundle in unwatched:
+            if scan is None or bundle is None or not scan.own_folders <= folders:
                 continue
-            is_same = self._is_same(sight, bundle)
+            is_same = self._is_unchanged(scan, bundle)
             with self._lock:
-                if slot.sight is not sight:  # it was read again meanwhile
+                if slot.scan is not scan:  # it was read again meanwhile
                     continue
                 if is_same:
                     slot.is_watched = True
@@ -243,45 +249,45 @@ class Workspaces:
                 else:
                     self._invalidate({slot.workspace.root})
 
-    def _is_same(self, sight: Sight, bundle: Bundle) -> bool:
+    def _is_unchanged(self, scan: WorkspaceScan, bundle: Bundle) -> bool:
         """Whether the files are still as they were when they were read."""
-        now = look(bundle.workspace)
-        if now != sight or not sight.is_young:
-            return now == sight
-        again = settled(bundle.workspace, read(now, self._gate), bundle, frozenset())
-        return again.version == bundle.version
+        current = scan_workspace(bundle.workspace)
+        if current != scan or not scan.is_recent:
+            return current == scan
+        merged = merge_reading(bundle.workspace, read_files(current, self._gate), bundle, frozenset())
+        return merged.version == bundle.version
 
-    def is_concerned(self, changes: Set[Change]) -> bool:
+    def is_relevant(self, changes: Set[FileChange]) -> bool:
         """Whether any of these matters to a bundle that is kept."""
-        return bool(self._touched(changes))
+        return bool(self._affected_roots(changes))
 
-    def changed(self, changes: frozenset[Change]) -> None:
+    def on_changed(self, changes: frozenset[FileChange]) -> None:
         """Drop the bundles of every root in which something changed that matters."""
-        touched = self._touched(changes)
+        touched = self._affected_roots(changes)
         with self._lock:
             self._invalidate(touched)
 
-    def _touched(self, changes: Set[Change]) -> set[str]:
+    def _affected_roots(self, changes: Set[FileChange]) -> set[str]:
         with self._lock:
-            kept = [(slot.workspace.root, slot.sight) for slot in self._slots.values() if slot.sight]
-        happened = Happened.of(changes)
-        return {root for root, sight in kept if sight.is_touched(happened)}
+            cached = [(slot.workspace.root, slot.scan) for slot in self._slots.values() if slot.scan]
+        folder_changes = FolderChanges.from_changes(changes)
+        return {root for root, scan in cached if scan.is_affected(folder_changes)}
 
-    def lost(self, reason: str) -> None:
+    def on_lost(self, reason: str) -> None:
         """Trust no bundle for longer than its age allows."""
         with self._lock:
-            self._blind = reason
+            self._watch_error = reason
             for slot in self._slots.values():
                 slot.is_watched = False
-                if slot.sight is not None:
+                if slot.scan is not None:
                     self._unwatched.add(slot)
 
     def _invalidate(self, roots: set[str]) -> None:
-        told: set[str] = set()
+        counted: set[str] = set()
         for slot in self._slots.values():
             root = slot.workspace.root
-            if root in roots and slot.sight is not None:
-                slot.sight, slot.retry_seconds = None, 0
+            if root in roots and slot.scan is not None:
+                slot.scan, slot.retry_seconds = None, 0
                 self._unwatched.discard(slot)
-                self._count(slot, invalidations=root not in told)
-                told.add(root)
+                self._update_stats(slot, invalidations=root not in counted)
+                counted.add(root)

@@ -19,12 +19,12 @@ from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from foveate.errors import UnreadableInput
-from foveate.replay.reading import ARCHIVE_SUFFIXES, STORE_SUFFIXES, SUFFIXES, Found
+from foveate.replay.reading import ARCHIVE_SUFFIXES, STORE_SUFFIXES, SUFFIXES, FoundFiles
 
 _DRIVE = re.compile(r"[A-Za-z]:")
 _CHUNK_BYTES = 1024 * 1024
 _ENCRYPTED = 0x1
-_DAMAGED = (
+_ARCHIVE_ERRORS = (
     OSError,
     EOFError,
     zlib.error,
@@ -49,12 +49,12 @@ DEFAULT_LIMITS = ArchiveLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unpacked:
+class UnpackedArchive:
     """Files of an archive on the disk, the names of skipped members, and refused ones with the reason."""
 
     files: tuple[Path, ...]
     skipped: tuple[str, ...]
-    refused: tuple[tuple[str, str], ...]
+    rejected: tuple[tuple[str, str], ...]
 
 
 def is_archive(path: Path) -> bool:
@@ -63,7 +63,7 @@ def is_archive(path: Path) -> bool:
 
 
 @contextmanager
-def opened_archives(found: Found, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[Found]:
+def unpack_archives(found: FoundFiles, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[FoundFiles]:
     """Replace the archives in `found` by their files, which are gone when this ends.
 
     `Found.names` tells how to name these files to people.
@@ -74,7 +74,7 @@ def opened_archives(found: Found, limits: ArchiveLimits = DEFAULT_LIMITS) -> Ite
         return
     with tempfile.TemporaryDirectory(prefix="foveate-") as temporary:
         files = [path for path in found.files if path not in archives]
-        skipped, refused, names = [], [], {}
+        skipped, rejected, names = [], [], {}
         for number, archive in enumerate(archives):
             folder = Path(temporary, str(number))
             folder.mkdir()
@@ -82,33 +82,35 @@ def opened_archives(found: Found, limits: ArchiveLimits = DEFAULT_LIMITS) -> Ite
             try:
                 unpacked = unpack(archive, folder, limits)
             except UnreadableInput as error:
-                refused.append((str(archive), error.reason))
+                rejected.append((str(archive), error.reason))
                 continue
             files += unpacked.files
             skipped += [f"{archive}:{name}" for name in unpacked.skipped]
-            refused += [(f"{archive}:{name}", why) for name, why in unpacked.refused]
-        yield replace(found, files=tuple(files), skipped=tuple(skipped), refused=tuple(refused), names=names)
+            rejected += [(f"{archive}:{name}", why) for name, why in unpacked.rejected]
+        yield replace(
+            found, files=tuple(files), skipped=tuple(skipped), rejected=tuple(rejected), display_names=names
+        )
 
 
-def unpack(archive: Path, folder: Path, limits: ArchiveLimits = DEFAULT_LIMITS) -> Unpacked:
+def unpack(archive: Path, folder: Path, limits: ArchiveLimits = DEFAULT_LIMITS) -> UnpackedArchive:
     """Write the files of an archive that may be recordings below `folder`.
 
     Raises:
         UnreadableInput: it is damaged, is not an archive, or unpacks to more than the limits.
     """
-    writer = _Writer(archive, folder, limits)
+    writer = _MemberWriter(archive, folder, limits)
     try:
         if archive.name.lower().endswith(".zip"):
             _unpack_zip(archive, writer)
         else:
             _unpack_tar(archive, writer)
-    except _DAMAGED as error:
+    except _ARCHIVE_ERRORS as error:
         reason = str(error) or type(error).__name__
         raise UnreadableInput(str(archive), f"cannot be read as an archive: {reason}") from None
-    return writer.unpacked()
+    return writer.result()
 
 
-class _Writer:
+class _MemberWriter:
     """Writes members of one archive, and counts them."""
 
     def __init__(self, archive: Path, folder: Path, limits: ArchiveLimits) -> None:
@@ -122,11 +124,11 @@ class _Writer:
         self._bytes = 0
         self._files: dict[Path, None] = {}
         self._skipped: list[str] = []
-        self._refused: list[tuple[str, str]] = []
+        self._rejected: list[tuple[str, str]] = []
 
-    def unpacked(self) -> Unpacked:
-        return Unpacked(
-            files=tuple(sorted(self._files)), skipped=tuple(self._skipped), refused=tuple(self._refused)
+    def result(self) -> UnpackedArchive:
+        return UnpackedArchive(
+            files=tuple(sorted(self._files)), skipped=tuple(self._skipped), rejected=tuple(self._rejected)
         )
 
     def count_member(self) -> None:
@@ -144,18 +146,18 @@ class _Writer:
                 f"is refused: it unpacks to more than {self.max_bytes:,} bytes; unpack it if you trust it",
             )
 
-    def refuse(self, name: str, reason: str) -> None:
-        self._refused.append((name, reason))
+    def reject(self, name: str, reason: str) -> None:
+        self._rejected.append((name, reason))
 
     def skip(self, name: str) -> None:
         self._skipped.append(name)
 
-    def path_of(self, name: str) -> Path | None:
+    def target_path(self, name: str) -> Path | None:
         """Say where a member is written; None if it is skipped or refused."""
         plain = name.replace("\\", "/")
         parts = PurePosixPath(plain).parts
         if plain.startswith("/") or _DRIVE.match(plain) or ".." in parts or "\0" in plain:
-            self.refuse(name, "leads out of the archive")
+            self.reject(name, "leads out of the archive")
             return None
         if not plain.lower().endswith((*SUFFIXES, *STORE_SUFFIXES)):
             self.skip(name)
@@ -168,7 +170,7 @@ class _Writer:
             path.parent.mkdir(parents=True, exist_ok=True)
             target = path.open("wb")
         except (OSError, ValueError) as error:
-            self.refuse(name, f"cannot be written: {getattr(error, 'strerror', None) or error}")
+            self.reject(name, f"cannot be written: {getattr(error, 'strerror', None) or error}")
             return
         with target:
             if is_counted:
@@ -182,7 +184,7 @@ class _Writer:
 class _CountedStream:
     """The unpacked bytes of a tar archive, counted as they are read: headers and skipped members too."""
 
-    def __init__(self, source: IO[bytes], writer: _Writer) -> None:
+    def __init__(self, source: IO[bytes], writer: _MemberWriter) -> None:
         self._source = source
         self._writer = writer
 
@@ -192,7 +194,7 @@ class _CountedStream:
         return found
 
 
-def _unpack_tar(archive: Path, writer: _Writer) -> None:
+def _unpack_tar(archive: Path, writer: _MemberWriter) -> None:
     with archive.open("rb") as raw:
         is_gzip = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
@@ -204,16 +206,16 @@ def _unpack_tar(archive: Path, writer: _Writer) -> None:
                 if member.isdir():
                     continue
                 if member.issym() or member.islnk():
-                    writer.refuse(member.name, "is a link")
+                    writer.reject(member.name, "is a link")
                 elif not member.isreg() or member.issparse():
-                    writer.refuse(member.name, "is not a regular file")
-                elif (path := writer.path_of(member.name)) is not None:
+                    writer.reject(member.name, "is not a regular file")
+                elif (path := writer.target_path(member.name)) is not None:
                     content = members.extractfile(member)
                     if content is not None:
                         writer.write(member.name, path, content, is_counted=True)
 
 
-def _unpack_zip(archive: Path, writer: _Writer) -> None:
+def _unpack_zip(archive: Path, writer: _MemberWriter) -> None:
     with zipfile.ZipFile(archive) as members:
         for member in members.infolist():
             writer.count_member()
@@ -221,9 +223,9 @@ def _unpack_zip(archive: Path, writer: _Writer) -> None:
             if member.is_dir():
                 continue
             if stat.S_ISLNK(mode):
-                writer.refuse(name, "is a link")
+                writer.reject(name, "is a link")
             elif member.flag_bits & _ENCRYPTED:
-                writer.refuse(name, "is encrypted")
-            elif (path := writer.path_of(name)) is not None:
+                writer.reject(name, "is encrypted")
+            elif (path := writer.target_path(name)) is not None:
                 with members.open(member) as content:
                     writer.write(name, path, content)

@@ -6,21 +6,21 @@ from typing import Any
 
 import msgspec
 
-from foveate.replay.log_files import LogFile, decoded, why_broken
-from foveate.replay.times import seconds
+from foveate.replay.log_files import LogFile, decode_line, describe_decode_error
+from foveate.replay.times import parse_time
 from foveate.wire.body import as_list, as_text
 
-_NO_JSON = msgspec.Raw(b"null")
-_SPOKEN = ("user", "assistant")
+_NULL = msgspec.Raw(b"null")
+_MESSAGE_TYPES = ("user", "assistant")
 # What the agent prints in the end, with what all of it cost.
-_RESULT = "result"
+_RESULT_TYPE = "result"
 # A line with which an agent begins anew, from a summary.
-BOUNDARY = "compact_boundary"
+COMPACTION_BOUNDARY = "compact_boundary"
 # What a command printed that a user ran in the agent; it is sent along as the user's.
 _LOCAL_COMMAND = "local_command"
 
 
-class _Line(msgspec.Struct, rename="camel"):
+class _RawLine(msgspec.Struct, rename="camel"):
     """The members of a line that matter; whatever they hold, the line is read."""
 
     type: Any = None
@@ -31,29 +31,29 @@ class _Line(msgspec.Struct, rename="camel"):
     session_id: Any = None
     streamed_session: Any = msgspec.field(default=None, name="session_id")
     agent_id: Any = None
-    sent_by: Any = msgspec.field(default=None, name="parent_tool_use_id")
+    parent_tool_use: Any = msgspec.field(default=None, name="parent_tool_use_id")
     is_sidechain: Any = None
     is_api_error_message: Any = None
     request_id: Any = None
     timestamp: Any = None
     cost: Any = msgspec.field(default=None, name="costUSD")
     total_cost: Any = msgspec.field(default=None, name="total_cost_usd")
-    content: msgspec.Raw = _NO_JSON
-    message: msgspec.Raw = _NO_JSON
-    compact_metadata: msgspec.Raw = _NO_JSON
+    content: msgspec.Raw = _NULL
+    message: msgspec.Raw = _NULL
+    compact_metadata: msgspec.Raw = _NULL
 
 
-class _Message(msgspec.Struct):
+class _RawMessage(msgspec.Struct):
     """The message of a line."""
 
     id: Any = None
     model: Any = None
     stop_reason: Any = None
-    content: msgspec.Raw = _NO_JSON
-    usage: msgspec.Raw = _NO_JSON
+    content: msgspec.Raw = _NULL
+    usage: msgspec.Raw = _NULL
 
 
-class _Head(msgspec.Struct):
+class _RawBlock(msgspec.Struct):
     """What a block says of itself."""
 
     type: Any = None
@@ -61,7 +61,7 @@ class _Head(msgspec.Struct):
     tool_use_id: Any = None
 
 
-class _Segment(msgspec.Struct, rename="camel"):
+class _PreservedLines(msgspec.Struct, rename="camel"):
     """Which lines a summary left standing: by name, or the first and the last; and which line they follow."""
 
     head_uuid: Any = None
@@ -70,16 +70,16 @@ class _Segment(msgspec.Struct, rename="camel"):
     uuids: Any = None
 
 
-class _Compacted(msgspec.Struct, rename="camel"):
-    preserved_segment: _Segment | None = None
-    preserved_messages: _Segment | None = None
+class _CompactMetadata(msgspec.Struct, rename="camel"):
+    preserved_segment: _PreservedLines | None = None
+    preserved_messages: _PreservedLines | None = None
 
 
-_LINES = msgspec.json.Decoder(_Line)
-_MESSAGES = msgspec.json.Decoder(_Message)
-_HEADS = msgspec.json.Decoder(_Head)
-_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
-_COMPACTED = msgspec.json.Decoder(_Compacted)
+_LINE_DECODER = msgspec.json.Decoder(_RawLine)
+_MESSAGE_DECODER = msgspec.json.Decoder(_RawMessage)
+_BLOCK_DECODER = msgspec.json.Decoder(_RawBlock)
+_LIST_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
+_METADATA_DECODER = msgspec.json.Decoder(_CompactMetadata)
 
 
 # These are made by the hundred thousand, and a struct is made several times as fast as a dataclass.
@@ -88,20 +88,20 @@ class LoggedBlock(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     raw: bytes
     kind: str
-    call: str
+    tool_call_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class PreservedSegment:
     """Lines that a summary left standing, to be read behind `anchor`: `names`, or from `head` to `tail`."""
 
     anchor: str
     head: str
     tail: str
-    names: tuple[str, ...]
+    uuids: tuple[str, ...]
 
 
-class Logged(msgspec.Struct, frozen=True, eq=False, kw_only=True, gc=False):
+class LoggedLine(msgspec.Struct, frozen=True, eq=False, kw_only=True, gc=False):
     """A line that has a place in the conversation; `role` is empty where it only stands between others.
 
     Where it `follows`, it does not name the one before it: what the agent prints as it goes on is in order.
@@ -109,26 +109,26 @@ class Logged(msgspec.Struct, frozen=True, eq=False, kw_only=True, gc=False):
 
     uuid: str
     parent: str
-    follows: bool
+    follows_previous: bool
     role: str
     at: float
     session: str
     agent: str
-    is_side: bool
-    begins: bool = False
-    kept: Kept | None = None
+    is_sidechain: bool
+    is_compaction: bool = False
+    preserved: PreservedSegment | None = None
     blocks: tuple[LoggedBlock, ...] = ()
     request: str = ""
     message: str = ""
     model: str = ""
-    stop: str = ""
+    stop_reason: str = ""
     usage: bytes = b""
     cost: Any = None
     total_cost: Any = None
     is_error: bool = False
 
 
-def logged_lines(file: LogFile) -> Iterator[Logged]:
+def read_lines(file: LogFile) -> Iterator[LoggedLine]:
     """Every line of `file` with a place in its conversation; what cannot be read is noted there.
 
     Raises:
@@ -136,80 +136,83 @@ def logged_lines(file: LogFile) -> Iterator[Logged]:
     """
     for number, raw in file.objects():
         try:
-            line = decoded(_LINES, raw)
+            line = decode_line(_LINE_DECODER, raw)
         except msgspec.ValidationError:
-            file.broke(number, "is JSON, but no object")
+            file.report_unreadable(number, "is JSON, but no object")
             continue
         except (msgspec.DecodeError, RecursionError) as error:
-            file.broke(number, why_broken(error))
+            file.report_unreadable(number, describe_decode_error(error))
             continue
         try:
-            found = _logged(line, number)
+            found = _convert_line(line, number)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            file.broke(number, why_broken(error))
+            file.report_unreadable(number, describe_decode_error(error))
             continue
         if found is not None:
             yield found
 
 
-def _logged(line: _Line, number: int) -> Logged | None:
+def _convert_line(line: _RawLine, number: int) -> LoggedLine | None:
     kind = as_text(line.type)
-    said = _message(line.message) if kind in _SPOKEN else None
-    uuid = as_text(line.uuid) or (f"line {number}" if said is not None or kind == _RESULT else "")
+    message = _decode_message(line.message) if kind in _MESSAGE_TYPES else None
+    uuid = as_text(line.uuid) or (f"line {number}" if message is not None or kind == _RESULT_TYPE else "")
     if not uuid:
         return None
     blocks: tuple[LoggedBlock, ...] = ()
     role = ""
-    if said is not None:
-        blocks = _blocks(said.content)
+    if message is not None:
+        blocks = _decode_blocks(message.content)
         role = kind
     elif kind == "system" and line.subtype == _LOCAL_COMMAND:
-        blocks = _blocks(line.content)
+        blocks = _decode_blocks(line.content)
         role = "user"
-    begins = line.subtype == BOUNDARY
-    return Logged(
+    is_compaction = line.subtype == COMPACTION_BOUNDARY
+    return LoggedLine(
         uuid=uuid,
-        parent=as_text(line.parent_uuid) or ("" if begins else as_text(line.logical_parent_uuid)),
+        parent=as_text(line.parent_uuid) or ("" if is_compaction else as_text(line.logical_parent_uuid)),
         role=role,
-        at=seconds(line.timestamp),
-        follows=line.parent_uuid is msgspec.UNSET and role != "",
+        at=parse_time(line.timestamp),
+        follows_previous=line.parent_uuid is msgspec.UNSET and role != "",
         session=as_text(line.session_id) or as_text(line.streamed_session),
-        agent=as_text(line.agent_id) or as_text(line.sent_by),
-        is_side=line.is_sidechain is True,
-        begins=begins,
-        kept=_kept(line.compact_metadata) if begins else None,
+        agent=as_text(line.agent_id) or as_text(line.parent_tool_use),
+        is_sidechain=line.is_sidechain is True,
+        is_compaction=is_compaction,
+        preserved=_decode_preserved(line.compact_metadata) if is_compaction else None,
         blocks=blocks,
         request=as_text(line.request_id),
-        message=as_text(said.id) if said else "",
-        model=as_text(said.model) if said else "",
-        stop=as_text(said.stop_reason) if said else "",
-        usage=bytes(said.usage) if said and bytes(said.usage) != b"null" else b"",
+        message=as_text(message.id) if message else "",
+        model=as_text(message.model) if message else "",
+        stop_reason=as_text(message.stop_reason) if message else "",
+        usage=bytes(message.usage) if message and bytes(message.usage) != b"null" else b"",
         cost=line.cost,
-        total_cost=line.total_cost if kind == _RESULT else None,
+        total_cost=line.total_cost if kind == _RESULT_TYPE else None,
         is_error=line.is_api_error_message is True,
     )
 
 
-def _message(raw: msgspec.Raw) -> _Message | None:
+def _decode_message(raw: msgspec.Raw) -> _RawMessage | None:
     try:
-        return _MESSAGES.decode(raw)
+        return _MESSAGE_DECODER.decode(raw)
     except msgspec.ValidationError:
         return None
 
 
-def _kept(raw: msgspec.Raw) -> Kept | None:
+def _decode_preserved(raw: msgspec.Raw) -> PreservedSegment | None:
     try:
-        told = _COMPACTED.decode(raw)
+        metadata = _METADATA_DECODER.decode(raw)
     except msgspec.ValidationError:
         return None
-    segment, listed = told.preserved_segment or _Segment(), told.preserved_messages or _Segment()
+    segment, listed = (
+        metadata.preserved_segment or _PreservedLines(),
+        metadata.preserved_messages or _PreservedLines(),
+    )
     anchor = as_text(segment.anchor_uuid) or as_text(listed.anchor_uuid)
     names = tuple(name for name in map(as_text, as_list(listed.uuids)) if name)
     head, tail = as_text(segment.head_uuid), as_text(segment.tail_uuid)
-    return Kept(anchor, head, tail, names) if anchor and (names or (head and tail)) else None
+    return PreservedSegment(anchor, head, tail, names) if anchor and (names or (head and tail)) else None
 
 
-def _blocks(content: msgspec.Raw) -> tuple[LoggedBlock, ...]:
+def _decode_blocks(content: msgspec.Raw) -> tuple[LoggedBlock, ...]:
     first = bytes(memoryview(content)[:1])
     if first == b'"':
         raw = bytes(content)
@@ -217,12 +220,12 @@ def _blocks(content: msgspec.Raw) -> tuple[LoggedBlock, ...]:
     if first != b"[":
         return ()
     found = []
-    for item in _ITEMS.decode(content):
+    for item in _LIST_DECODER.decode(content):
         raw = bytes(item)
         if raw.startswith(b'"'):
             found.append(LoggedBlock(b'{"type":"text","text":' + raw + b"}", "text", ""))
         elif raw.startswith(b"{"):
-            head = _HEADS.decode(item)
+            head = _BLOCK_DECODER.decode(item)
             call = as_text(head.tool_use_id) or as_text(head.id)
             found.append(LoggedBlock(raw, as_text(head.type), call))
     return tuple(found)

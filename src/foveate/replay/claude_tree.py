@@ -6,283 +6,307 @@ from dataclasses import dataclass
 import msgspec
 
 from foveate import wire
-from foveate.replay.claude_lines import Kept, Logged, LoggedBlock
-from foveate.replay.recordings import Said
+from foveate.replay.claude_lines import LoggedBlock, LoggedLine, PreservedSegment
+from foveate.replay.recordings import RecordedMessage
 from foveate.values import Format
 
 
-class _State:
+class _ConversationPoint:
     """The conversation up to a line: messages said before, and the one that is still being said."""
 
-    __slots__ = ("above", "line", "role", "root", "said", "sent_at", "turns", "whole")
+    __slots__ = ("line", "message", "previous_line", "previous_message", "role", "root", "sent_at", "turns")
 
-    def __init__(self, line: Logged, above: "_State | None", whole: "_State | None", root: str) -> None:
+    def __init__(
+        self,
+        line: LoggedLine,
+        previous_line: "_ConversationPoint | None",
+        previous_message: "_ConversationPoint | None",
+        root: str,
+    ) -> None:
         self.line = line
         self.role = line.role
-        self.above = above  # the same message, one line before
-        self.whole = whole  # the message before it
+        self.previous_line = previous_line  # the same message, one line before
+        self.previous_message = previous_message  # the message before it
         self.root = root
-        self.said: Said | None = None
+        self.message: RecordedMessage | None = None
         self.sent_at = 0.0
         self.turns = 0
 
-    def lines(self) -> list[Logged]:
+    def lines(self) -> list[LoggedLine]:
         """Those of the message that is being said, in their order."""
         found = []
-        here: _State | None = self
-        while here is not None:
-            found.append(here.line)
-            here = here.above
+        point: _ConversationPoint | None = self
+        while point is not None:
+            found.append(point.line)
+            point = point.previous_line
         return found[::-1]
 
 
 @dataclass(slots=True)
-class Answer:
+class LoggedResponse:
     """The lines of one answer, and the last message of the request that it answers."""
 
     key: str
-    lines: list[Logged]
+    lines: list[LoggedLine]
     root: str
-    last: Said | None = None
+    last_message: RecordedMessage | None = None
     sent_at: float = 0.0
     turns: int = 0
 
     @property
     def has_ended(self) -> bool:
         """Whether the log says why the model stopped."""
-        return any(line.stop for line in self.lines)
+        return any(line.stop_reason for line in self.lines)
 
 
-class _Keys:
+class _ResponseKeys:
     """Which request each line of an answer belongs to."""
 
     def __init__(self) -> None:
         self._by_line: dict[str, str] = {}
         self._by_message: dict[str, str] = {}
-        self._nameless: dict[str, Logged] = {}
-        self._last: dict[str, tuple[str, Logged]] = {}
+        self._nameless: dict[str, LoggedLine] = {}
+        self._last: dict[str, tuple[str, LoggedLine]] = {}
 
-    def of(self, line: Logged) -> str:
+    def find(self, line: LoggedLine) -> str:
         """The name of a line's request."""
         return self._by_line.get(line.uuid, "")
 
-    def add(self, line: Logged) -> None:
+    def add(self, line: LoggedLine) -> None:
         """Find the request of a line: those of one have its id, or at least that of the message."""
-        name = line.request or self._by_message.get(line.message) or line.message or self._above(line)
+        name = line.request or self._by_message.get(line.message) or line.message or self._inherit_key(line)
         if line.message:
             name = self._by_message.setdefault(line.message, name)
         key, last = self._last.get(name, (name, line))
         # Some hosts give every message the same id. But lines of one request were billed the same input.
-        if last.parent != line.parent and self._by_line.get(line.parent) != key and _are_two(last, line):
+        if (
+            last.parent != line.parent
+            and self._by_line.get(line.parent) != key
+            and _are_different_requests(last, line)
+        ):
             key = f"{name} {line.uuid}"
         self._last[name] = key, line
         self._by_line[line.uuid] = key
 
-    def _above(self, line: Logged) -> str:
+    def _inherit_key(self, line: LoggedLine) -> str:
         """The name of the answer that a line without any id goes on with, or a new one."""
         self._nameless[line.uuid] = line
         above = self._nameless.get(line.parent)
-        return self._by_line[above.uuid] if above is not None and not _are_two(above, line) else line.uuid
+        return (
+            self._by_line[above.uuid]
+            if above is not None and not _are_different_requests(above, line)
+            else line.uuid
+        )
 
 
-def _are_two(one: Logged, other: Logged) -> bool:
-    billed = {_input(one), _input(other)} - {0}  # none where it is told only in the end
-    return len(billed) > 1
+def _are_different_requests(first: LoggedLine, second: LoggedLine) -> bool:
+    input_counts = {_input_tokens(first), _input_tokens(second)} - {0}  # none where it is told only in the end
+    return len(input_counts) > 1
 
 
-def _input(line: Logged) -> int:
+def _input_tokens(line: LoggedLine) -> int:
     """The input tokens that a line tells."""
-    billed = wire.block_usage(Format.ANTHROPIC, line.usage) if line.usage else None
-    return billed.cache.input_tokens if billed is not None else 0
+    usage = wire.parse_usage(Format.ANTHROPIC, line.usage) if line.usage else None
+    return usage.cache.input_tokens if usage is not None else 0
 
 
-class Tree:
+class LogTree:
     """The lines of a log, each hung on the one that it names."""
 
-    def __init__(self, lines: Iterable[Logged]) -> None:
-        self._by_id: dict[str, Logged] = {}
-        self._again: list[Logged] = []
-        self._keys = _Keys()
-        self._kept: dict[str, Kept] = {}  # by the line that they follow
+    def __init__(self, lines: Iterable[LoggedLine]) -> None:
+        self._by_id: dict[str, LoggedLine] = {}
+        self._repeated: list[LoggedLine] = []
+        self._keys = _ResponseKeys()
+        self._preserved: dict[str, PreservedSegment] = {}  # by the line that they follow
         last: dict[tuple[str, str], str] = {}  # the line said last, by session and agent
         for line in lines:
-            if line.follows:
+            if line.follows_previous:
                 line = msgspec.structs.replace(line, parent=last.get((line.session, line.agent), ""))
             if line.role:
                 last[line.session, line.agent] = line.uuid
             if self._by_id.setdefault(line.uuid, line) is not line:
-                self._again.append(line)
+                self._repeated.append(line)
             elif line.role == "assistant":
                 self._keys.add(line)
-            elif line.kept is not None:
-                self._kept[line.kept.anchor] = line.kept
-        self._states: dict[str, _State | None] = {}
-        self._answers: dict[str, Answer] = {}
-        self._results: dict[str, Logged] = {}
+            elif line.preserved is not None:
+                self._preserved[line.preserved.anchor] = line.preserved
+        self._points: dict[str, _ConversationPoint | None] = {}
+        self._responses: dict[str, LoggedResponse] = {}
+        self._results: dict[str, LoggedLine] = {}
 
-    def answers(self) -> list[Answer]:
+    def responses(self) -> list[LoggedResponse]:
         """Every answer with what was asked, in the order of the log."""
         for line in self._by_id.values():
-            self._state(line)
+            self._point_at(line)
             for block in line.blocks if line.role == "user" else ():
                 if block.kind == "tool_result":
-                    self._results[block.call] = line
+                    self._results[block.tool_call_id] = line
             if line.role == "assistant" and not line.is_error:
-                self._add(line)
-        for line in self._again:  # the same line written again, with a later number of tokens
-            answer = self._answers.get(self._keys.of(line)) if line.usage else None
-            if answer is not None and line.uuid == answer.lines[-1].uuid:
-                answer.lines[-1] = line
-        return list(self._answers.values())
+                self._add_line(line)
+        for line in self._repeated:  # the same line written again, with a later number of tokens
+            response = self._responses.get(self._keys.find(line)) if line.usage else None
+            if response is not None and line.uuid == response.lines[-1].uuid:
+                response.lines[-1] = line
+        return list(self._responses.values())
 
-    def _add(self, line: Logged) -> None:
-        key = self._keys.of(line)
-        known = self._answers.get(key)
+    def _add_line(self, line: LoggedLine) -> None:
+        key = self._keys.find(line)
+        known = self._responses.get(key)
         if known is not None:
             known.lines.append(line)
             return
-        asked = self._before(line)
-        answer = Answer(key, [line], asked.root if asked is not None else line.uuid)
-        self._answers[key] = answer
-        if asked is not None:
-            answer.last = self._said(asked)
-            answer.sent_at, answer.turns = asked.sent_at, asked.turns
+        point = self._point_before(line)
+        response = LoggedResponse(key, [line], point.root if point is not None else line.uuid)
+        self._responses[key] = response
+        if point is not None:
+            response.last_message = self._build_message(point)
+            response.sent_at, response.turns = point.sent_at, point.turns
 
-    def _state(self, line: Logged) -> _State | None:
+    def _point_at(self, line: LoggedLine) -> _ConversationPoint | None:
         """The conversation up to `line`; None where nothing was said before."""
-        way: list[Logged] = []
-        here: Logged | None = line
-        on_way: set[str] = set()
-        while here is not None and here.uuid not in self._states and here.uuid not in on_way:
-            way.append(here)
-            on_way.add(here.uuid)
-            here = None if here.begins else self._by_id.get(here.parent)
-        state = self._states.get(here.uuid) if here is not None and here.uuid not in on_way else None
-        for step in reversed(way):
-            state = self._after(self._with_kept(state, step), step)
-            self._states[step.uuid] = state
-        return state
+        pending: list[LoggedLine] = []
+        current: LoggedLine | None = line
+        pending_ids: set[str] = set()
+        while current is not None and current.uuid not in self._points and current.uuid not in pending_ids:
+            pending.append(current)
+            pending_ids.add(current.uuid)
+            current = None if current.is_compaction else self._by_id.get(current.parent)
+        point = (
+            self._points.get(current.uuid) if current is not None and current.uuid not in pending_ids else None
+        )
+        for step in reversed(pending):
+            point = self._advance(self._add_preserved(point, step), step)
+            self._points[step.uuid] = point
+        return point
 
-    def _before(self, line: Logged) -> _State | None:
+    def _point_before(self, line: LoggedLine) -> _ConversationPoint | None:
         """The conversation that `line` answers."""
         above = self._by_id.get(line.parent)
-        kept = self._kept.get(line.parent)
-        if kept is not None and line.uuid in kept.names[1:]:  # it was said before, and only hung up anew
-            before = self._by_id.get(kept.names[kept.names.index(line.uuid) - 1])
-            return self._state(before) if before is not None and before is not line else None
-        return self._with_kept(self._state(above), line) if above is not None else None
+        preserved = self._preserved.get(line.parent)
+        if (
+            preserved is not None and line.uuid in preserved.uuids[1:]
+        ):  # it was said before, and only hung up anew
+            before = self._by_id.get(preserved.uuids[preserved.uuids.index(line.uuid) - 1])
+            return self._point_at(before) if before is not None and before is not line else None
+        return self._add_preserved(self._point_at(above), line) if above is not None else None
 
-    def _with_kept(self, state: _State | None, line: Logged) -> _State | None:
+    def _add_preserved(self, point: _ConversationPoint | None, line: LoggedLine) -> _ConversationPoint | None:
         """The conversation before `line`, with what a summary left standing where one stands before it."""
-        kept = self._kept.get(line.parent)
-        if kept is None or line.uuid == kept.head:
-            return state
-        for step in self._left_standing(kept):
+        preserved = self._preserved.get(line.parent)
+        if preserved is None or line.uuid == preserved.head:
+            return point
+        for step in self._preserved_lines(preserved):
             if step is line:
                 break
-            state = self._after(state, step)
-        return state
+            point = self._advance(point, step)
+        return point
 
-    def _left_standing(self, kept: Kept) -> list[Logged]:
+    def _preserved_lines(self, preserved: PreservedSegment) -> list[LoggedLine]:
         """The lines that a summary left standing, in their order; none where the log does not hold them."""
-        if kept.names:
-            return [line for name in kept.names if (line := self._by_id.get(name)) is not None]
-        way: dict[Logged, None] = {}
-        here = self._by_id.get(kept.tail)
-        while here is not None and here not in way:
-            way[here] = None
-            if here.uuid == kept.head:
-                return list(reversed(way))
-            here = self._by_id.get(here.parent)
+        if preserved.uuids:
+            return [line for name in preserved.uuids if (line := self._by_id.get(name)) is not None]
+        path: dict[LoggedLine, None] = {}
+        current = self._by_id.get(preserved.tail)
+        while current is not None and current not in path:
+            path[current] = None
+            if current.uuid == preserved.head:
+                return list(reversed(path))
+            current = self._by_id.get(current.parent)
         return []
 
-    def _after(self, state: _State | None, line: Logged) -> _State | None:
-        if line.begins:
+    def _advance(self, point: _ConversationPoint | None, line: LoggedLine) -> _ConversationPoint | None:
+        if line.is_compaction:
             return None
         if not line.role or not line.blocks or line.is_error:
-            return state
-        if state is None:
-            return _State(line, None, None, line.uuid)
-        if state.role == line.role:
-            return _State(line, state, state.whole, state.root)
-        if line.role == "assistant" and state.whole is not None and self._goes_on(state.whole, line):
-            return state
-        return _State(line, None, state, state.root)
+            return point
+        if point is None:
+            return _ConversationPoint(line, None, None, line.uuid)
+        if point.role == line.role:
+            return _ConversationPoint(line, point, point.previous_message, point.root)
+        if (
+            line.role == "assistant"
+            and point.previous_message is not None
+            and self._continues_response(point.previous_message, line)
+        ):
+            return point
+        return _ConversationPoint(line, None, point, point.root)
 
-    def _goes_on(self, said: _State, line: Logged) -> bool:
+    def _continues_response(self, point: _ConversationPoint, line: LoggedLine) -> bool:
         """Whether `line` is of the answer before, of which a tool was run while it was still being written."""
-        key = self._keys.of(line)
-        return said.role == "assistant" and any(self._keys.of(one) == key for one in said.lines())
+        key = self._keys.find(line)
+        return point.role == "assistant" and any(self._keys.find(one) == key for one in point.lines())
 
-    def _said(self, state: _State) -> Said:
+    def _build_message(self, point: _ConversationPoint) -> RecordedMessage:
         """The message at `state` as it was sent, with all before it."""
-        way = []
-        here: _State | None = state
-        while here is not None and here.said is None:
-            way.append(here)
-            here = here.whole
-        for step in reversed(way):
-            self._say(step)
-        assert state.said is not None
-        return state.said
+        pending = []
+        current: _ConversationPoint | None = point
+        while current is not None and current.message is None:
+            pending.append(current)
+            current = current.previous_message
+        for step in reversed(pending):
+            self._build_one_message(step)
+        assert point.message is not None
+        return point.message
 
-    def _say(self, state: _State) -> None:
-        before = state.whole.said if state.whole is not None else None
-        if state.role == "assistant":
-            blocks, latest, state.sent_at = self._answered(state), -1, 0.0
+    def _build_one_message(self, point: _ConversationPoint) -> None:
+        previous = point.previous_message.message if point.previous_message is not None else None
+        if point.role == "assistant":
+            blocks, latest, point.sent_at = self._response_blocks(point), -1, 0.0
         else:
-            blocks, latest, state.sent_at = self._asked(state)
-            state.turns = any(block.kind != "tool_result" for block in blocks)
-        if state.whole is not None:
-            state.sent_at = max(state.sent_at, state.whole.sent_at)
-            state.turns += state.whole.turns
-        state.said = Said(
-            before=before,
-            role=state.role,
-            raw=message_of(state.role, blocks),
-            depth=0 if before is None else before.depth + 1,
-            latest=latest,
+            blocks, latest, point.sent_at = self._user_blocks(point)
+            point.turns = any(block.kind != "tool_result" for block in blocks)
+        if point.previous_message is not None:
+            point.sent_at = max(point.sent_at, point.previous_message.sent_at)
+            point.turns += point.previous_message.turns
+        point.message = RecordedMessage(
+            previous=previous,
+            role=point.role,
+            raw=encode_message(point.role, blocks),
+            depth=0 if previous is None else previous.depth + 1,
+            last_logged_block=latest,
         )
 
-    def _answered(self, state: _State) -> list[LoggedBlock]:
+    def _response_blocks(self, point: _ConversationPoint) -> list[LoggedBlock]:
         """All that was logged of the answers that the message holds, also on side branches."""
-        lines = state.lines()
-        found: dict[str, Logged] = {}
-        for key in dict.fromkeys(map(self._keys.of, lines)):
-            answer = self._answers.get(key)
-            found |= {line.uuid: line for line in (answer.lines if answer is not None else ())}
+        lines = point.lines()
+        found: dict[str, LoggedLine] = {}
+        for key in dict.fromkeys(map(self._keys.find, lines)):
+            response = self._responses.get(key)
+            found |= {line.uuid: line for line in (response.lines if response is not None else ())}
         found |= {line.uuid: line for line in lines}  # those whose answer stands further down
-        return once(block for line in found.values() for block in line.blocks)
+        return remove_duplicates(block for line in found.values() for block in line.blocks)
 
-    def _asked(self, state: _State) -> tuple[list[LoggedBlock], int, float]:
+    def _user_blocks(self, point: _ConversationPoint) -> tuple[list[LoggedBlock], int, float]:
         """What the user says, results in the order of their calls, those from side branches among them.
 
         Also which of it was logged last, and when.
         """
-        lines = state.lines()
+        lines = point.lines()
         calls: dict[str, int] = {}
-        if state.whole is not None and state.whole.said is not None:
-            said = self._answered(state.whole)
-            calls = {block.call: at for at, block in enumerate(said) if block.kind == "tool_use"}
-        there = {block.call for line in lines for block in line.blocks if block.kind == "tool_result"}
-        found: dict[str, Logged] = {}
+        if point.previous_message is not None and point.previous_message.message is not None:
+            response_blocks = self._response_blocks(point.previous_message)
+            calls = {
+                block.tool_call_id: at for at, block in enumerate(response_blocks) if block.kind == "tool_use"
+            }
+        present = {block.tool_call_id for line in lines for block in line.blocks if block.kind == "tool_result"}
+        found: dict[str, LoggedLine] = {}
         for call in calls:
             result = self._results.get(call)
-            if call not in there and result is not None:
+            if call not in present and result is not None:
                 found[result.uuid] = result
         lines = [*found.values(), *lines]
         blocks = [block for line in lines for block in line.blocks]
         if found:  # a line may hold several results, of which some are there
-            blocks = once(blocks)
+            blocks = remove_duplicates(blocks)
         at = max(line.at for line in lines)
         if not calls:
             return blocks, -1, at
-        sent = sorted(blocks, key=lambda block: calls.get(block.call, len(calls)))
+        sent = sorted(blocks, key=lambda block: calls.get(block.tool_call_id, len(calls)))
         latest = next(at for at, block in enumerate(sent) if block is blocks[-1])
         return sent, latest, at
 
 
-def once(blocks: Iterable[LoggedBlock]) -> list[LoggedBlock]:
+def remove_duplicates(blocks: Iterable[LoggedBlock]) -> list[LoggedBlock]:
     """The blocks without those that stand there already: some lines are written more than once."""
     found: dict[bytes, LoggedBlock] = {}
     for block in blocks:
@@ -290,6 +314,6 @@ def once(blocks: Iterable[LoggedBlock]) -> list[LoggedBlock]:
     return list(found.values())
 
 
-def message_of(role: str, blocks: Iterable[LoggedBlock]) -> bytes:
+def encode_message(role: str, blocks: Iterable[LoggedBlock]) -> bytes:
     """The message of these blocks, as JSON."""
     return b'{"role":"%s","content":[%s]}' % (role.encode(), b",".join(block.raw for block in blocks))

@@ -14,16 +14,23 @@ from typing import Any
 import msgspec
 
 from foveate import wire
-from foveate.replay.growing import Growing
-from foveate.replay.log_files import TOO_DEEP, LogFile, decoded, why_broken
-from foveate.replay.recordings import Call, Lacking, Recording, Said, Source, lacks_of
-from foveate.replay.times import seconds
+from foveate.replay.growing import MessageTree
+from foveate.replay.log_files import TOO_DEEP, LogFile, decode_line, describe_decode_error
+from foveate.replay.recordings import (
+    MissingPart,
+    RecordedCall,
+    RecordedMessage,
+    Recording,
+    RecordingSource,
+    find_missing_parts,
+)
+from foveate.replay.times import parse_time
 from foveate.values import Format, Usage
-from foveate.wire.body import as_list, as_record, as_text, compact
-from foveate.wire.usage import tokens
+from foveate.wire.body import as_dict, as_list, as_text, to_json
+from foveate.wire.usage import tokens_or_zero
 
 # Members of an item that the model reads. Sealed reasoning is left out: its length does not tell its tokens.
-_MEMBERS = (
+_SENT_MEMBERS = (
     "type", "role", "content", "call_id", "name", "arguments", "input", "output", "summary", "action", "tools",
 )  # fmt: skip
 _MODEL_ITEMS = frozenset(
@@ -38,14 +45,14 @@ _USAGE_MEMBERS = (
 _UNKNOWN_TIME = 0.0
 
 
-class _Line(msgspec.Struct):
+class _CodexLine(msgspec.Struct):
     timestamp: Any = None
     type: Any = None
     payload: Any = msgspec.UNSET
 
 
-_LINES = msgspec.json.Decoder(_Line)
-_RECORDS = msgspec.json.Decoder(dict[str, Any])
+_LINE_DECODER = msgspec.json.Decoder(_CodexLine)
+_RECORD_DECODER = msgspec.json.Decoder(dict[str, Any])
 _TokenUsage = tuple[int, ...]
 
 
@@ -55,25 +62,25 @@ def read_codex(file: LogFile, model: str | None = None) -> list[Recording]:
     Raises:
         UnreadableInput: the file cannot be opened.
     """
-    session = _Session(file.name, model or "")
+    session = _CodexSession(file.name, model or "")
     for number, raw in file.objects():
         try:
             session.add(raw)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            file.broke(number, why_broken(error))
+            file.report_unreadable(number, describe_decode_error(error))
         except RecursionError:
-            file.broke(number, TOO_DEEP)
+            file.report_unreadable(number, TOO_DEEP)
     calls = session.calls()
     if not calls and not session.is_started:
         return []
     return [
         Recording(
             name=session.name,
-            source=Source.CODEX,
+            source=RecordingSource.CODEX,
             format=Format.RESPONSES,
             calls=calls,
-            lacks=lacks_of(calls) | {Lacking.SYSTEM, Lacking.TOOLS},
-            broken=tuple(file.broken),
+            missing=find_missing_parts(calls) | {MissingPart.SYSTEM, MissingPart.TOOLS},
+            unreadable=tuple(file.unreadable),
             size_bytes=file.size_bytes,
         )
     ]
@@ -82,15 +89,15 @@ def read_codex(file: LogFile, model: str | None = None) -> list[Recording]:
 class _Response:
     """Items of one response that have been read, and the history that it was requested with."""
 
-    def __init__(self, history: Said, digest: bytes, sent_at: float, answered_at: float) -> None:
+    def __init__(self, history: RecordedMessage, digest: bytes, sent_at: float, answered_at: float) -> None:
         self.history = history
         self.digest = digest
         self.sent_at = sent_at
-        self.answered_at = answered_at
+        self.response_at = answered_at
         self.items: list[dict[str, Any]] = []
 
 
-class _Session:
+class _CodexSession:
     """A session as far as it has been read."""
 
     def __init__(self, name: str, default_model: str) -> None:
@@ -98,17 +105,17 @@ class _Session:
         self.is_started = False
         self._model = ""
         self._default_model = default_model
-        self._tree = Growing()
-        self._last: Said | None = None
+        self._tree = MessageTree()
+        self._last: RecordedMessage | None = None
         self._digest = b""
         self._latest_input_at = _UNKNOWN_TIME
         self._origin = name
         self._total: _TokenUsage = (0,) * len(_USAGE_MEMBERS)
         self._response: _Response | None = None
-        self._charged: list[Call] = []
+        self._charged: list[RecordedCall] = []
         # One call for each run of model items, for logs without any token count.
-        self._run: _Response | None = None
-        self._uncharged: list[Call] = []
+        self._uncharged_run: _Response | None = None
+        self._uncharged: list[RecordedCall] = []
 
     def add(self, raw: bytes) -> None:
         """Read one line.
@@ -117,13 +124,13 @@ class _Session:
             msgspec.DecodeError: it is not JSON, or not an object.
             RecursionError: it is nested too deeply.
         """
-        line = decoded(_LINES, raw)
-        at = seconds(line.timestamp)
+        line = decode_line(_LINE_DECODER, raw)
+        at = parse_time(line.timestamp)
         kind = as_text(line.type)
         if line.payload is msgspec.UNSET:
-            self._add_bare(decoded(_RECORDS, raw), kind, at)
+            self._add_bare(decode_line(_RECORD_DECODER, raw), kind, at)
             return
-        payload = as_record(line.payload)
+        payload = as_dict(line.payload)
         match kind:
             case "session_meta":
                 self._start(payload)
@@ -132,13 +139,13 @@ class _Session:
             case "response_item":
                 self._add_item(payload, at)
             case "inter_agent_communication":
-                self._add_item(_message("user", as_text(payload.get("content"))), at)
+                self._add_item(_make_message("user", as_text(payload.get("content"))), at)
             case "compacted":
                 self._compact(payload, at)
             case "event_msg":
                 self._add_event(payload, at)
 
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[RecordedCall, ...]:
         """The calls in their order: those with a token count, or all of them if the log has no token count."""
         self._close_run()
         return tuple(self._charged or self._uncharged)
@@ -160,9 +167,9 @@ class _Session:
     def _add_event(self, event: Mapping[str, Any], at: float) -> None:
         match as_text(event.get("type")):
             case "token_count":
-                self._charge(as_record(event.get("info")), at)
+                self._charge(as_dict(event.get("info")), at)
             case "thread_rolled_back":
-                self._roll_back(tokens(event.get("num_turns")))
+                self._roll_back(tokens_or_zero(event.get("num_turns")))
 
     def _add_item(self, item: Mapping[str, Any], at: float) -> None:
         kind = as_text(item.get("type")) or "message"
@@ -170,19 +177,19 @@ class _Session:
             return
         is_model = kind in _MODEL_ITEMS or as_text(item.get("role")) == "assistant"
         if is_model and self._last is not None:
-            self._response = self._response or self._started(self._last, at)
+            self._response = self._response or self._start_response(self._last, at)
             self._response.items.append(dict(item))
-            self._run = self._run or self._started(self._last, at)
-            self._run.items.append(dict(item))
+            self._uncharged_run = self._uncharged_run or self._start_response(self._last, at)
+            self._uncharged_run.items.append(dict(item))
         else:
             self._latest_input_at = at
             self._close_run()
         self._append(item)
 
     def _append(self, item: Mapping[str, Any]) -> None:
-        self._digest = blake2b(self._digest + compact(item), digest_size=16).digest()
-        sent = {name: item[name] for name in _MEMBERS if item.get(name) is not None}
-        self._last = self._tree.hung(self._last, compact(sent))
+        self._digest = blake2b(self._digest + to_json(item), digest_size=16).digest()
+        sent = {name: item[name] for name in _SENT_MEMBERS if item.get(name) is not None}
+        self._last = self._tree.append(self._last, to_json(sent))
 
     def _charge(self, info: Mapping[str, Any], at: float) -> None:
         """Close the response that a token count is about; a repeated or estimated count is about none."""
@@ -196,41 +203,41 @@ class _Session:
         history = self._response.history if self._response is not None else self._last
         if history is None or not any(charged):
             return
-        response = self._response or self._started(history, at)
+        response = self._response or self._start_response(history, at)
         self._response = None
-        self._charged.append(self._call(response, _usage(charged), repr((total, charged)).encode()))
+        self._charged.append(self._make_call(response, _make_usage(charged), repr((total, charged)).encode()))
 
-    def _started(self, history: Said, at: float) -> _Response:
+    def _start_response(self, history: RecordedMessage, at: float) -> _Response:
         return _Response(history, self._digest, self._latest_input_at or at, at)
 
     def _close_run(self) -> None:
-        if self._run is not None and not self._charged:
-            self._uncharged.append(self._call(self._run, None, b""))
-        self._run = None
+        if self._uncharged_run is not None and not self._charged:
+            self._uncharged.append(self._make_call(self._uncharged_run, None, b""))
+        self._uncharged_run = None
 
-    def _call(self, response: _Response, usage: Usage | None, counted: bytes) -> Call:
-        answer = b"".join(compact(item) for item in response.items)
+    def _make_call(self, response: _Response, usage: Usage | None, counted: bytes) -> RecordedCall:
+        answer = b"".join(to_json(item) for item in response.items)
         named = blake2b(response.digest + answer + counted, digest_size=16).hexdigest()
-        return Call(
+        return RecordedCall(
             id=f"{self._origin}:{named}",
             conversation=self.name,
             model=self._model or self._default_model,
             at=response.sent_at,
-            answers_at=max(response.answered_at, response.sent_at),
-            last=response.history,
-            answer=_joined(response.items),
-            thinks=any(item.get("type") == "reasoning" for item in response.items),
-            billed=usage,
+            response_at=max(response.response_at, response.sent_at),
+            last_message=response.history,
+            response=_join_items(response.items),
+            has_thinking=any(item.get("type") == "reasoning" for item in response.items),
+            usage=usage,
         )
 
     def _compact(self, compacted: Mapping[str, Any], at: float) -> None:
         """Replace the history. Old logs hold the summary alone: the user's messages stand before it."""
         self._close_run()
-        replacement = [as_record(item) for item in as_list(compacted.get("replacement_history"))]
+        replacement = [as_dict(item) for item in as_list(compacted.get("replacement_history"))]
         if not replacement:
             kept = self._last.history() if self._last is not None else []
-            replacement = [as_record(msgspec.json.decode(said.raw)) for said in kept if _is_user_turn(said)]
-            replacement.append(_message("user", as_text(compacted.get("message"))))
+            replacement = [as_dict(msgspec.json.decode(said.raw)) for said in kept if _is_user_turn(said)]
+            replacement.append(_make_message("user", as_text(compacted.get("message"))))
         self._last, self._digest, self._response = None, b"", None
         for item in replacement:
             self._append(item)
@@ -240,32 +247,32 @@ class _Session:
         """Drop the latest turns of the user."""
         while turns and self._last is not None:
             turns -= _is_user_turn(self._last)
-            self._last = self._last.before
+            self._last = self._last.previous
 
 
-def _is_user_turn(said: Said) -> bool:
+def _is_user_turn(recorded: RecordedMessage) -> bool:
     """Tell whether the user wrote a message; Codex's own context messages begin with a tag or a heading."""
-    if said.role != "user":
+    if recorded.role != "user":
         return False
-    message = as_record(msgspec.json.decode(said.raw))
+    message = as_dict(msgspec.json.decode(recorded.raw))
     if as_text(message.get("type")) not in ("", "message"):
         return False
     content = message.get("content")
-    blocks = [as_record(block) for block in as_list(content)]
+    blocks = [as_dict(block) for block in as_list(content)]
     text = content if isinstance(content, str) else as_text(blocks[0].get("text")) if blocks else ""
     return not text.lstrip().startswith(("<", "# AGENTS.md"))
 
 
-def _message(role: str, text: str) -> dict[str, Any]:
+def _make_message(role: str, text: str) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
 
 
 def _token_usage(counted: object) -> _TokenUsage | None:
-    found = as_record(counted)
-    return tuple(tokens(found.get(name)) for name in _USAGE_MEMBERS) if found else None
+    found = as_dict(counted)
+    return tuple(tokens_or_zero(found.get(name)) for name in _USAGE_MEMBERS) if found else None
 
 
-def _usage(counted: _TokenUsage) -> Usage | None:
+def _make_usage(counted: _TokenUsage) -> Usage | None:
     read, cached, written, output, reasoning = counted
     block = {
         "input_tokens": read,
@@ -273,14 +280,14 @@ def _usage(counted: _TokenUsage) -> Usage | None:
         "output_tokens": output,
         "output_tokens_details": {"reasoning_tokens": reasoning},
     }
-    return wire.block_usage(Format.RESPONSES, compact(block))
+    return wire.parse_usage(Format.RESPONSES, to_json(block))
 
 
-def _joined(items: list[dict[str, Any]]) -> bytes:
+def _join_items(items: list[dict[str, Any]]) -> bytes:
     """Join the items of a response into one message, from which an answer's length is counted."""
     texts = []
     for item in items:
-        texts += [as_text(as_record(block).get("text")) for block in as_list(item.get("content"))]
+        texts += [as_text(as_dict(block).get("text")) for block in as_list(item.get("content"))]
         texts += [as_text(item.get("arguments")), as_text(item.get("input"))]
     blocks = [{"type": "output_text", "text": text} for text in texts if text]
-    return compact({"type": "message", "role": "assistant", "content": blocks})
+    return to_json({"type": "message", "role": "assistant", "content": blocks})

@@ -9,23 +9,23 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from foveate import wire
-from foveate.budget.eviction import Kind, is_system
-from foveate.cache.prompts import Piece, digest
+from foveate.budget.eviction import MessageKind, is_system_message
+from foveate.cache.prompts import PromptPiece, compute_digest
 from foveate.errors import MalformedRequest
-from foveate.fold.boundary import History, boundary
-from foveate.fold.cuts import FoldOptions, limit_of, most_summary_tokens
-from foveate.replay.stretches import THOUGHTS, Stretch, chained, rechained
+from foveate.fold.boundary import TurnStructure, find_boundary
+from foveate.fold.cuts import CompactionOptions, compute_summary_limit, max_summary_tokens
+from foveate.replay.stretches import THINKING_KINDS, HistoryNode, append_node, reattach_node
 from foveate.values import Area, Format, Message, Place, Text, ToolCall, ToolResult
 
 # What goes around a summary when it is sent: its heading, and the model's word that it has read it.
-_HEADING_TOKENS, _REPLY_TOKENS = 40, 12
+_SUMMARY_HEADING_TOKENS, _SUMMARY_REPLY_TOKENS = 40, 12
 # What is said after a conversation to have it summed up, beside the facts that are to be named.
 _INSTRUCTION_TOKENS = 400
 _FACTS_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Folded:
+class SimulatedCompaction:
     """A head that was folded up to `cut`, and what stands in its place, `base`.
 
     `summary_tokens` are those of the summary. Of the head, `stays` are what is part of no turn, `question` that
@@ -33,34 +33,39 @@ class Folded:
     the history was then: on models that bind thoughts to what was before them, those up to there are left out.
     """
 
-    cut: Stretch
-    base: Stretch
+    last_compacted: HistoryNode
+    replacement: HistoryNode
     summary_tokens: int
-    stays: tuple[Stretch, ...]
-    question: tuple[Stretch, ...]
-    ends_with: Kind
+    kept_nodes: tuple[HistoryNode, ...]
+    question_nodes: tuple[HistoryNode, ...]
+    ends_with: MessageKind
     seen_depth: int
-    leaves_out_thoughts: bool
-    _made: dict[int, tuple[Stretch, Stretch]] = field(default_factory=dict)
+    drops_thinking: bool
+    _reattached: dict[int, tuple[HistoryNode, HistoryNode]] = field(default_factory=dict)
 
-    def of(self, last: Stretch) -> Stretch | None:
+    def apply(self, last_node: HistoryNode) -> HistoryNode | None:
         """`last` behind the summary; None where the head that was folded does not stand before it."""
-        there = last.at(self.cut.depth)
-        if there is None or there is last or there.said is not self.cut.said:
+        ancestor = last_node.ancestor_at(self.last_compacted.depth)
+        if ancestor is None or ancestor is last_node or ancestor.message is not self.last_compacted.message:
             return None
         new = []
-        here: Stretch | None = last
-        while here is not None and here is not there and id(here) not in self._made:
-            new.append(here)
-            here = here.before
-        before = self._made[id(here)][1] if here is not None and here is not there else self.base
-        for stretch in reversed(new):
+        node: HistoryNode | None = last_node
+        while node is not None and node is not ancestor and id(node) not in self._reattached:
+            new.append(node)
+            node = node.previous
+        previous = (
+            self._reattached[id(node)][1] if node is not None and node is not ancestor else self.replacement
+        )
+        for new_node in reversed(new):
             pieces = None
-            if self.leaves_out_thoughts and stretch.depth <= self.seen_depth:
-                pieces = [piece for piece in stretch.pieces if piece.kind not in THOUGHTS]
-            before = rechained(before, stretch, pieces)
-            self._made[id(stretch)] = stretch, before  # the first is held, so that no other has its id
-        return before
+            if self.drops_thinking and new_node.depth <= self.seen_depth:
+                pieces = [piece for piece in new_node.pieces if piece.kind not in THINKING_KINDS]
+            previous = reattach_node(previous, new_node, pieces)
+            self._reattached[id(new_node)] = (
+                new_node,
+                previous,
+            )  # the first is held, so that no other has its id
+        return previous
 
     @property
     def instruction_tokens(self) -> int:
@@ -68,64 +73,69 @@ class Folded:
         return _INSTRUCTION_TOKENS + int(self.summary_tokens * _FACTS_SHARE)
 
 
-class Reading:
+class MessageReader:
     """Messages of a recording, each read once, for those who cut between them."""
 
-    def __init__(self, spoken: Format) -> None:
-        self._spoken = spoken
-        self._read: dict[int, Message] = {}
+    def __init__(self, api_format: Format) -> None:
+        self._spoken = api_format
+        self._messages: dict[int, Message] = {}
 
-    def message(self, stretch: Stretch) -> Message:
+    def read(self, node: HistoryNode) -> Message:
         """What stands there."""
-        said = stretch.said
-        if said is None:
-            return Message(role=stretch.role, parts=(Text(""),))
-        found = self._read.get(id(said))
+        recorded = node.message
+        if recorded is None:
+            return Message(role=node.role, parts=(Text(""),))
+        found = self._messages.get(id(recorded))
         if found is None:
             try:
-                found = wire.message(self._spoken, said.raw)
+                found = wire.parse_message(self._spoken, recorded.raw)
             except MalformedRequest:
-                found = Message(role=said.role, parts=(Text(""),))
-            self._read[id(said)] = found
+                found = Message(role=recorded.role, parts=(Text(""),))
+            self._messages[id(recorded)] = found
         return found
 
 
-class _Head(NamedTuple):
+class _CompactedHead(NamedTuple):
     """A head that was folded, as far as the next fold looks at it: so its length does not matter.
 
     `before` are messages and their tokens in its place, `stretches` what stands there where something does.
     """
 
-    before: tuple[tuple[Message, int], ...]
-    stretches: tuple[Stretch | None, ...]
-    stays: tuple[Stretch, ...]
+    messages: tuple[tuple[Message, int], ...]
+    nodes: tuple[HistoryNode | None, ...]
+    kept_nodes: tuple[HistoryNode, ...]
     replaced_tokens: int
 
 
-_NO_HEAD = _Head((), (), (), 0)
-_SAID = Message(role="assistant", parts=(Text(""),))
-_ANSWERED = Message(role="tool", parts=(ToolResult(parts=(), name="what the head ended with"),))
+_NO_HEAD = _CompactedHead((), (), (), 0)
+_ASSISTANT_PLACEHOLDER = Message(role="assistant", parts=(Text(""),))
+_RESULT_PLACEHOLDER = Message(role="tool", parts=(ToolResult(parts=(), name="what the head ended with"),))
 
 
-def _head(earlier: Folded, last: Stretch, there: Stretch, reading: Reading) -> _Head:
+def _make_head(
+    earlier: SimulatedCompaction, last: HistoryNode, end: HistoryNode, messages: MessageReader
+) -> _CompactedHead:
     """The head of an `earlier` fold, which ends at `there` on the way to `last`.
 
     Something that the model said stands in it, so that late results have something to answer.
     """
-    stays = tuple(_now(last, earlier.stays))
-    question = tuple(_now(last, earlier.question))
-    asked = tuple((reading.message(stretch), stretch.tokens) for stretch in question)
-    before: tuple[tuple[Message, int], ...]
-    stretches: tuple[Stretch | None, ...]
-    if earlier.ends_with is Kind.RESULTS:
-        before, stretches = (*asked, (_SAID, 0), (_ANSWERED, 0)), (*question, None, None)
+    kept_nodes = tuple(_current_nodes(last, earlier.kept_nodes))
+    question = tuple(_current_nodes(last, earlier.question_nodes))
+    asked = tuple((messages.read(node), node.tokens) for node in question)
+    head_messages: tuple[tuple[Message, int], ...]
+    nodes: tuple[HistoryNode | None, ...]
+    if earlier.ends_with is MessageKind.RESULTS:
+        head_messages, nodes = (
+            (*asked, (_ASSISTANT_PLACEHOLDER, 0), (_RESULT_PLACEHOLDER, 0)),
+            (*question, None, None),
+        )
     else:
-        before, stretches = ((_SAID, 0), *asked), (None, *question)
-    kept_tokens = sum(stretch.tokens for stretch in (*stays, *question))
-    return _Head(before, stretches, stays, there.end - kept_tokens)
+        head_messages, nodes = ((_ASSISTANT_PLACEHOLDER, 0), *asked), (None, *question)
+    kept_tokens = sum(node.tokens for node in (*kept_nodes, *question))
+    return _CompactedHead(head_messages, nodes, kept_nodes, end.end_tokens - kept_tokens)
 
 
-def _answers_only(messages: Iterable[Message]) -> bool:
+def _has_all_tool_calls(messages: Iterable[Message]) -> bool:
     """Whether all results in these messages are those of calls that stand there too."""
     asked, answered = set(), set()
     for message in messages:
@@ -137,93 +147,96 @@ def _answers_only(messages: Iterable[Message]) -> bool:
     return answered <= asked
 
 
-def _now(last: Stretch, stretches: Sequence[Stretch]) -> Iterator[Stretch]:
+def _current_nodes(last: HistoryNode, nodes: Sequence[HistoryNode]) -> Iterator[HistoryNode]:
     """The same messages as they stand now: bills may have told that they weigh something else."""
-    return (found for stretch in stretches if (found := last.at(stretch.depth)) is not None)
+    return (found for node in nodes if (found := last.ancestor_at(node.depth)) is not None)
 
 
-def folded(
-    last: Stretch,
-    reading: Reading,
+def simulate_compaction(
+    last_node: HistoryNode,
+    reader: MessageReader,
     *,
     trigger_tokens: int,
-    options: FoldOptions,
-    earlier: Folded | None,
-    leaves_out_thoughts: bool,
-) -> Folded | None:
+    options: CompactionOptions,
+    earlier: SimulatedCompaction | None,
+    drops_thinking: bool,
+) -> SimulatedCompaction | None:
     """The fold of the history that ends with `last`; None where there is no place to cut.
 
     What an `earlier` fold of it has replaced is not looked at again, unless something there is answered late.
     """
-    there = last.at(earlier.cut.depth) if earlier is not None else None
-    head, way = _NO_HEAD, last.way(after=there)
-    if earlier is not None and there is not None:
-        if _answers_only(map(reading.message, way)):
-            head = _head(earlier, last, there, reading)
+    earlier_end = last_node.ancestor_at(earlier.last_compacted.depth) if earlier is not None else None
+    head, path = _NO_HEAD, last_node.path(after=earlier_end)
+    if earlier is not None and earlier_end is not None:
+        if _has_all_tool_calls(map(reader.read, path)):
+            head = _make_head(earlier, last_node, earlier_end, reader)
         else:
-            way = last.way()
-    stretches = (*head.stretches, *way)
-    messages = [message for message, _ in head.before] + [reading.message(stretch) for stretch in way]
-    tokens = [size for _, size in head.before] + [stretch.tokens for stretch in way]
-    beyond = len(stretches) - (last.depth - there.depth) if there is not None else 0
-    place = boundary(
+            path = last_node.path()
+    nodes = (*head.nodes, *path)
+    messages = [message for message, _ in head.messages] + [reader.read(node) for node in path]
+    tokens = [size for _, size in head.messages] + [node.tokens for node in path]
+    head_size = len(nodes) - (last_node.depth - earlier_end.depth) if earlier_end is not None else 0
+    place = find_boundary(
         messages,
         tokens,
         tail_keep_tokens=options.tail_keep_tokens,
-        trigger_tokens=trigger_tokens,
-        beyond=beyond,
+        threshold_tokens=trigger_tokens,
+        compacted_messages=head_size,
     )
     if place is None or not place:
         return None
-    history = History(messages)
-    asked, gone = history.kept(place), set(history.folded(place))
-    new = sum(tokens[at] for at in history.folded(place, beyond=beyond))
-    summary_tokens = limit_of(
-        head.replaced_tokens + sum(tokens[at] for at in gone),
-        new + (earlier.summary_tokens if earlier is not None else 0),
-        most_tokens=most_summary_tokens(trigger_tokens),
-        was_folded=earlier is not None,
+    history = TurnStructure(messages)
+    asked, compacted = history.open_question(place), set(history.replaced_messages(place))
+    new_tokens = sum(tokens[at] for at in history.replaced_messages(place, compacted_messages=head_size))
+    summary_tokens = compute_summary_limit(
+        head.replaced_tokens + sum(tokens[at] for at in compacted),
+        new_tokens + (earlier.summary_tokens if earlier is not None else 0),
+        max_tokens=max_summary_tokens(trigger_tokens),
+        was_compacted=earlier is not None,
     )
-    cut = stretches[place - 1]
-    assert cut is not None  # only what stands behind the head is cut
-    question = tuple(stretch for at in asked if (stretch := stretches[at]) is not None)
-    others = [at for at in range(place) if at not in gone and at not in asked]
-    stays = (*head.stays, *(stretch for at in others if (stretch := stretches[at]) is not None))
-    return Folded(
-        cut=cut,
-        base=_base(stays, question, reading.message, cut, summary_tokens),
+    last_compacted = nodes[place - 1]
+    assert last_compacted is not None  # only what stands behind the head is cut
+    question = tuple(node for at in asked if (node := nodes[at]) is not None)
+    others = [at for at in range(place) if at not in compacted and at not in asked]
+    kept_nodes = (*head.kept_nodes, *(node for at in others if (node := nodes[at]) is not None))
+    return SimulatedCompaction(
+        last_compacted=last_compacted,
+        replacement=_build_replacement(kept_nodes, question, reader.read, last_compacted, summary_tokens),
         summary_tokens=summary_tokens,
-        stays=stays,
-        question=question,
-        ends_with=history.ends_with(place),
-        seen_depth=last.depth,
-        leaves_out_thoughts=leaves_out_thoughts,
+        kept_nodes=kept_nodes,
+        question_nodes=question,
+        ends_with=history.kind_before(place),
+        seen_depth=last_node.depth,
+        drops_thinking=drops_thinking,
     )
 
 
-def _base(
-    stays: Sequence[Stretch],
-    question: Sequence[Stretch],
-    message: Callable[[Stretch], Message],
-    cut: Stretch,
+def _build_replacement(
+    kept_nodes: Sequence[HistoryNode],
+    question: Sequence[HistoryNode],
+    read_message: Callable[[HistoryNode], Message],
+    cut: HistoryNode,
     summary_tokens: int,
-) -> Stretch:
+) -> HistoryNode:
     """What stands for a head: the developer's words, the summary and a reply to it, the question that stays."""
-    before: Stretch | None = None
-    systems = [stretch for stretch in stays if is_system(message(stretch))]
-    for stretch in systems:
-        before = rechained(before, stretch)
-    for role, tokens in (("user", summary_tokens + _HEADING_TOKENS), ("assistant", _REPLY_TOKENS)):
-        piece = Piece(
-            digest=digest(b"summary\0" + role.encode() + cut.key),
+    previous: HistoryNode | None = None
+    system_nodes = [node for node in kept_nodes if is_system_message(read_message(node))]
+    for node in system_nodes:
+        previous = reattach_node(previous, node)
+    for role, tokens in (
+        ("user", summary_tokens + _SUMMARY_HEADING_TOKENS),
+        ("assistant", _SUMMARY_REPLY_TOKENS),
+    ):
+        piece = PromptPiece(
+            digest=compute_digest(b"summary\0" + role.encode() + cut.key),
             tokens=tokens,
             kind="text",
             area=Area.MESSAGES,
             place=Place(Area.MESSAGES, -2 if role == "user" else -3, 0),
         )
-        before = chained(before, (piece,), role=role)
-    for stretch in sorted((*stays, *question), key=attrgetter("depth")):
-        if stretch not in systems:
-            before = rechained(before, stretch)
-    assert before is not None
-    return before
+        previous = append_node(previous, (piece,), role=role)
+    for node in sorted((*kept_nodes, *question), key=attrgetter("depth")):
+        if node not in system_nodes:
+            previous = reattach_node(previous, node)
+    assert previous is not None
+    return previous

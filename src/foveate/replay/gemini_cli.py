@@ -12,16 +12,23 @@ from typing import Any
 import msgspec
 
 from foveate import wire
-from foveate.replay.growing import Growing
-from foveate.replay.log_files import TOO_DEEP, LogFile, why_broken
-from foveate.replay.recordings import Call, Lacking, Recording, Said, Source, lacks_of
-from foveate.replay.times import seconds
+from foveate.replay.growing import MessageTree
+from foveate.replay.log_files import TOO_DEEP, LogFile, describe_decode_error
+from foveate.replay.recordings import (
+    MissingPart,
+    RecordedCall,
+    RecordedMessage,
+    Recording,
+    RecordingSource,
+    find_missing_parts,
+)
+from foveate.replay.times import parse_time
 from foveate.values import Format, Usage
-from foveate.wire.body import as_list, as_record, as_text, compact
-from foveate.wire.usage import tokens
+from foveate.wire.body import as_dict, as_list, as_text, to_json
+from foveate.wire.usage import tokens_or_zero
 
-_RECORDS = msgspec.json.Decoder()
-_USER, _MODEL = "user", "gemini"
+_RECORD_DECODER = msgspec.json.Decoder()
+_USER_TYPE, _MODEL_TYPE = "user", "gemini"
 _Record = dict[str, Any]
 
 
@@ -31,31 +38,31 @@ def read_gemini_cli(file: LogFile, model: str | None = None) -> list[Recording]:
     Raises:
         UnreadableInput: the file cannot be opened.
     """
-    session = _Session(file.name, model or "")
+    session = _GeminiSession(file.name, model or "")
     for number, raw in file.objects():
         try:
-            session.add(as_record(_RECORDS.decode(raw)))
+            session.add(as_dict(_RECORD_DECODER.decode(raw)))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            file.broke(number, why_broken(error))
+            file.report_unreadable(number, describe_decode_error(error))
         except RecursionError:
-            file.broke(number, TOO_DEEP)
+            file.report_unreadable(number, TOO_DEEP)
     calls = session.calls()
     if not calls and not session.is_started:
         return []
     return [
         Recording(
             name=session.name,
-            source=Source.GEMINI_CLI,
+            source=RecordingSource.GEMINI_CLI,
             format=Format.GEMINI,
             calls=calls,
-            lacks=lacks_of(calls) | {Lacking.SYSTEM, Lacking.TOOLS},
-            broken=tuple(file.broken),
+            missing=find_missing_parts(calls) | {MissingPart.SYSTEM, MissingPart.TOOLS},
+            unreadable=tuple(file.unreadable),
             size_bytes=file.size_bytes,
         )
     ]
 
 
-class _Session:
+class _GeminiSession:
     """The messages of a session, in their order by id, and the calls that they show."""
 
     def __init__(self, name: str, default_model: str) -> None:
@@ -63,13 +70,13 @@ class _Session:
         self.is_started = False
         self._default_model = default_model
         self._messages: dict[str, _Record] = {}
-        self._calls: dict[str, Call] = {}
-        self._tree = Growing()
+        self._calls: dict[str, RecordedCall] = {}
+        self._tree = MessageTree()
 
     def add(self, record: _Record) -> None:
         """Read one document: a whole recording, its metadata, a message or a change."""
         rewind_to = record.get("$rewindTo")
-        changed = as_record(record.get("$set"))
+        changed = as_dict(record.get("$set"))
         if isinstance(rewind_to, str):
             self._note_calls()
             self._rewind(rewind_to)
@@ -84,7 +91,7 @@ class _Session:
         else:
             self._messages.update(_by_id([record]))
 
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[RecordedCall, ...]:
         """All calls by time, those of messages that were dropped later included."""
         self._note_calls()
         return tuple(sorted(self._calls.values(), key=lambda call: call.at))
@@ -95,46 +102,48 @@ class _Session:
         self._messages = {known: self._messages[known] for known in kept}
 
     def _note_calls(self) -> None:
-        last: Said | None = None
+        last: RecordedMessage | None = None
         sent_at = 0.0
         for message_id, message in self._messages.items():
-            kind, at = as_text(message.get("type")), seconds(message.get("timestamp"))
-            if kind == _USER:
-                last, sent_at = self._append(last, "user", _parts(message.get("content"))), at
-            elif kind == _MODEL:
-                if last is not None and (call := self._call(message_id, message, last, sent_at or at, at)):
+            kind, at = as_text(message.get("type")), parse_time(message.get("timestamp"))
+            if kind == _USER_TYPE:
+                last, sent_at = self._append(last, "user", _content_parts(message.get("content"))), at
+            elif kind == _MODEL_TYPE:
+                if last is not None and (call := self._make_call(message_id, message, last, sent_at or at, at)):
                     self._calls[call.id] = call
-                last = self._append(last, "model", _answer_parts(message))
-                results, done_at = _results(message)
+                last = self._append(last, "model", _response_parts(message))
+                results, done_at = _tool_results(message)
                 last, sent_at = self._append(last, "user", results), max(at, done_at)
 
-    def _append(self, last: Said | None, role: str, parts: list[Any]) -> Said | None:
-        return self._tree.hung(last, compact({"role": role, "parts": parts})) if parts else last
+    def _append(self, last: RecordedMessage | None, role: str, parts: list[Any]) -> RecordedMessage | None:
+        return self._tree.append(last, to_json({"role": role, "parts": parts})) if parts else last
 
-    def _call(self, message_id: str, message: _Record, last: Said, sent_at: float, at: float) -> Call | None:
-        usage = _usage(as_record(message.get("tokens")))
+    def _make_call(
+        self, message_id: str, message: _Record, last: RecordedMessage, sent_at: float, at: float
+    ) -> RecordedCall | None:
+        usage = _make_usage(as_dict(message.get("tokens")))
         if usage is None or usage.is_empty:  # a response that failed or was cancelled
             return None
-        return Call(
+        return RecordedCall(
             id=f"{self.name}:{message_id}",
             conversation=self.name,
             model=as_text(message.get("model")) or self._default_model,
             at=min(sent_at, at) if at else sent_at,
-            answers_at=at,
-            last=last,
-            answer=compact({"role": "model", "parts": _answer_parts(message)}),
-            thinks=bool(message.get("thoughts")),
-            billed=usage,
+            response_at=at,
+            last_message=last,
+            response=to_json({"role": "model", "parts": _response_parts(message)}),
+            has_thinking=bool(message.get("thoughts")),
+            usage=usage,
         )
 
 
 def _by_id(messages: Iterable[Any]) -> Iterator[tuple[str, _Record]]:
-    for message in map(as_record, messages):
+    for message in map(as_dict, messages):
         if message_id := as_text(message.get("id")):
             yield message_id, message
 
 
-def _parts(content: object) -> list[Any]:
+def _content_parts(content: object) -> list[Any]:
     """List the parts of a content: Gemini's API also takes one part alone, or a mere text."""
     if isinstance(content, str):
         return [{"text": content}] if content else []
@@ -143,30 +152,30 @@ def _parts(content: object) -> list[Any]:
     return [{"text": part} if isinstance(part, str) else part for part in as_list(content) if part]
 
 
-def _answer_parts(message: _Record) -> list[Any]:
-    called = [as_record(call) for call in as_list(message.get("toolCalls"))]
+def _response_parts(message: _Record) -> list[Any]:
+    called = [as_dict(call) for call in as_list(message.get("toolCalls"))]
     calls = [
-        {"functionCall": {"name": as_text(call.get("name")), "args": as_record(call.get("args"))}}
+        {"functionCall": {"name": as_text(call.get("name")), "args": as_dict(call.get("args"))}}
         for call in called
     ]
-    return [*_parts(message.get("content")), *calls]
+    return [*_content_parts(message.get("content")), *calls]
 
 
-def _results(message: _Record) -> tuple[list[Any], float]:
+def _tool_results(message: _Record) -> tuple[list[Any], float]:
     """List what the tools returned, and when the last of them did."""
-    called = [as_record(call) for call in as_list(message.get("toolCalls"))]
-    done_at = max((seconds(call.get("timestamp")) for call in called), default=0.0)
-    return [part for call in called for part in _parts(call.get("result"))], done_at
+    called = [as_dict(call) for call in as_list(message.get("toolCalls"))]
+    done_at = max((parse_time(call.get("timestamp")) for call in called), default=0.0)
+    return [part for call in called for part in _content_parts(call.get("result"))], done_at
 
 
-def _usage(counted: _Record) -> Usage | None:
+def _make_usage(counted: _Record) -> Usage | None:
     if not counted:
         return None
     block = {
-        "promptTokenCount": tokens(counted.get("input")),
-        "cachedContentTokenCount": tokens(counted.get("cached")),
-        "candidatesTokenCount": tokens(counted.get("output")),
-        "thoughtsTokenCount": tokens(counted.get("thoughts")),
-        "toolUsePromptTokenCount": tokens(counted.get("tool")),
+        "promptTokenCount": tokens_or_zero(counted.get("input")),
+        "cachedContentTokenCount": tokens_or_zero(counted.get("cached")),
+        "candidatesTokenCount": tokens_or_zero(counted.get("output")),
+        "thoughtsTokenCount": tokens_or_zero(counted.get("thoughts")),
+        "toolUsePromptTokenCount": tokens_or_zero(counted.get("tool")),
     }
-    return wire.block_usage(Format.GEMINI, compact(block))
+    return wire.parse_usage(Format.GEMINI, to_json(block))

@@ -5,14 +5,14 @@ from typing import Any
 
 import msgspec
 
-from foveate.replay.recordings import Said
-from foveate.wire.body import as_text, compact, value
-from foveate.wire.marks import MEMBERS, POINT, is_point, without_marks
+from foveate.replay.recordings import RecordedMessage
+from foveate.wire.body import as_text, parse_json, to_json
+from foveate.wire.marks import BREAKPOINT_FIELDS, CACHE_POINT_FIELD, is_cache_point, remove_breakpoints
 
-_MARKS = tuple(f'"{name}"'.encode() for name in (*MEMBERS, POINT))
-_SYSTEM = frozenset(("system", "developer"))
+_BREAKPOINT_NAMES = tuple(f'"{name}"'.encode() for name in (*BREAKPOINT_FIELDS, CACHE_POINT_FIELD))
+_SYSTEM_ROLES = frozenset(("system", "developer"))
 # What the parts of a conversation with OpenAI's Responses are, where they do not say who speaks.
-_ANSWERED = frozenset(
+_USER_ITEMS = frozenset(
     ("function_call_output", "custom_tool_call_output", "computer_call_output", "local_shell_call_output",
      "mcp_approval_response")
 )  # fmt: skip
@@ -21,82 +21,89 @@ _HEAD_BYTES = 96
 _ROLES = {"model": "assistant", "ai": "assistant", "human": "user", "function": "tool"}
 
 
-class _Head(msgspec.Struct):
+class _MessageHead(msgspec.Struct):
     role: Any = None
     type: Any = None
 
 
-_HEADS = msgspec.json.Decoder(_Head)
+_HEAD_DECODER = msgspec.json.Decoder(_MessageHead)
 
 
-class Growing:
+class MessageTree:
     """A tree of messages of one format; each message hangs on the one before it."""
 
     def __init__(self) -> None:
-        self._after: dict[tuple[Said | None, bytes], Said] = {}
-        self._roots: dict[Said, Said] = {}
+        self._children: dict[tuple[RecordedMessage | None, bytes], RecordedMessage] = {}
+        self._roots: dict[RecordedMessage, RecordedMessage] = {}
 
-    def last(self, raws: Iterable[bytes], before: Said | None = None) -> Said | None:
+    def append_all(
+        self, raws: Iterable[bytes], parent: RecordedMessage | None = None
+    ) -> RecordedMessage | None:
         """The last of these messages, hung on all before it; None where there are none."""
-        here = before
+        message = parent
         for raw in raws:
-            here = self.hung(here, raw)
-        return here
+            message = self.append(message, raw)
+        return message
 
-    def hung(self, before: Said | None, raw: bytes) -> Said:
+    def append(self, parent: RecordedMessage | None, raw: bytes) -> RecordedMessage:
         """A message behind the one before it: the same for who says the same behind the same."""
-        known = self._after.get((before, raw))
+        known = self._children.get((parent, raw))
         if known is not None:
             return known
-        said = unmarked(raw)
-        found = self._after.get((before, said))
+        normalized = normalize_message(raw)
+        found = self._children.get((parent, normalized))
         if found is None:
-            found = Said(before=before, role=role_of(said), raw=said, depth=before.depth + 1 if before else 0)
-            self._after[before, said] = found
-            root = self._roots.get(before) if before is not None else None
-            if root is not None or found.role not in _SYSTEM:
+            found = RecordedMessage(
+                previous=parent,
+                role=read_role(normalized),
+                raw=normalized,
+                depth=parent.depth + 1 if parent else 0,
+            )
+            self._children[parent, normalized] = found
+            root = self._roots.get(parent) if parent is not None else None
+            if root is not None or found.role not in _SYSTEM_ROLES:
                 self._roots[found] = root or found
-        if raw != said:  # the next body has it in the same spelling
-            self._after[before, raw] = found
+        if raw != normalized:  # the next body has it in the same spelling
+            self._children[parent, raw] = found
         return found
 
-    def root(self, last: Said) -> Said:
+    def find_root(self, last: RecordedMessage) -> RecordedMessage:
         """With what the conversation of `last` begins, system prompts left out."""
         return self._roots.get(last, last)
 
 
-def unmarked(raw: bytes) -> bytes:
+def normalize_message(raw: bytes) -> bytes:
     """A message in one spelling and without its marks, which move on while it stays."""
-    is_marked = any(name in raw for name in _MARKS)
+    has_breakpoints = any(name in raw for name in _BREAKPOINT_NAMES)
     head = raw[:_HEAD_BYTES]
-    if not (is_marked or b"\\u" in raw or b'": ' in head or b'"content":[{' in head):
+    if not (has_breakpoints or b"\\u" in raw or b'": ' in head or b'"content":[{' in head):
         return raw
-    said = value(raw)
-    if is_marked:
-        said = without_marks(said)
-        if isinstance(said, dict) and isinstance(said.get("content"), list):
-            said["content"] = [block for block in said["content"] if not is_point(block)]
-    return compact(_plain(said))
+    message = parse_json(raw)
+    if has_breakpoints:
+        message = remove_breakpoints(message)
+        if isinstance(message, dict) and isinstance(message.get("content"), list):
+            message["content"] = [block for block in message["content"] if not is_cache_point(block)]
+    return to_json(_flatten_single_text(message))
 
 
-def _plain(said: Any) -> Any:
+def _flatten_single_text(message: Any) -> Any:
     """A message whose content is one text, as the mere string that means the same."""
-    content = said.get("content") if isinstance(said, dict) else None
+    content = message.get("content") if isinstance(message, dict) else None
     if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
         block = content[0]
         if block.keys() == {"type", "text"} and block["type"] == "text" and isinstance(block["text"], str):
-            return {**said, "content": block["text"]}
-    return said
+            return {**message, "content": block["text"]}
+    return message
 
 
-def role_of(raw: bytes) -> str:
+def read_role(raw: bytes) -> str:
     """Who says a message, in the words of chat completions."""
     try:
-        head = _HEADS.decode(raw)
+        head = _HEAD_DECODER.decode(raw)
     except msgspec.DecodeError:
         return "user"
     role = as_text(head.role)
     if role:
         return _ROLES.get(role, role)
     kind = as_text(head.type)
-    return "user" if not kind or kind in _ANSWERED else "assistant"
+    return "user" if not kind or kind in _USER_ITEMS else "assistant"

@@ -11,176 +11,182 @@ from typing import Protocol
 
 import msgspec
 
-from foveate.cache.prompts import CachedPrompt, Piece
-from foveate.cache.rules import Rules
-from foveate.replay.stretches import Front, Stretch
+from foveate.cache.prompts import CachedPrompt, PromptPiece
+from foveate.cache.rules import CacheRules
+from foveate.replay.stretches import HistoryNode, PromptFront
 from foveate.values import Area, Place
 
-_GAP = "text"
+_GAP_KIND = "text"
 # How far back one looks where a provider has no bound: so far a session may be taken back and still be found.
-_LEAST_POSITIONS = 40
+_MIN_POSITIONS = 40
 
 
-class Tail(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class PromptTail(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The end of what is sent behind `front`: the messages that are told piece by piece.
 
     `ahead` are the positions before each of `stretches`. `pieces`, `keys` and `ends` are as those of a prompt.
     """
 
-    front: Front
+    front: PromptFront
     lookback_positions: int
-    stretches: Sequence[Stretch]
-    ahead: list[int]
-    pieces: list[Piece]
+    nodes: Sequence[HistoryNode]
+    positions_before: list[int]
+    pieces: list[PromptPiece]
     keys: list[bytes]
     ends: list[int]
 
 
-class Sending(Protocol):
+class SentHistory(Protocol):
     """A call, as far as it is told here; `whole` are messages before its end that are told too."""
 
     @property
-    def front(self) -> Front:
+    def front(self) -> PromptFront:
         """What stands before its messages."""
 
     @property
-    def last(self) -> Stretch:
+    def last_node(self) -> HistoryNode:
         """The last of its messages."""
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> CacheRules:
         """Those of its provider's cache."""
 
     @property
-    def whole(self) -> tuple[Stretch, ...]:
+    def full_nodes(self) -> tuple[HistoryNode, ...]:
         """Messages that somebody else has left in the cache."""
 
 
-class Telling:
+class AbbreviatedPrompts:
     """Tells calls in their order, each by going on from the one before; whoever asks again is told the same."""
 
     def __init__(self) -> None:
-        self._told: list[Sending] = []
+        self._sent: list[SentHistory] = []
         # What tells messages that were sent, of the first so many calls: nobody may ask for the others.
         self._seen: set[bytes] = set()
         self._seen_calls = 0
-        self._latest: tuple[Sending, Tail] | None = None
+        self._latest: tuple[SentHistory, PromptTail] | None = None
 
-    def forked(self) -> "Telling":
+    def fork(self) -> "AbbreviatedPrompts":
         """The same from here on, for one whose way is another."""
-        other = Telling()
-        other._told, other._latest = list(self._told), self._latest
+        other = AbbreviatedPrompts()
+        other._sent, other._latest = list(self._sent), self._latest
         other._seen, other._seen_calls = set(self._seen), self._seen_calls
         return other
 
-    def of(self, sending: Sending, whole: Sequence[Stretch] = ()) -> CachedPrompt:
+    def build(self, call: SentHistory, full_nodes: Sequence[HistoryNode] = ()) -> CachedPrompt:
         """The next call, with some more messages `whole`."""
-        return prompt_of(self._tail(sending), (*whole, *sending.whole))
+        return build_prompt(self._build_tail(call), (*full_nodes, *call.full_nodes))
 
-    def told(self, sending: Sending) -> None:
+    def record_sent(self, call: SentHistory) -> None:
         """Take over that this was sent."""
-        if not self._told or self._told[-1] is not sending:
-            self._told.append(sending)
+        if not self._sent or self._sent[-1] is not call:
+            self._sent.append(call)
 
-    def _tail(self, sending: Sending) -> Tail:
-        if self._latest is not None and self._latest[0] is sending:
+    def _build_tail(self, call: SentHistory) -> PromptTail:
+        if self._latest is not None and self._latest[0] is call:
             return self._latest[1]
-        tail = tail_of(
-            sending.front,
-            sending.last,
-            seen=self._seen_before(sending),
-            lookback_positions=sending.rules.lookback_positions,
-            before=self._latest[1] if self._latest is not None else None,
+        tail = build_tail(
+            call.front,
+            call.last_node,
+            seen=self._seen_before(call),
+            lookback_positions=call.rules.lookback_positions,
+            previous=self._latest[1] if self._latest is not None else None,
         )
-        self._latest = sending, tail
+        self._latest = call, tail
         return tail
 
-    def _seen_before(self, sending: Sending) -> set[bytes]:
+    def _seen_before(self, call: SentHistory) -> set[bytes]:
         """What was sent before a call, also where that was told by somebody else already."""
-        is_told = bool(self._told) and self._told[-1] is sending
-        calls = len(self._told) - is_told
-        for one in self._told[self._seen_calls : calls]:
-            self._seen.update(one.last.new_keys(one.front, self._seen))
+        is_recorded = bool(self._sent) and self._sent[-1] is call
+        calls = len(self._sent) - is_recorded
+        for earlier in self._sent[self._seen_calls : calls]:
+            self._seen.update(earlier.last_node.unseen_keys(earlier.front, self._seen))
         self._seen_calls = calls
         return self._seen
 
 
-def tail_of(
-    front: Front,
-    last: Stretch,
+def build_tail(
+    front: PromptFront,
+    last_node: HistoryNode,
     *,
     seen: Collection[bytes] = (),
     lookback_positions: int,
-    before: Tail | None = None,
-) -> Tail:
+    previous: PromptTail | None = None,
+) -> PromptTail:
     """The end of what was sent with `last` as its last message.
 
     It is what is new since a message that was `seen` behind this front, and so many positions before that as a
     mark looks back. It is told by going on from the tail `before` it, where `last` stands behind that.
     """
-    reach = lookback_positions or _LEAST_POSITIONS
-    goes_on = before is not None and before.front is front and before.lookback_positions == lookback_positions
-    joint = before.stretches[-1] if goes_on and before is not None else None
-    new: list[Stretch] = []
-    here, known = last, None
+    lookback = lookback_positions or _MIN_POSITIONS
+    continues = (
+        previous is not None and previous.front is front and previous.lookback_positions == lookback_positions
+    )
+    junction = previous.nodes[-1] if continues and previous is not None else None
+    new: list[HistoryNode] = []
+    node, seen_node = last_node, None
     while True:
-        if known is None and front.key + here.key in seen:
-            known = here
-        if here is joint and known is not None and before is not None:
-            at = bisect_left(before.ahead, known.span - reach) - 1
-            if at >= 0 or before.stretches[0].before is None:
-                return _gone_on(before, max(at, 0), new[::-1])
-        new.append(here)
-        if here.before is None or (known is not None and known.span - here.ahead > reach):
-            nothing = Tail(
+        if seen_node is None and front.key + node.key in seen:
+            seen_node = node
+        if node is junction and seen_node is not None and previous is not None:
+            at = bisect_left(previous.positions_before, seen_node.positions_through - lookback) - 1
+            if at >= 0 or previous.nodes[0].previous is None:
+                return _extend_tail(previous, max(at, 0), new[::-1])
+        new.append(node)
+        if node.previous is None or (
+            seen_node is not None and seen_node.positions_through - node.positions_before > lookback
+        ):
+            empty = PromptTail(
                 front=front,
                 lookback_positions=lookback_positions,
-                stretches=(),
-                ahead=[],
+                nodes=(),
+                positions_before=[],
                 pieces=[],
                 keys=[],
                 ends=[],
             )
-            return _gone_on(nothing, 0, new[::-1])
-        here = here.before
+            return _extend_tail(empty, 0, new[::-1])
+        node = node.previous
 
 
-def _gone_on(before: Tail, start: int, new: Sequence[Stretch]) -> Tail:
+def _extend_tail(previous: PromptTail, start: int, new: Sequence[HistoryNode]) -> PromptTail:
     """A tail from its stretch number `start` on, with `new` ones behind it."""
-    front, left_out = before.front, sum([len(stretch.pieces) for stretch in before.stretches[:start]])
-    key, ends = front.key, before.ends[left_out:]
-    pieces = [piece for stretch in new for piece in stretch.pieces]
+    front, dropped_pieces = previous.front, sum([len(node.pieces) for node in previous.nodes[:start]])
+    key, ends = front.key, previous.ends[dropped_pieces:]
+    pieces = [piece for node in new for piece in node.pieces]
     if pieces:
         first = new[0]
-        sizes = accumulate([piece.tokens for piece in pieces], initial=front.tokens + first.end - first.tokens)
+        sizes = accumulate(
+            [piece.tokens for piece in pieces], initial=front.tokens + first.end_tokens - first.tokens
+        )
         ends += islice(sizes, 1, None)
-    return Tail(
+    return PromptTail(
         front=front,
-        lookback_positions=before.lookback_positions,
-        stretches=(*before.stretches[start:], *new),
-        ahead=before.ahead[start:] + [stretch.ahead for stretch in new],
-        pieces=before.pieces[left_out:] + pieces,
-        keys=before.keys[left_out:] + [key + each for stretch in new for each in stretch.keys],
+        lookback_positions=previous.lookback_positions,
+        nodes=(*previous.nodes[start:], *new),
+        positions_before=previous.positions_before[start:] + [node.positions_before for node in new],
+        pieces=previous.pieces[dropped_pieces:] + pieces,
+        keys=previous.keys[dropped_pieces:] + [key + node_key for node in new for node_key in node.keys],
         ends=ends,
     )
 
 
-def prompt_of(tail: Tail, whole: Iterable[Stretch] = ()) -> CachedPrompt:
+def build_prompt(tail: PromptTail, full_nodes: Iterable[HistoryNode] = ()) -> CachedPrompt:
     """What was sent with that end: all before it is one piece, but for the first message and those in `whole`.
 
     Nothing is kept between them that a mark could find.
     """
-    front, rest = tail.front, tail.stretches[0].before
-    pieces, keys, ends = list(front.pieces), list(front.keys), front.ends()
-    if rest is not None:
-        shown = {stretch.depth: stretch for stretch in whole if rest.follows(stretch)}
-        shown[0] = rest.first or rest
-        behind: Stretch | None = None
-        for depth in sorted(shown):
-            _add_gap(pieces, keys, ends, front, behind, shown[depth].before)
-            behind = shown[depth]
-            _add(pieces, keys, ends, front, behind)
-        _add_gap(pieces, keys, ends, front, behind, rest)
+    front, omitted = tail.front, tail.nodes[0].previous
+    pieces, keys, ends = list(front.pieces), list(front.keys), front.token_ends()
+    if omitted is not None:
+        full_by_depth = {node.depth: node for node in full_nodes if omitted.descends_from(node)}
+        full_by_depth[0] = omitted.first or omitted
+        previous: HistoryNode | None = None
+        for depth in sorted(full_by_depth):
+            _add_gap(pieces, keys, ends, front, previous, full_by_depth[depth].previous)
+            previous = full_by_depth[depth]
+            _add_node(pieces, keys, ends, front, previous)
+        _add_gap(pieces, keys, ends, front, previous, omitted)
     return CachedPrompt(
         model=front.model,
         pieces=(*pieces, *tail.pieces),
@@ -189,37 +195,39 @@ def prompt_of(tail: Tail, whole: Iterable[Stretch] = ()) -> CachedPrompt:
     )
 
 
-def _add(pieces: list[Piece], keys: list[bytes], ends: list[int], front: Front, stretch: Stretch) -> None:
-    pieces += stretch.pieces
-    keys += [front.key + key for key in stretch.keys]
-    end = front.tokens + stretch.end - stretch.tokens
-    for piece in stretch.pieces:
+def _add_node(
+    pieces: list[PromptPiece], keys: list[bytes], ends: list[int], front: PromptFront, node: HistoryNode
+) -> None:
+    pieces += node.pieces
+    keys += [front.key + key for key in node.keys]
+    end = front.tokens + node.end_tokens - node.tokens
+    for piece in node.pieces:
         end += piece.tokens
         ends.append(end)
 
 
 def _add_gap(
-    pieces: list[Piece],
+    pieces: list[PromptPiece],
     keys: list[bytes],
     ends: list[int],
-    front: Front,
-    behind: Stretch | None,
-    end: Stretch | None,
+    front: PromptFront,
+    start: HistoryNode | None,
+    end: HistoryNode | None,
 ) -> None:
     """All messages behind one up to another, as one piece."""
-    tokens = (end.end if end is not None else 0) - (behind.end if behind is not None else 0)
-    if end is None or end is behind or (behind is not None and end.depth <= behind.depth):
+    tokens = (end.end_tokens if end is not None else 0) - (start.end_tokens if start is not None else 0)
+    if end is None or end is start or (start is not None and end.depth <= start.depth):
         return
     last = end.pieces[-1] if end.pieces else None
     pieces.append(
-        Piece(
+        PromptPiece(
             digest=end.key,
             tokens=tokens,
-            kind=_GAP,
+            kind=_GAP_KIND,
             area=Area.MESSAGES,
             place=last.place if last is not None else Place(Area.MESSAGES, end.depth),
-            markable=last is not None and last.markable,
+            accepts_breakpoint=last is not None and last.accepts_breakpoint,
         )
     )
     keys.append(front.key + end.key)
-    ends.append(front.tokens + end.end)
+    ends.append(front.tokens + end.end_tokens)

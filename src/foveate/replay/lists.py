@@ -7,218 +7,251 @@ import msgspec
 
 from foveate import wire
 from foveate.errors import MalformedRequest
-from foveate.replay.growing import Growing, role_of
-from foveate.replay.log_files import LogFile, trouble
-from foveate.replay.marks_seen import marks_seen
-from foveate.replay.recognising import Fields, fields_of, items_of, text_of
-from foveate.replay.recordings import Call, Lacking, Recording, Said, Source, lacks_of
+from foveate.replay.growing import MessageTree, read_role
+from foveate.replay.log_files import LogFile, describe_problem
+from foveate.replay.marks_seen import find_breakpoint_ttl
+from foveate.replay.recognising import Fields, read_fields, read_items, read_text
+from foveate.replay.recordings import (
+    MissingPart,
+    RecordedCall,
+    RecordedMessage,
+    Recording,
+    RecordingSource,
+    find_missing_parts,
+)
 from foveate.values import Format
-from foveate.wire.body import as_text, compact, value
+from foveate.wire.body import as_text, parse_json, to_json
 
-_LISTS = ("messages", "contents", "input", "conversations", "conversation")
+_LIST_FIELDS = ("messages", "contents", "input", "conversations", "conversation")
 # What is sent beside the messages.
-_BESIDE = ("model", "system", "tools", "functions", "tool_choice", "systemInstruction", "instructions")
-_DEEPEST = 2
+_ENVELOPE_FIELDS = ("model", "system", "tools", "functions", "tool_choice", "systemInstruction", "instructions")
+_MAX_DEPTH = 2
 _TOOL_CALLS = (b'"tool_calls"', b'"tool_use"', b'"function_call"', b'"functionCall"', b'"toolUse"')
 # In lists that are shared to train models on, speakers have other names.
-_SPEAKERS = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant"}
+_ROLE_ALIASES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _List:
+class _MessageList:
     """One list of messages and what stands beside it; `line` is where it begins."""
 
     line: int
     messages: tuple[bytes, ...]
-    named: str = "messages"
-    beside: Fields | None = None
+    field_name: str = "messages"
+    envelope: Fields | None = None
     name: str = ""
 
 
-def read_lists(file: LogFile, model: str | None = None) -> list[Recording]:
+def read_message_lists(file: LogFile, model: str | None = None) -> list[Recording]:
     """The conversations in a file, each a recording.
 
     Raises:
         UnreadableInput: the file cannot be opened.
     """
-    talks = _Talks()
-    for one in _lists(file):
+    conversations = _ListConversations()
+    for one in _find_lists(file):
         if one.messages:
             try:
-                talks.add(one, _format(one, model))
+                conversations.add(one, _detect_api_format(one, model))
             except MalformedRequest as error:
-                file.broke(one.line, str(error))
-    told = [_recording(talk, file, model, is_alone=len(talks.all) == 1) for talk in talks.all]
+                file.report_unreadable(one.line, str(error))
+    recordings = [
+        _make_recording(conversation, file, model, is_alone=len(conversations.all) == 1)
+        for conversation in conversations.all
+    ]
     return [
-        replace(one, broken=tuple(file.broken), size_bytes=file.size_bytes) if at == 0 else one
-        for at, one in enumerate(told)
+        replace(one, unreadable=tuple(file.unreadable), size_bytes=file.size_bytes) if at == 0 else one
+        for at, one in enumerate(recordings)
     ]
 
 
 @dataclass(slots=True)
-class _Talk:
+class _ListConversation:
     """A conversation: the list that began it, and each answer with what was asked."""
 
-    begun: _List
+    first_list: _MessageList
     format: Format
-    asked: list[tuple[Said, bytes]] = field(default_factory=list)
+    calls: list[tuple[RecordedMessage, bytes]] = field(default_factory=list)
 
 
-class _Talks:
+class _ListConversations:
     """The conversations of a file. A list that begins with all of an earlier one goes on with that."""
 
     def __init__(self) -> None:
-        self.all: list[_Talk] = []
-        self._trees: dict[Format, Growing] = {}
-        self._ends: dict[Said, _Talk] = {}
+        self.all: list[_ListConversation] = []
+        self._trees: dict[Format, MessageTree] = {}
+        self._by_last_message: dict[RecordedMessage, _ListConversation] = {}
 
-    def add(self, one: _List, spoken: Format) -> None:
+    def add(self, message_list: _MessageList, api_format: Format) -> None:
         """Add a list, or what it has beyond one that is there already."""
-        tree = self._trees.setdefault(spoken, Growing())
-        talk = _Talk(one, spoken)
-        last: Said | None = None
-        for raw in one.messages:
+        tree = self._trees.setdefault(api_format, MessageTree())
+        conversation = _ListConversation(message_list, api_format)
+        last: RecordedMessage | None = None
+        for raw in message_list.messages:
             # The items of one answer of OpenAI's Responses stand in a row.
-            goes_on = spoken is Format.RESPONSES and last is not None and last.role == "assistant"
-            if last is not None and role_of(raw) == "assistant" and not goes_on:
-                talk.asked.append((last, raw))
-            last = tree.hung(last, raw)
-            if last in self._ends:
-                talk = self._ends.pop(last)
+            continues_response = (
+                api_format is Format.RESPONSES and last is not None and last.role == "assistant"
+            )
+            if last is not None and read_role(raw) == "assistant" and not continues_response:
+                conversation.calls.append((last, raw))
+            last = tree.append(last, raw)
+            if last in self._by_last_message:
+                conversation = self._by_last_message.pop(last)
         if last is None:
             return
-        if not talk.asked and last.role != "assistant":  # it was still to be answered
-            talk.asked.append((last, b""))
-        if talk.begun is one:
-            self.all.append(talk)
-        self._ends[last] = talk
+        if not conversation.calls and last.role != "assistant":  # it was still to be answered
+            conversation.calls.append((last, b""))
+        if conversation.first_list is message_list:
+            self.all.append(conversation)
+        self._by_last_message[last] = conversation
 
 
-def _lists(file: LogFile) -> Iterator[_List]:
+def _find_lists(file: LogFile) -> Iterator[_MessageList]:
     """Every list in a file; messages that stand one a line are one list together."""
-    first, single = 0, []
+    first, messages = 0, []
     for number, document in file.documents():
         if document.startswith(b"["):
-            lists = list(_in_list(items_of(document), number, _DEEPEST))
+            lists = list(_find_in_list(read_items(document), number, _MAX_DEPTH))
             yield from lists
             if not lists:
-                file.broke(number, trouble(document, "holds no messages"))
+                file.report_unreadable(number, describe_problem(document, "holds no messages"))
             continue
-        told = fields_of(document)
-        if (one := _in_object(told, number)) is not None:
-            yield one
-        elif (message := _message(document, told)) is not None:
+        fields = read_fields(document)
+        if (message_list := _find_in_object(fields, number)) is not None:
+            yield message_list
+        elif (message := _normalize_message(document, fields)) is not None:
             first = first or number
-            single.append(message)
+            messages.append(message)
         else:
-            file.broke(number, trouble(document, "holds no messages"))
-    yield _List(line=first, messages=tuple(single))
+            file.report_unreadable(number, describe_problem(document, "holds no messages"))
+    yield _MessageList(line=first, messages=tuple(messages))
 
 
-def _in_list(found: list[msgspec.Raw], number: int, deepest: int) -> Iterator[_List]:
+def _find_in_list(items: list[msgspec.Raw], number: int, max_depth: int) -> Iterator[_MessageList]:
     """A list of messages is one conversation; a list of such lists is several."""
-    single = []
-    for item in found:
+    messages = []
+    for item in items:
         raw = bytes(item)
         if raw.startswith(b"["):
-            if deepest:
-                yield from _in_list(items_of(raw), number, deepest - 1)
+            if max_depth:
+                yield from _find_in_list(read_items(raw), number, max_depth - 1)
             continue
-        told = fields_of(raw)
-        if (one := _in_object(told, number)) is not None:
+        fields = read_fields(raw)
+        if (one := _find_in_object(fields, number)) is not None:
             yield one
-        elif (message := _message(raw, told)) is not None:
-            single.append(message)
-    if single:
-        yield _List(line=number, messages=tuple(single))
+        elif (message := _normalize_message(raw, fields)) is not None:
+            messages.append(message)
+    if messages:
+        yield _MessageList(line=number, messages=tuple(messages))
 
 
-def _in_object(told: Fields, number: int) -> _List | None:
-    for name in _LISTS:
-        raw = told.get(name)
+def _find_in_object(fields: Fields, number: int) -> _MessageList | None:
+    for name in _LIST_FIELDS:
+        raw = fields.get(name)
         if raw is None:
             continue
         document = bytes(raw)
         if document.startswith(b'"'):  # JSON inside of a string
-            document = as_text(value(document)).encode("utf-8", "replace")
-        items = [(bytes(item), fields_of(item)) for item in items_of(document)]
-        messages = [message for item, inner in items if (message := _message(item, inner)) is not None]
+            document = as_text(parse_json(document)).encode("utf-8", "replace")
+        items = [(bytes(item), read_fields(item)) for item in read_items(document)]
+        messages = [
+            message for item, inner in items if (message := _normalize_message(item, inner)) is not None
+        ]
         if messages:
-            beside = {key: told[key] for key in _BESIDE if key in told}
+            envelope = {key: fields[key] for key in _ENVELOPE_FIELDS if key in fields}
             named = name if name in ("contents", "input") else "messages"
-            called = text_of(told, "id") or text_of(told, "session_id") or text_of(told, "conversation_id")
-            return _List(line=number, messages=tuple(messages), named=named, beside=beside, name=called)
+            conversation_id = (
+                read_text(fields, "id")
+                or read_text(fields, "session_id")
+                or read_text(fields, "conversation_id")
+            )
+            return _MessageList(
+                line=number, messages=tuple(messages), field_name=named, envelope=envelope, name=conversation_id
+            )
     return None
 
 
-def _message(raw: bytes, told: Fields) -> bytes | None:
+def _normalize_message(raw: bytes, fields: Fields) -> bytes | None:
     """A message as it is sent; None where it is none."""
-    if "role" in told or ("type" in told and told.keys() & {"call_id", "summary"}):
+    if "role" in fields or ("type" in fields and fields.keys() & {"call_id", "summary"}):
         return raw
-    if "from" in told and "value" in told:
-        speaker = text_of(told, "from")
-        text = as_text(value(told["value"]))
-        return compact({"role": _SPEAKERS.get(speaker, speaker), "content": text})
+    if "from" in fields and "value" in fields:
+        speaker = read_text(fields, "from")
+        text = as_text(parse_json(fields["value"]))
+        return to_json({"role": _ROLE_ALIASES.get(speaker, speaker), "content": text})
     return None
 
 
-def _recording(talk: _Talk, file: LogFile, model: str | None, *, is_alone: bool) -> Recording:
-    one, spoken = talk.begun, talk.format
-    name = one.name or (file.name if is_alone else f"{file.name}:{one.line}")
-    beside = one.beside or {}
-    around = msgspec.json.encode(beside) if beside.keys() - {"model"} else b""
-    named = text_of(beside, "model") or model or ""
-    marks = next((found for raw in (*one.messages, around) if (found := marks_seen(raw)) is not None), None)
+def _make_recording(
+    conversation: _ListConversation, file: LogFile, model: str | None, *, is_alone: bool
+) -> Recording:
+    first_list, api_format = conversation.first_list, conversation.format
+    name = first_list.name or (file.name if is_alone else f"{file.name}:{first_list.line}")
+    envelope_fields = first_list.envelope or {}
+    envelope = msgspec.json.encode(envelope_fields) if envelope_fields.keys() - {"model"} else b""
+    named = read_text(envelope_fields, "model") or model or ""
+    breakpoint_ttl = next(
+        (found for raw in (*first_list.messages, envelope) if (found := find_breakpoint_ttl(raw)) is not None),
+        None,
+    )
     calls = tuple(
-        Call(
-            id=f"{file.path}:{one.line}:{number}",
+        RecordedCall(
+            id=f"{file.path}:{first_list.line}:{number}",
             conversation=name,
             model=named,
             at=0.0,
-            answers_at=0.0,
-            last=last,
-            answer=answer,
-            around=around,
-            marks=marks,
-            thinks=b'"thinking"' in answer or b'"reasoning' in answer,
+            response_at=0.0,
+            last_message=last,
+            response=response,
+            envelope=envelope,
+            breakpoint_ttl=breakpoint_ttl,
+            has_thinking=b'"thinking"' in response or b'"reasoning' in response,
         )
-        for number, (last, answer) in enumerate(talk.asked)
+        for number, (last, response) in enumerate(conversation.calls)
     )
     return Recording(
         name=name,
-        source=Source.MESSAGES,
-        format=spoken,
+        source=RecordingSource.MESSAGES,
+        format=api_format,
         calls=calls,
-        lacks=lacks_of(calls) | unsaid(calls, beside),
+        missing=find_missing_parts(calls) | find_missing_front(calls, envelope_fields),
     )
 
 
-def unsaid(calls: Sequence[Call], beside: Iterable[str]) -> frozenset[Lacking]:
+def find_missing_front(calls: Sequence[RecordedCall], envelope_fields: Iterable[str]) -> frozenset[MissingPart]:
     """Whether system prompt and tools are missing, by what stands beside the messages and in them."""
-    lacks, names = set(), set(beside)
+    missing, names = set(), set(envelope_fields)
     for call in calls:
-        if not names & {"tools", "functions", "toolConfig"} and _calls_tools(call.answer):
-            lacks.add(Lacking.TOOLS)
+        if not names & {"tools", "functions", "toolConfig"} and _calls_tools(call.response):
+            missing.add(MissingPart.TOOLS)
     first = next(iter(calls), None)
     has_system = bool(names & {"system", "systemInstruction", "system_instruction", "instructions"})
-    if first is not None and not has_system and first.last.history()[0].role not in ("system", "developer"):
-        lacks.add(Lacking.SYSTEM)
-    return frozenset(lacks)
+    if (
+        first is not None
+        and not has_system
+        and first.last_message.history()[0].role not in ("system", "developer")
+    ):
+        missing.add(MissingPart.SYSTEM)
+    return frozenset(missing)
 
 
-def _calls_tools(answer: bytes) -> bool:
-    return any(name in answer for name in _TOOL_CALLS)
+def _calls_tools(response: bytes) -> bool:
+    return any(name in response for name in _TOOL_CALLS)
 
 
-def _format(one: _List, model: str | None) -> Format:
-    if one.named == "contents" or any(b'"parts"' in raw[:200] for raw in one.messages[:4]):
+def _detect_api_format(message_list: _MessageList, model: str | None) -> Format:
+    if message_list.field_name == "contents" or any(
+        b'"parts"' in raw[:200] for raw in message_list.messages[:4]
+    ):
         return Format.GEMINI
-    if one.named == "input" or any(b'"call_id"' in raw for raw in one.messages):
+    if message_list.field_name == "input" or any(b'"call_id"' in raw for raw in message_list.messages):
         return Format.RESPONSES
-    body = dict(one.beside or {}) | {"messages": msgspec.Raw(b"[" + b",".join(one.messages) + b"]")}
+    body = dict(message_list.envelope or {}) | {
+        "messages": msgspec.Raw(b"[" + b",".join(message_list.messages) + b"]")
+    }
     if "model" not in body and model:
-        body["model"] = msgspec.Raw(compact(model))
+        body["model"] = msgspec.Raw(to_json(model))
     try:
-        return wire.recognise(body)
+        return wire.detect_format(body)
     except MalformedRequest:
         return Format.CHAT

@@ -13,25 +13,25 @@ from typing import IO, TypeVar, cast
 import msgspec
 
 from foveate.errors import UnreadableInput
-from foveate.replay.recordings import Broken
-from foveate.wire.surrogates import repaired
+from foveate.replay.recordings import UnreadableLine
+from foveate.wire.surrogates import repair_surrogates
 
 T = TypeVar("T")
 
 TOO_DEEP = "is nested too deeply"
-_ANY = msgspec.json.Decoder(msgspec.Raw)
-_ANY_VALUE = msgspec.json.Decoder()
-_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+_RAW_DECODER = msgspec.json.Decoder(msgspec.Raw)
+_VALUE_DECODER = msgspec.json.Decoder()
+_LIST_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 # What PowerShell writes where a command's output goes into a file.
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_PIECE_CHARACTERS = 1024 * 1024
-_BLANKS = b" \t\r\n"
+_CHUNK_CHARACTERS = 1024 * 1024
+_WHITESPACE = b" \t\r\n"
 _OPENINGS = (b"{", b"[")
 _CLOSINGS = (b"}", b"]")
 # No agent writes such a line, and a file without line ends would fill the memory.
-_MOST_LINE_BYTES = 512 * 1024 * 1024
+_MAX_LINE_BYTES = 512 * 1024 * 1024
 # What a file's name says of how it is written.
 _SUFFIXES = (".gz", ".jsonl", ".json", ".traj", ".log", ".ndjson", ".sqlite", ".db")
 
@@ -39,20 +39,20 @@ _SUFFIXES = (".gz", ".jsonl", ".json", ".traj", ".log", ".ndjson", ".sqlite", ".
 class LogFile:
     """One file: its lines by their numbers, `broken` what could not be read of it so far."""
 
-    def __init__(self, path: Path, *, most_line_bytes: int = _MOST_LINE_BYTES) -> None:
+    def __init__(self, path: Path, *, max_line_bytes: int = _MAX_LINE_BYTES) -> None:
         self.path = path
-        self._most_line_bytes = most_line_bytes
-        self.broken: list[Broken] = []
+        self._max_line_bytes = max_line_bytes
+        self.unreadable: list[UnreadableLine] = []
         self.size_bytes = 0
 
     @property
     def name(self) -> str:
         """The file's name without what says only how it is written."""
-        return plain_name(self.path)
+        return strip_suffixes(self.path)
 
-    def broke(self, line: int, why: str) -> None:
+    def report_unreadable(self, line: int, reason: str) -> None:
         """Note a line that could not be read."""
-        self.broken.append(Broken(line=line, why=why, file=str(self.path)))
+        self.unreadable.append(UnreadableLine(line=line, reason=reason, file=str(self.path)))
 
     def lines(self) -> Generator[tuple[int, bytes], None, None]:
         """Every line that may be JSON, with its number from 1; blank ones are passed over.
@@ -63,16 +63,16 @@ class LogFile:
             UnreadableInput: the file cannot be opened.
         """
         self.size_bytes = 0
-        for number, raw in self._numbered():
-            line = raw.strip(_BLANKS)
+        for number, raw in self._number_lines():
+            line = raw.strip(_WHITESPACE)
             if number == 1:
                 line = line.removeprefix(_BOM)
             if not line:
                 continue
             if b"\0" in line:
-                self.broke(number, "has NUL bytes in it, as a crash leaves them")
+                self.report_unreadable(number, "has NUL bytes in it, as a crash leaves them")
             elif not line.isascii() and not _is_utf8(line):
-                self.broke(number, "is not UTF-8")
+                self.report_unreadable(number, "is not UTF-8")
             else:
                 yield number, line
 
@@ -89,13 +89,13 @@ class LogFile:
             if first is None:
                 return
             found: Iterable[tuple[int, bytes]] = chain((first,), lines)
-            if not is_json(mended(first[1])):
-                if whole := self._one_document():
+            if not is_json(repair_text(first[1])):
+                if whole := self._read_as_one_document():
                     found = ((1, whole),)
                 elif first[1] in _OPENINGS:
-                    found = _unfolded(found)
+                    found = _join_pretty_printed(found)
             for number, document in found:
-                yield number, mended(document)
+                yield number, repair_text(document)
 
     def objects(self) -> Iterator[tuple[int, bytes]]:
         """Every document in the file, and of each that is a list its items, by the number of its first line.
@@ -108,54 +108,56 @@ class LogFile:
                 yield number, document
                 continue
             try:
-                items = _ITEMS.decode(document)
+                items = _LIST_DECODER.decode(document)
             except (msgspec.DecodeError, RecursionError) as error:
-                self.broke(number, why_broken(error))
+                self.report_unreadable(number, describe_decode_error(error))
                 continue
             yield from ((number, bytes(item)) for item in items)
 
-    def _one_document(self) -> bytes:
+    def _read_as_one_document(self) -> bytes:
         """All of it, if that is one document over many lines; nothing otherwise."""
-        before = self.broken, self.size_bytes
+        before = self.unreadable, self.size_bytes
         try:
-            if self.path.stat().st_size <= self._most_line_bytes and is_json(whole := self.whole()):
-                self.broken = []
+            if self.path.stat().st_size <= self._max_line_bytes and is_json(whole := self.read_all()):
+                self.unreadable = []
                 return whole
         except (UnreadableInput, OSError):
             pass  # its lines are told one by one
-        self.broken, self.size_bytes = before
+        self.unreadable, self.size_bytes = before
         return b""
 
-    def whole(self) -> bytes:
+    def read_all(self) -> bytes:
         """All of it, as one text.
 
         Raises:
             UnreadableInput: the file cannot be opened, or is no text.
         """
-        with _opened(self.path) as file:
+        with _open(self.path) as file:
             try:
                 found = file.read()
             except (OSError, EOFError, zlib.error) as error:
-                raise UnreadableInput(str(self.path), _reason(error)) from None
+                raise UnreadableInput(str(self.path), _describe_read_error(error)) from None
         self.size_bytes = len(found)
         found = found.removeprefix(_BOM)
         if not found.isascii() and not _is_utf8(found):
             raise UnreadableInput(str(self.path), "is not UTF-8")
-        return mended(found)
+        return repair_text(found)
 
-    def _numbered(self) -> Iterator[tuple[int, bytes]]:
+    def _number_lines(self) -> Iterator[tuple[int, bytes]]:
         number = 0
-        with _opened(self.path) as file:
+        with _open(self.path) as file:
             while True:
                 number += 1
                 try:
-                    line = file.readline(self._most_line_bytes)
-                    if len(line) == self._most_line_bytes and not line.endswith(b"\n"):
-                        self.size_bytes += len(line) + _skip_line(file, self._most_line_bytes)
-                        self.broke(number, f"is longer than {self._most_line_bytes:,} bytes")
+                    line = file.readline(self._max_line_bytes)
+                    if len(line) == self._max_line_bytes and not line.endswith(b"\n"):
+                        self.size_bytes += len(line) + _skip_line(file, self._max_line_bytes)
+                        self.report_unreadable(number, f"is longer than {self._max_line_bytes:,} bytes")
                         continue
                 except (OSError, EOFError, zlib.error) as error:
-                    self.broke(number, f"{_reason(error)}; what stands before it was read")
+                    self.report_unreadable(
+                        number, f"{_describe_read_error(error)}; what stands before it was read"
+                    )
                     return
                 if not line:
                     return
@@ -163,7 +165,7 @@ class LogFile:
                 yield number, line
 
 
-def plain_name(path: Path) -> str:
+def strip_suffixes(path: Path) -> str:
     """The name of a file without what says only how it is written."""
     name = path.name
     for _ in range(2):
@@ -174,21 +176,21 @@ def plain_name(path: Path) -> str:
     return name
 
 
-def mended(text: bytes) -> bytes:
+def repair_text(text: bytes) -> bytes:
     """The same with each lone surrogate, a cut emoji, as a replacement character."""
-    return repaired(text) if b"\\ud" in text or b"\\uD" in text else text
+    return repair_surrogates(text) if b"\\ud" in text or b"\\uD" in text else text
 
 
 def is_json(text: bytes) -> bool:
     """Whether a text is one JSON document."""
     try:
-        _ANY.decode(text)
+        _RAW_DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True
 
 
-def decoded(decoder: "msgspec.json.Decoder[T]", line: bytes | msgspec.Raw) -> T:
+def decode_line(decoder: "msgspec.json.Decoder[T]", line: bytes | msgspec.Raw) -> T:
     """What a line says, a cut emoji in it mended; that costs only where there is one.
 
     Raises:
@@ -201,13 +203,13 @@ def decoded(decoder: "msgspec.json.Decoder[T]", line: bytes | msgspec.Raw) -> T:
         raise
     except msgspec.DecodeError:
         text = bytes(line)
-        again = mended(text)
+        again = repair_text(text)
         if again is text:
             raise
         return decoder.decode(again)
 
 
-def why_broken(error: Exception) -> str:
+def describe_decode_error(error: Exception) -> str:
     """What to tell of a line that is no JSON."""
     if isinstance(error, RecursionError):
         return TOO_DEEP
@@ -215,68 +217,68 @@ def why_broken(error: Exception) -> str:
     return "is cut off" if "truncated" in text else f"is not JSON: {text}"
 
 
-def trouble(document: bytes, otherwise: str) -> str:
+def describe_problem(document: bytes, default: str) -> str:
     """What is wrong with a document: that it is no JSON, or `otherwise`."""
     try:
-        _ANY_VALUE.decode(document)
+        _VALUE_DECODER.decode(document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return why_broken(error)
-    return otherwise
+        return describe_decode_error(error)
+    return default
 
 
-def _unfolded(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+def _join_pretty_printed(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
     """Documents that stand one behind another over many lines each, as jq prints them.
 
     So printed, a line whose last sign is an opening bracket opens something, and one that begins with a closing
     one closes it: no text ends a line with anything but its quote.
     """
     first, depth = 0, 0
-    held: list[bytes] = []
+    pending: list[bytes] = []
     for number, line in lines:
-        first = first if held else number
-        held.append(line)
+        first = first if pending else number
+        pending.append(line)
         depth += line.endswith(_OPENINGS) - line.startswith(_CLOSINGS)
         if depth <= 0:
-            yield first, b"\n".join(held)
-            held, depth = [], 0
-    if held:
-        yield first, b"\n".join(held)
+            yield first, b"\n".join(pending)
+            pending, depth = [], 0
+    if pending:
+        yield first, b"\n".join(pending)
 
 
-def _skip_line(file: IO[bytes], piece_bytes: int) -> int:
+def _skip_line(file: IO[bytes], chunk_bytes: int) -> int:
     """Read on to the end of the line; how many bytes that was."""
     skipped = 0
-    while piece := file.readline(piece_bytes):
-        skipped += len(piece)
-        if piece.endswith(b"\n"):
+    while chunk := file.readline(chunk_bytes):
+        skipped += len(chunk)
+        if chunk.endswith(b"\n"):
             break
     return skipped
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open(path: Path) -> IO[bytes]:
     try:
         with path.open("rb") as file:
             head = file.read(len(_GZIP))
         if head in _UTF_16:
-            return _as_utf_8(path)
+            return _convert_to_utf_8(path)
         return cast("IO[bytes]", gzip.open(path)) if head == _GZIP else path.open("rb")
     except OSError as error:
-        raise UnreadableInput(str(path), _reason(error)) from None
+        raise UnreadableInput(str(path), _describe_read_error(error)) from None
     except ValueError as error:  # a name with a zero byte in it
         raise UnreadableInput(str(path), str(error)) from None
 
 
-def _as_utf_8(path: Path) -> IO[bytes]:
+def _convert_to_utf_8(path: Path) -> IO[bytes]:
     """The same text in the encoding that all others have, in a file that is gone with its reader."""
-    held = cast("IO[bytes]", tempfile.TemporaryFile())  # noqa: SIM115 - whoever reads it closes it
+    converted = cast("IO[bytes]", tempfile.TemporaryFile())  # noqa: SIM115 - whoever reads it closes it
     with path.open(encoding="utf-16", errors="replace", newline="") as file:
-        while piece := file.read(_PIECE_CHARACTERS):
-            held.write(piece.encode())
-    held.seek(0)
-    return held
+        while chunk := file.read(_CHUNK_CHARACTERS):
+            converted.write(chunk.encode())
+    converted.seek(0)
+    return converted
 
 
-def _reason(error: Exception) -> str:
+def _describe_read_error(error: Exception) -> str:
     if isinstance(error, EOFError):
         return "the compressed file ends early"
     if isinstance(error, zlib.error | gzip.BadGzipFile):

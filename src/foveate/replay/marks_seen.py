@@ -3,15 +3,17 @@
 import re
 
 from foveate.values import Ttl
-from foveate.wire.marks import MEMBERS, POINT
+from foveate.wire.marks import BREAKPOINT_FIELDS, CACHE_POINT_FIELD
 
 # In a text, the quotes would be escaped.
-_NAMES = tuple(f'"{name}"'.encode() for name in (*MEMBERS, POINT))
-_LONG = re.compile(rb'"(?:%s)"\s*:\s*\{[^{}]*"ttl"\s*:\s*"1h"' % "|".join((*MEMBERS, POINT)).encode())
+_QUOTED_NAMES = tuple(f'"{name}"'.encode() for name in (*BREAKPOINT_FIELDS, CACHE_POINT_FIELD))
+_LONG_TTL = re.compile(
+    rb'"(?:%s)"\s*:\s*\{[^{}]*"ttl"\s*:\s*"1h"' % "|".join((*BREAKPOINT_FIELDS, CACHE_POINT_FIELD)).encode()
+)
 
 
-def marks_seen(text: bytes) -> Ttl | None:
+def find_breakpoint_ttl(text: bytes) -> Ttl | None:
     """For how long the marks in a request's JSON ask to keep it; None where it bears none."""
-    if not any(name in text for name in _NAMES):
+    if not any(name in text for name in _QUOTED_NAMES):
         return None
-    return Ttl.ONE_HOUR if _LONG.search(text) else Ttl.FIVE_MINUTES
+    return Ttl.ONE_HOUR if _LONG_TTL.search(text) else Ttl.FIVE_MINUTES

@@ -5,101 +5,110 @@ from dataclasses import replace
 
 import msgspec
 
-from foveate.replay.marking import rules_then
-from foveate.replay.recordings import Said
-from foveate.replay.sent import Kept, Sent
-from foveate.replay.sizes import Scale, tokenizer_of
-from foveate.replay.stretches import Front, Stretch, rechained
+from foveate.replay.marking import rules_at
+from foveate.replay.recordings import RecordedMessage
+from foveate.replay.sent import ExternalEntry, ReconstructedCall
+from foveate.replay.sizes import MessageSizer, tokenizer_name
+from foveate.replay.stretches import HistoryNode, PromptFront, reattach_node
 from foveate.values import Format
 
 
-def as_model(sent: Sequence[Sent], model: str, spoken: Format) -> list[Sent]:
+def convert_to_model(
+    calls: Sequence[ReconstructedCall], model: str, api_format: Format
+) -> list[ReconstructedCall]:
     """The same calls to `model`: each message as many times as long as its counter finds it.
 
     What the recording does not show, and what was answered, grows as all messages together do. Where both
     models count alike, all sizes stay.
     """
-    return list(map(_Other(sent, model, spoken).of, sent))
+    return list(map(_ModelConverter(calls, model, api_format).convert, calls))
 
 
-class _Other:
-    def __init__(self, sent: Sequence[Sent], model: str, spoken: Format) -> None:
+class _ModelConverter:
+    def __init__(self, calls: Sequence[ReconstructedCall], model: str, api_format: Format) -> None:
         self._model = model
-        self._spoken = spoken
-        self._scales: dict[str, Scale] = {}
-        self._rates: dict[int, float] = {}
-        self._stretches: dict[int, tuple[Stretch, Stretch]] = {}
-        self._fronts: dict[int, tuple[Front, Front]] = {}
-        self._rate = self._whole_rate(sent)
+        self._spoken = api_format
+        self._sizers: dict[str, MessageSizer] = {}
+        self._ratios: dict[int, float] = {}
+        self._converted_nodes: dict[int, tuple[HistoryNode, HistoryNode]] = {}
+        self._converted_fronts: dict[int, tuple[PromptFront, PromptFront]] = {}
+        self._overall_ratio = self._compute_overall_ratio(calls)
 
-    def of(self, sent: Sent) -> Sent:
+    def convert(self, call: ReconstructedCall) -> ReconstructedCall:
         """One call."""
-        was = sent.call.model
-        kept = sent.kept
-        if kept is not None and kept.last is not None:
-            kept = Kept(last=self._stretch(kept.last, was))
+        recorded_model = call.call.model
+        external_entry = call.external_entry
+        if external_entry is not None and external_entry.node is not None:
+            external_entry = ExternalEntry(node=self._convert_node(external_entry.node, recorded_model))
         return msgspec.structs.replace(
-            sent,
-            call=replace(sent.call, model=self._model),
-            rules=rules_then(self._model, sent.call.at),
-            front=self._front(sent.front),
-            last=self._stretch(sent.last, was),
-            output_tokens=round(sent.output_tokens * self._rate),
-            kept=kept,
+            call,
+            call=replace(call.call, model=self._model),
+            rules=rules_at(self._model, call.call.at),
+            front=self._convert_front(call.front),
+            last_node=self._convert_node(call.last_node, recorded_model),
+            output_tokens=round(call.output_tokens * self._overall_ratio),
+            external_entry=external_entry,
         )
 
-    def _scale(self, model: str) -> Scale:
-        name = tokenizer_of(model)
-        if name not in self._scales:
-            self._scales[name] = Scale(model, self._spoken)
-        return self._scales[name]
+    def _sizer(self, model: str) -> MessageSizer:
+        name = tokenizer_name(model)
+        if name not in self._sizers:
+            self._sizers[name] = MessageSizer(model, self._spoken)
+        return self._sizers[name]
 
-    def _rate_of(self, said: Said, was: str) -> float:
-        if tokenizer_of(was) == tokenizer_of(self._model):
+    def _message_ratio(self, message: RecordedMessage, recorded_model: str) -> float:
+        if tokenizer_name(recorded_model) == tokenizer_name(self._model):
             return 1.0
-        known = self._rates.get(id(said))
+        known = self._ratios.get(id(message))
         if known is None:
-            before, after = (self._scale(model).message(said.raw) for model in (was, self._model))
-            known = self._rates[id(said)] = after / before if before else 1.0
+            before, after = (
+                self._sizer(model).count_message(message.raw) for model in (recorded_model, self._model)
+            )
+            known = self._ratios[id(message)] = after / before if before else 1.0
         return known
 
-    def _whole_rate(self, sent: Sequence[Sent]) -> float:
+    def _compute_overall_ratio(self, calls: Sequence[ReconstructedCall]) -> float:
         """How many times as long all messages are together."""
         seen: set[int] = set()
         before = after = 0.0
-        for one in sent:
-            here: Stretch | None = one.last
-            while here is not None and here.said is not None and id(here.said) not in seen:
-                seen.add(id(here.said))
-                before += here.tokens
-                after += here.tokens * self._rate_of(here.said, one.call.model)
-                here = here.before
+        for call in calls:
+            node: HistoryNode | None = call.last_node
+            while node is not None and node.message is not None and id(node.message) not in seen:
+                seen.add(id(node.message))
+                before += node.tokens
+                after += node.tokens * self._message_ratio(node.message, call.call.model)
+                node = node.previous
         return after / before if before else 1.0
 
-    def _stretch(self, last: Stretch, was: str) -> Stretch:
+    def _convert_node(self, last: HistoryNode, recorded_model: str) -> HistoryNode:
         new = []
-        here: Stretch | None = last
-        while here is not None and id(here) not in self._stretches:
-            new.append(here)
-            here = here.before
-        before = self._stretches[id(here)][1] if here is not None else None
-        for stretch in reversed(new):
-            rate = self._rate_of(stretch.said, was) if stretch.said is not None else 1.0
+        node: HistoryNode | None = last
+        while node is not None and id(node) not in self._converted_nodes:
+            new.append(node)
+            node = node.previous
+        previous = self._converted_nodes[id(node)][1] if node is not None else None
+        for new_node in reversed(new):
+            ratio = (
+                self._message_ratio(new_node.message, recorded_model) if new_node.message is not None else 1.0
+            )
             pieces = [
-                msgspec.structs.replace(piece, tokens=round(piece.tokens * rate)) for piece in stretch.pieces
+                msgspec.structs.replace(piece, tokens=round(piece.tokens * ratio)) for piece in new_node.pieces
             ]
-            before = rechained(before, stretch, pieces)
-            self._stretches[id(stretch)] = stretch, before  # the first is held, so that no other has its id
-        assert before is not None
-        return before
+            previous = reattach_node(previous, new_node, pieces)
+            self._converted_nodes[id(new_node)] = (
+                new_node,
+                previous,
+            )  # the first is held, so that no other has its id
+        assert previous is not None
+        return previous
 
-    def _front(self, front: Front) -> Front:
-        if id(front) not in self._fronts:
+    def _convert_front(self, front: PromptFront) -> PromptFront:
+        if id(front) not in self._converted_fronts:
             pieces = tuple(
-                msgspec.structs.replace(piece, tokens=round(piece.tokens * self._rate))
+                msgspec.structs.replace(piece, tokens=round(piece.tokens * self._overall_ratio))
                 for piece in front.pieces
             )
             tokens = sum(piece.tokens for piece in pieces)
-            made = replace(front, model=self._model, pieces=pieces, tokens=tokens)
-            self._fronts[id(front)] = front, made
-        return self._fronts[id(front)][1]
+            converted = replace(front, model=self._model, pieces=pieces, tokens=tokens)
+            self._converted_fronts[id(front)] = front, converted
+        return self._converted_fronts[id(front)][1]

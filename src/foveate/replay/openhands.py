@@ -13,14 +13,14 @@ import msgspec
 
 from foveate import wire
 from foveate.errors import MalformedRequest
-from foveate.replay.log_files import LogFile, trouble
-from foveate.replay.recognising import Fields, fields_of, items_of, text_of
-from foveate.replay.recordings import Call, Lacking, Recording, Source
-from foveate.replay.request_logs import Conversations
-from foveate.replay.rows import Row, said_in
-from foveate.replay.times import seconds
+from foveate.replay.log_files import LogFile, describe_problem
+from foveate.replay.recognising import Fields, read_fields, read_items, read_text
+from foveate.replay.recordings import MissingPart, RecordedCall, Recording, RecordingSource
+from foveate.replay.request_logs import LoggedConversations
+from foveate.replay.rows import LoggedRequest, extract_message
+from foveate.replay.times import parse_time
 from foveate.values import Format, Usage
-from foveate.wire.body import value
+from foveate.wire.body import parse_json
 
 # LiteLLM's name for a proxy of its own, before the model's name.
 _PROXY = "litellm_proxy/"
@@ -35,56 +35,61 @@ def read_openhands(files: Sequence[LogFile], model: str | None = None) -> list[R
         UnreadableInput: a file cannot be opened.
     """
     name = files[0].path.parent.name or files[0].name if len(files) > 1 else files[0].name
-    conversations = Conversations(Source.OPENHANDS, name)
+    conversations = LoggedConversations(RecordingSource.OPENHANDS, name)
     has_all_tools = True
     for file in files:
         for number, document in file.documents():
-            fields = fields_of(document)
+            fields = read_fields(document)
             if "response" not in fields:
                 if "error" not in fields:
-                    file.broke(number, trouble(document, "holds no response"))
+                    file.report_unreadable(number, describe_problem(document, "holds no response"))
                 continue
-            row = _row(fields, model)
+            row = _make_row(fields, model)
             has_all_tools = has_all_tools and _has_tools(fields, row)
             try:
                 conversations.add(row, f"{file.path}:{number}")
             except MalformedRequest as error:
-                file.broke(number, str(error))
-    broken = tuple(line for file in files for line in file.broken)
+                file.report_unreadable(number, str(error))
+    broken = tuple(line for file in files for line in file.unreadable)
     size_bytes = sum(file.size_bytes for file in files)
     recordings = [_with_cost(recording, has_all_tools) for recording in conversations.recordings()]
     return [
-        replace(recording, broken=broken, size_bytes=size_bytes) if not number else recording
+        replace(recording, unreadable=broken, size_bytes=size_bytes) if not number else recording
         for number, recording in enumerate(recordings)
     ]
 
 
-def _row(fields: Fields, model: str | None) -> Row:
+def _make_row(fields: Fields, model: str | None) -> LoggedRequest:
     # With tools described in the prompt, `response` is the translated one.
     response = fields.get("raw_response", fields["response"])
-    answer = fields_of(response)
-    named = text_of(answer, "model") or text_of(fields_of(fields.get("kwargs", b"")), "model") or model or ""
-    body = _body(fields)
+    response_fields = read_fields(response)
+    named = (
+        read_text(response_fields, "model")
+        or read_text(read_fields(fields.get("kwargs", b"")), "model")
+        or model
+        or ""
+    )
+    body = _make_body(fields)
     api_format = Format.RESPONSES if "input" in body else Format.CHAT
-    answered_at = _seconds(fields, "timestamp")
-    latency_seconds = _number(fields, "latency_sec")
-    return Row(
+    answered_at = _read_time(fields, "timestamp")
+    latency_seconds = _read_number(fields, "latency_sec")
+    return LoggedRequest(
         body=body,
         format=api_format,
         model=named.removeprefix(_PROXY),
-        answer=said_in(api_format, bytes(response)),
-        billed=_usage(fields, api_format),
+        response=extract_message(api_format, bytes(response)),
+        usage=_read_usage(fields, api_format),
         at=max(answered_at - latency_seconds, 0.0),
-        answers_at=answered_at,
-        id=text_of(answer, "id"),
+        response_at=answered_at,
+        id=read_text(response_fields, "id"),
     )
 
 
-def _body(fields: Fields) -> Fields:
+def _make_body(fields: Fields) -> Fields:
     """Put together the request: messages, and tools unless they were described in the prompt instead."""
     name = "input" if "input" in fields and "messages" not in fields else "messages"
     body = {name: fields[name]} if name in fields else {}
-    if name == "input" and text_of(fields, _INSTRUCTIONS):
+    if name == "input" and read_text(fields, _INSTRUCTIONS):
         body[_INSTRUCTIONS] = fields[_INSTRUCTIONS]
     tools = [tool for tool in _logged_tools(fields) if _is_sent(tool)]
     if tools and "raw_messages" not in fields and "fncall_messages" not in fields:
@@ -93,17 +98,17 @@ def _body(fields: Fields) -> Fields:
 
 
 def _logged_tools(fields: Fields) -> list[msgspec.Raw]:
-    inside = fields_of(fields.get("kwargs", b""))
-    return items_of(fields.get("tools", b"")) or items_of(inside.get("tools", b""))
+    inside = read_fields(fields.get("kwargs", b""))
+    return read_items(fields.get("tools", b"")) or read_items(inside.get("tools", b""))
 
 
 def _is_sent(tool: msgspec.Raw) -> bool:
     """Tell a tool as it is sent from a description of OpenHands' own object."""
-    members = fields_of(tool)
+    members = read_fields(tool)
     return "function" in members or {"name", "parameters"} <= members.keys()
 
 
-def _has_tools(fields: Fields, row: Row) -> bool:
+def _has_tools(fields: Fields, row: LoggedRequest) -> bool:
     """Tell whether the log shows the tools that were sent, if any were."""
     return (
         not _logged_tools(fields)
@@ -113,9 +118,9 @@ def _has_tools(fields: Fields, row: Row) -> bool:
     )
 
 
-def _usage(fields: Fields, api_format: Format) -> Usage | None:
-    usage = wire.reply_usage(api_format, bytes(fields["response"]))
-    cost = _number(fields, "cost")
+def _read_usage(fields: Fields, api_format: Format) -> Usage | None:
+    usage = wire.read_response_usage(api_format, bytes(fields["response"]))
+    cost = _read_number(fields, "cost")
     if usage is None or not cost:
         return usage
     return msgspec.structs.replace(usage, said_dollars=Decimal(repr(cost)))
@@ -123,20 +128,20 @@ def _usage(fields: Fields, api_format: Format) -> Usage | None:
 
 def _with_cost(recording: Recording, has_all_tools: bool) -> Recording:
     costs = [cost for call in recording.calls if (cost := _cost(call)) is not None]
-    lacks = recording.lacks if has_all_tools else recording.lacks | {Lacking.TOOLS}
-    return replace(recording, said_dollars=sum(costs, Decimal(0)) if costs else None, lacks=lacks)
+    lacks = recording.missing if has_all_tools else recording.missing | {MissingPart.TOOLS}
+    return replace(recording, reported_dollars=sum(costs, Decimal(0)) if costs else None, missing=lacks)
 
 
-def _cost(call: Call) -> Decimal | None:
-    return call.billed.said_dollars if call.billed is not None else None
+def _cost(call: RecordedCall) -> Decimal | None:
+    return call.usage.said_dollars if call.usage is not None else None
 
 
-def _number(fields: Fields, name: str) -> float:
-    found = value(fields[name]) if name in fields else None
+def _read_number(fields: Fields, name: str) -> float:
+    found = parse_json(fields[name]) if name in fields else None
     if isinstance(found, bool) or not isinstance(found, int | float):
         return 0.0
     return float(found) if 0 <= found < _MAX_NUMBER else 0.0
 
 
-def _seconds(fields: Fields, name: str) -> float:
-    return seconds(value(fields[name])) if name in fields else 0.0
+def _read_time(fields: Fields, name: str) -> float:
+    return parse_time(parse_json(fields[name])) if name in fields else 0.0

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from foveate.cost.price_book import PriceBook
-from foveate.cost.prices import EXACT, ZERO, Kind, Rates
+from foveate.cost.prices import EXACT, ZERO, Rates, TokenKind
 from foveate.replay.policies import Policy
-from foveate.replay.recordings import Broken, Lacking, Source
+from foveate.replay.recordings import MissingPart, RecordingSource, UnreadableLine
 from foveate.values import CacheUsage, Usage
-from foveate.wire.bills import Unit, billed_calls
+from foveate.wire.bills import BillableUnit, split_usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class ContextPoint:
     """The context of one call: when, how long, how long it may be, and what it costs.
 
     `is_folded`: a summary of it was made, for this call or behind it.
@@ -23,7 +23,7 @@ class Point:
     at: float
     tokens: int
     window_tokens: int | None
-    is_folded: bool = False
+    is_compacted: bool = False
     dollars: Decimal = ZERO
 
     @property
@@ -83,7 +83,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class CostCheck:
     """The bills of a recording beside the simulated ones of the same calls.
 
     `expected` is what each bill was to be before it was looked at: less or more than `logged` by what only the
@@ -101,19 +101,19 @@ class Check:
     @property
     def off(self) -> float | None:
         """By how much of the logged bill the simulated one is off; None where there is none."""
-        return _off(self.simulated, self.logged)
+        return _relative_difference(self.simulated, self.logged)
 
     @property
     def expected_off(self) -> float | None:
         """The same of what was expected."""
-        return _off(self.expected, self.logged)
+        return _relative_difference(self.expected, self.logged)
 
-    def plus(self, other: "Check") -> "Check":
+    def plus(self, other: "CostCheck") -> "CostCheck":
         """Both together; what recordings say of themselves only where all of them do."""
         said = None
         if self.said is not None and other.said is not None:
             said = EXACT.add(self.said, other.said)
-        return Check(
+        return CostCheck(
             calls=self.calls + other.calls,
             logged=EXACT.add(self.logged, other.logged),
             simulated=EXACT.add(self.simulated, other.simulated),
@@ -124,7 +124,7 @@ class Check:
         )
 
 
-def _off(dollars: Decimal, logged: Decimal) -> float | None:
+def _relative_difference(dollars: Decimal, logged: Decimal) -> float | None:
     return float((dollars - logged) / logged) if logged else None
 
 
@@ -146,7 +146,7 @@ class Placeholders:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
+class ReplayedSession:
     """A recorded session under every policy that was asked for.
 
     `models` are its models and how many calls each has. `hidden_tokens` is how much stands before its messages
@@ -155,16 +155,16 @@ class Replayed:
     """
 
     name: str
-    source: Source
+    source: RecordingSource
     began_at: float
     models: Mapping[str, int]
     outcomes: dict[Policy, Outcome]
-    points: Mapping[Policy, tuple[Point, ...]]
-    check: Check = field(default_factory=Check)
+    points: Mapping[Policy, tuple[ContextPoint, ...]]
+    check: CostCheck = field(default_factory=CostCheck)
     placeholders: Placeholders = field(default_factory=Placeholders)
-    lacks: frozenset[Lacking] = frozenset()
+    missing: frozenset[MissingPart] = frozenset()
     hidden_tokens: int = 0
-    broken: tuple[Broken, ...] = ()
+    unreadable: tuple[UnreadableLine, ...] = ()
     unpriced: Mapping[str, int] = field(default_factory=dict)
     size_bytes: int = 0
     sub_agents: int = 0
@@ -181,56 +181,56 @@ class Replayed:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tariff:
+class CallRates:
     """The rates of a call, and from more than how many tokens on it is dearer as a whole."""
 
     rates: Rates
-    steps: tuple[int, ...]
+    price_steps: tuple[int, ...]
 
-    def is_all_of(self, billed: Usage) -> bool:
+    def covers(self, usage: Usage) -> bool:
         """Whether a bill is for tokens alone, each of a kind that has a price here, and all in one call.
 
         Whether it says its own price is not looked at.
         """
-        if Unit.REQUESTS in self.rates.by_kind:
+        if BillableUnit.REQUESTS in self.rates.by_kind:
             return False
-        first, *more = billed_calls(billed)
-        if more or first.units or first.region or first.usage is not billed:
+        first, *more = split_usage(usage)
+        if more or first.units or first.region or first.usage is not usage:
             return False
-        by_kind, cache = self.rates.by_kind, billed.cache
+        by_kind, cache = self.rates.by_kind, usage.cache
         return (
-            Kind.UNCACHED in by_kind
-            and Kind.OUTPUT in by_kind
-            and (Kind.WRITTEN_5M in by_kind or not cache.written_5m)
-            and (Kind.WRITTEN_1H in by_kind or not cache.written_1h)
+            TokenKind.UNCACHED in by_kind
+            and TokenKind.OUTPUT in by_kind
+            and (TokenKind.WRITTEN_5M in by_kind or not cache.written_5m)
+            and (TokenKind.WRITTEN_1H in by_kind or not cache.written_1h)
         )
 
 
-class Tariffs:
+class CallRatesCache:
     """The tariffs of calls, by a book of prices, each made once."""
 
     def __init__(self, book: PriceBook) -> None:
         self._book = book
-        self._made: dict[int, Tariff] = {}
+        self._by_rates: dict[int, CallRates] = {}
 
-    def of(self, model: str, *, provider: str, at: float, tier: str = "") -> Tariff | None:
+    def find(self, model: str, *, provider: str, at: float, tier: str = "") -> CallRates | None:
         """The tariff of such a call at that time; None where nobody knows it."""
         rates = self._book.rates(model, provider=provider, at=at, tier=tier)
         if rates is None:
             return None
-        found = self._made.get(id(rates))  # which it holds, so that no others have their id
+        found = self._by_rates.get(id(rates))  # which it holds, so that no others have their id
         if found is None:
-            steps = sorted({step.over_tokens for rate in rates.by_kind.values() for step in rate.steps})
-            found = self._made[id(rates)] = Tariff(rates, tuple(steps))
+            steps = sorted({step.over_tokens for rate in rates.by_kind.values() for step in rate.tiers})
+            found = self._by_rates[id(rates)] = CallRates(rates, tuple(steps))
         return found
 
 
-class Till:
+class CostSum:
     """Adds up what calls cost: tokens at one price are added first, and multiplied once."""
 
     def __init__(self, book: PriceBook) -> None:
-        self._tariffs = Tariffs(book)
-        self._sums: dict[tuple[int, int], _Sum] = {}
+        self._rates = CallRatesCache(book)
+        self._sums: dict[tuple[int, int], _TokenSums] = {}
 
     def add(
         self,
@@ -244,19 +244,21 @@ class Till:
         tier: str = "",
     ) -> bool:
         """Add a call; whether its price is known."""
-        tariff = self._tariffs.of(model, provider=provider, at=at, tier=tier)
-        if tariff is None:
+        rates = self._rates.find(model, provider=provider, at=at, tier=tier)
+        if rates is None:
             return False
-        self.add_at(tariff, usage, output_tokens, reasoning_tokens)
+        self.add_at_rates(rates, usage, output_tokens, reasoning_tokens)
         return True
 
-    def add_at(self, tariff: Tariff, usage: CacheUsage, output_tokens: int, reasoning_tokens: int = 0) -> None:
+    def add_at_rates(
+        self, rates: CallRates, usage: CacheUsage, output_tokens: int, reasoning_tokens: int = 0
+    ) -> None:
         """Add a call whose tariff is known."""
         size = usage.input_tokens
-        key = id(tariff.rates), bisect_right(tariff.steps, size - 1) if tariff.steps else 0
+        key = id(rates.rates), bisect_right(rates.price_steps, size - 1) if rates.price_steps else 0
         added = self._sums.get(key)
         if added is None:
-            added = self._sums[key] = _Sum(tariff.rates, size)
+            added = self._sums[key] = _TokenSums(rates.rates, size)
         added.add(usage, output_tokens, reasoning_tokens)
 
     @property
@@ -271,32 +273,32 @@ class Till:
         return total
 
 
-class _Sum:
-    __slots__ = ("_counts", "_rates", "_size", "_tells_reasoning")
+class _TokenSums:
+    __slots__ = ("_counts", "_prices_reasoning", "_rates", "_size")
 
     def __init__(self, rates: Rates, size: int) -> None:
         self._rates = rates
-        self._tells_reasoning = Kind.REASONING in rates.by_kind
+        self._prices_reasoning = TokenKind.REASONING in rates.by_kind
         self._size = size
         self._counts = [0] * 6
 
     def add(self, usage: CacheUsage, output_tokens: int, reasoning_tokens: int) -> None:
         counts = self._counts
-        apart = min(reasoning_tokens, output_tokens) if self._tells_reasoning else 0
+        reasoning = min(reasoning_tokens, output_tokens) if self._prices_reasoning else 0
         counts[0] += usage.uncached
         counts[1] += usage.read
         counts[2] += usage.written_5m
         counts[3] += usage.written_1h
-        counts[4] += output_tokens - apart
-        counts[5] += apart
+        counts[4] += output_tokens - reasoning
+        counts[5] += reasoning
 
     @property
     def dollars(self) -> Decimal | None:
         by_kind, total = self._rates.by_kind, ZERO
-        for kind, count in zip(Kind, self._counts, strict=True):
+        for kind, count in zip(TokenKind, self._counts, strict=True):
             rate = by_kind.get(kind)
-            if rate is None and kind is Kind.READ:  # many hosts give no discount, and it cannot be dearer
-                rate = by_kind.get(Kind.UNCACHED)
+            if rate is None and kind is TokenKind.READ:  # many hosts give no discount, and it cannot be dearer
+                rate = by_kind.get(TokenKind.UNCACHED)
             if rate is None and count:
                 return None
             if rate is not None and count:
@@ -304,10 +306,10 @@ class _Sum:
         return total
 
 
-def total_of(replayed: Iterable[Replayed]) -> dict[Policy, Outcome]:
+def sum_outcomes(sessions: Iterable[ReplayedSession]) -> dict[Policy, Outcome]:
     """All sessions together, by policy."""
     found: dict[Policy, Outcome] = {}
-    for one in replayed:
-        for policy, outcome in one.outcomes.items():
+    for session in sessions:
+        for policy, outcome in session.outcomes.items():
             found[policy] = found[policy].plus(outcome) if policy in found else outcome
     return found

@@ -12,19 +12,26 @@ from typing import Any
 
 import msgspec
 
-from foveate.replay.log_files import TOO_DEEP, LogFile, decoded, why_broken
-from foveate.replay.recordings import Call, Lacking, Recording, Said, Source, lacks_of
-from foveate.replay.times import seconds
+from foveate.replay.log_files import TOO_DEEP, LogFile, decode_line, describe_decode_error
+from foveate.replay.recordings import (
+    MissingPart,
+    RecordedCall,
+    RecordedMessage,
+    Recording,
+    RecordingSource,
+    find_missing_parts,
+)
+from foveate.replay.times import parse_time
 from foveate.values import CacheUsage, Format, Usage
-from foveate.wire.body import as_list, as_record, as_text, compact
-from foveate.wire.usage import tokens
+from foveate.wire.body import as_dict, as_list, as_text, to_json
+from foveate.wire.usage import tokens_or_zero
 
 # An answer that was not to the end is left out of what is sent next.
-_UNFINISHED = ("aborted", "error")
-_SUMMARIES = frozenset(("branchSummary", "compactionSummary"))
+_UNFINISHED_REASONS = ("aborted", "error")
+_SUMMARY_ROLES = frozenset(("branchSummary", "compactionSummary"))
 
 
-class _Line(msgspec.Struct, rename="camel"):
+class _PiLine(msgspec.Struct, rename="camel"):
     type: Any = None
     id: Any = None
     parent_id: Any = msgspec.UNSET
@@ -37,26 +44,26 @@ class _Line(msgspec.Struct, rename="camel"):
     first_kept_entry_index: Any = None
 
 
-_LINES = msgspec.json.Decoder(_Line)
+_LINE_DECODER = msgspec.json.Decoder(_PiLine)
 
 
-class _Step:
+class _PiEntry:
     """What an entry says, behind all that stands before it; entries of one speaker in a row are one message.
 
     `opens` says that the user speaks in it, and not a tool.
     """
 
-    __slots__ = ("blocks", "entry", "opens", "prev", "role", "said", "turns")
+    __slots__ = ("blocks", "entry_id", "message", "previous", "role", "starts_turn", "turns")
 
     def __init__(
-        self, prev: "_Step | None", entry: str, role: str, blocks: list[bytes], *, opens: bool
+        self, previous: "_PiEntry | None", entry_id: str, role: str, blocks: list[bytes], *, starts_turn: bool
     ) -> None:
-        self.prev = prev
-        self.entry = entry
+        self.previous = previous
+        self.entry_id = entry_id
         self.role = role
         self.blocks = blocks
-        self.opens = opens
-        self.said: Said | None = None
+        self.starts_turn = starts_turn
+        self.message: RecordedMessage | None = None
         self.turns = 0
 
 
@@ -66,214 +73,228 @@ def read_pi(file: LogFile, model: str | None = None) -> list[Recording]:
     Raises:
         UnreadableInput: the file cannot be opened.
     """
-    session = _Session(file.name, model)
+    session = _PiSession(file.name, model)
     for number, raw in file.objects():
         try:
-            line = decoded(_LINES, raw)
+            line = decode_line(_LINE_DECODER, raw)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            file.broke(number, why_broken(error))
+            file.report_unreadable(number, describe_decode_error(error))
             continue
         try:
             session.add(line)
         except RecursionError:  # read, but too deep to be written
-            file.broke(number, TOO_DEEP)
-    if not session.calls and not session.is_told:
+            file.report_unreadable(number, TOO_DEEP)
+    if not session.calls and not session.is_started:
         return []
-    calls = session.in_order()
-    dollars = [
-        call.billed.said_dollars for call in calls if call.billed and call.billed.said_dollars is not None
-    ]
+    calls = session.ordered_calls()
+    dollars = [call.usage.said_dollars for call in calls if call.usage and call.usage.said_dollars is not None]
     return [
         Recording(
             name=session.name,
-            source=Source.PI,
+            source=RecordingSource.PI,
             format=Format.ANTHROPIC,
             calls=calls,
-            lacks=frozenset((Lacking.SYSTEM, Lacking.TOOLS)) | lacks_of(calls),
-            broken=tuple(file.broken),
-            said_dollars=sum(dollars, Decimal(0)) if dollars else None,
+            missing=frozenset((MissingPart.SYSTEM, MissingPart.TOOLS)) | find_missing_parts(calls),
+            unreadable=tuple(file.unreadable),
+            reported_dollars=sum(dollars, Decimal(0)) if dollars else None,
             size_bytes=file.size_bytes,
         )
     ]
 
 
-class _Session:
+class _PiSession:
     """A session as far as it was read."""
 
     def __init__(self, name: str, model: str | None) -> None:
         self.name = name
-        self.calls: list[tuple[Call, int]] = []
-        self.is_told = False
-        self._fallback = model or ""
+        self.calls: list[tuple[RecordedCall, int]] = []
+        self.is_started = False
+        self._default_model = model or ""
         self._model = ""
-        self._steps: dict[str, _Step | None] = {}
-        self._last: _Step | None = None
+        self._entries: dict[str, _PiEntry | None] = {}
+        self._last: _PiEntry | None = None
         self._ids: set[str] = set()
         self._index = -1
 
-    def add(self, line: _Line) -> None:
+    def add(self, line: _PiLine) -> None:
         """Read on by one line."""
         self._index += 1
         kind = as_text(line.type)
         if kind == "session":
-            self.is_told = True
+            self.is_started = True
             self.name = as_text(line.id) or self.name
             self._model = as_text(line.model_id) or self._model
             return
         if kind == "model_change":
             self._model = as_text(line.model_id) or self._model
-        entry = as_text(line.id) or str(self._index)
-        before = self._before(line)
+        entry_id = as_text(line.id) or str(self._index)
+        previous = self._find_previous(line)
         match kind:
             case "message":
-                step = self._spoken(before, entry, line)
+                entry = self._add_message(previous, entry_id, line)
             case "compaction":
-                step = self._compacted(before, entry, line)
+                entry = self._add_compaction(previous, entry_id, line)
             case "branch_summary":
-                step = _said_by_user(before, entry, line.summary)
+                entry = _add_user_entry(previous, entry_id, line.summary)
             case "custom_message":
-                step = _said_by_user(before, entry, line.content)
+                entry = _add_user_entry(previous, entry_id, line.content)
             case _:
-                step = before
-        self._steps[entry] = step
-        self._last = step
+                entry = previous
+        self._entries[entry_id] = entry
+        self._last = entry
 
-    def in_order(self) -> tuple[Call, ...]:
+    def ordered_calls(self) -> tuple[RecordedCall, ...]:
         """The calls by time, each of them thinking if one of its turn does."""
-        thinking = {turns for call, turns in self.calls if call.thinks}
-        told = [replace(call, thinks=turns in thinking) for call, turns in self.calls]
-        return tuple(sorted(told, key=lambda call: call.at))
+        thinking = {turns for call, turns in self.calls if call.has_thinking}
+        adjusted = [replace(call, has_thinking=turns in thinking) for call, turns in self.calls]
+        return tuple(sorted(adjusted, key=lambda call: call.at))
 
-    def _compacted(self, before: _Step | None, entry: str, line: _Line) -> _Step | None:
+    def _add_compaction(self, previous: _PiEntry | None, entry_id: str, line: _PiLine) -> _PiEntry | None:
         """A summary, and behind it all that it keeps; all is summed up where nothing is called so."""
         index = line.first_kept_entry_index
         first = as_text(line.first_kept_entry_id) or (str(index) if isinstance(index, int) else "")
-        kept: list[_Step] = []
-        if first in self._steps:
-            end = self._steps[first]  # the last that was said up to there
-            here = before
-            while here is not None and here is not end:
-                kept.append(here)
-                here = here.prev
-            if here is not None and here.entry == first:
-                kept.append(here)
-        step = _said_by_user(None, entry, line.summary)
-        for one in reversed(kept):
-            step = _Step(step, one.entry, one.role, one.blocks, opens=one.opens)
-        return step
+        kept: list[_PiEntry] = []
+        if first in self._entries:
+            end = self._entries[first]  # the last that was said up to there
+            current = previous
+            while current is not None and current is not end:
+                kept.append(current)
+                current = current.previous
+            if current is not None and current.entry_id == first:
+                kept.append(current)
+        entry = _add_user_entry(None, entry_id, line.summary)
+        for kept_entry in reversed(kept):
+            entry = _PiEntry(
+                entry,
+                kept_entry.entry_id,
+                kept_entry.role,
+                kept_entry.blocks,
+                starts_turn=kept_entry.starts_turn,
+            )
+        return entry
 
-    def _before(self, line: _Line) -> _Step | None:
+    def _find_previous(self, line: _PiLine) -> _PiEntry | None:
         if line.parent_id is msgspec.UNSET:
             return self._last
         if line.parent_id is None:
             return None
-        return self._steps.get(as_text(line.parent_id), self._last)
+        return self._entries.get(as_text(line.parent_id), self._last)
 
-    def _spoken(self, before: _Step | None, entry: str, line: _Line) -> _Step | None:
-        said = as_record(line.message)
-        match as_text(said.get("role")):
+    def _add_message(self, previous: _PiEntry | None, entry_id: str, line: _PiLine) -> _PiEntry | None:
+        message = as_dict(line.message)
+        match as_text(message.get("role")):
             case "assistant":
-                blocks = _blocks(said.get("content"))
-                self._ask(before, entry, line, said, blocks)
-                is_whole = as_text(said.get("stopReason")) not in _UNFINISHED
+                blocks = _convert_blocks(message.get("content"))
+                self._add_call(previous, entry_id, line, message, blocks)
+                is_whole = as_text(message.get("stopReason")) not in _UNFINISHED_REASONS
                 if not blocks or not is_whole:
-                    return before
-                return _Step(before, entry, "assistant", _raws(blocks), opens=False)
+                    return previous
+                return _PiEntry(previous, entry_id, "assistant", _encode_blocks(blocks), starts_turn=False)
             case "toolResult":
-                return _Step(before, entry, "user", _raws([_result(said)]), opens=False)
+                return _PiEntry(
+                    previous, entry_id, "user", _encode_blocks([_tool_result_block(message)]), starts_turn=False
+                )
             case "bashExecution":
-                if said.get("excludeFromContext") is True:
-                    return before
-                ran = f"Ran `{as_text(said.get('command'))}`\n{as_text(said.get('output'))}"
-                return _said_by_user(before, entry, ran)
+                if message.get("excludeFromContext") is True:
+                    return previous
+                command_text = f"Ran `{as_text(message.get('command'))}`\n{as_text(message.get('output'))}"
+                return _add_user_entry(previous, entry_id, command_text)
             case role:
-                return _said_by_user(before, entry, said.get("summary" if role in _SUMMARIES else "content"))
+                return _add_user_entry(
+                    previous, entry_id, message.get("summary" if role in _SUMMARY_ROLES else "content")
+                )
 
-    def _ask(
+    def _add_call(
         self,
-        before: _Step | None,
-        entry: str,
-        line: _Line,
-        said: Mapping[str, Any],
+        previous: _PiEntry | None,
+        entry_id: str,
+        line: _PiLine,
+        message: Mapping[str, Any],
         blocks: list[dict[str, Any]],
     ) -> None:
         """Note the call that an answer shows; it is none where nothing was read or written."""
-        billed = _billed(as_record(said.get("usage")))
-        if billed is not None and not billed.cache.input_tokens and not billed.output_tokens:
+        usage = _make_usage(as_dict(message.get("usage")))
+        if usage is not None and not usage.cache.input_tokens and not usage.output_tokens:
             return
-        last = _said(before) or Said(before=None, role="user", raw=_message("user", []), depth=0)
-        at = seconds(said.get("timestamp")) or seconds(line.timestamp)
-        model = as_text(said.get("model")) or self._model or self._fallback
-        named = as_text(said.get("responseId")) or _name(self.name, entry, model, at, billed)
-        named = f"{named}:{entry}" if named in self._ids else named
-        self._ids.add(named)
-        call = Call(
-            id=named,
+        last = _build_message(previous) or RecordedMessage(
+            previous=None, role="user", raw=_encode_message("user", []), depth=0
+        )
+        at = parse_time(message.get("timestamp")) or parse_time(line.timestamp)
+        model = as_text(message.get("model")) or self._model or self._default_model
+        call_id = as_text(message.get("responseId")) or _call_name(self.name, entry_id, model, at, usage)
+        call_id = f"{call_id}:{entry_id}" if call_id in self._ids else call_id
+        self._ids.add(call_id)
+        call = RecordedCall(
+            id=call_id,
             conversation=self.name,
             model=model,
             at=at,
-            answers_at=at,
-            last=last,
-            answer=_message("assistant", _raws(blocks)),
-            thinks=any(block["type"] == "thinking" for block in blocks),
-            billed=billed,
+            response_at=at,
+            last_message=last,
+            response=_encode_message("assistant", _encode_blocks(blocks)),
+            has_thinking=any(block["type"] == "thinking" for block in blocks),
+            usage=usage,
         )
-        self.calls.append((call, before.turns if before is not None else 0))
+        self.calls.append((call, previous.turns if previous is not None else 0))
 
 
-def _name(session: str, entry: str, model: str, at: float, billed: Usage | None) -> str:
+def _call_name(session: str, entry_id: str, model: str, at: float, usage: Usage | None) -> str:
     """A call's name in every file that has it: a session that is forked copies what was said before."""
-    if not at or billed is None:
-        return f"{session}:{entry}"
-    return f"{model}:{at:.3f}:{billed.cache.input_tokens}:{billed.output_tokens}"
+    if not at or usage is None:
+        return f"{session}:{entry_id}"
+    return f"{model}:{at:.3f}:{usage.cache.input_tokens}:{usage.output_tokens}"
 
 
-def _said_by_user(before: _Step | None, entry: str, content: object) -> _Step | None:
-    blocks = _blocks(content)
-    return _Step(before, entry, "user", _raws(blocks), opens=True) if blocks else before
+def _add_user_entry(previous: _PiEntry | None, entry_id: str, content: object) -> _PiEntry | None:
+    blocks = _convert_blocks(content)
+    return (
+        _PiEntry(previous, entry_id, "user", _encode_blocks(blocks), starts_turn=True) if blocks else previous
+    )
 
 
-def _said(step: _Step | None) -> Said | None:
+def _build_message(entry: _PiEntry | None) -> RecordedMessage | None:
     """The message that ends with `step`, with all before it."""
-    runs: list[list[_Step]] = []
-    here = step
-    while here is not None and here.said is None:
-        run = [here]
-        while here.prev is not None and here.prev.role == here.role:
-            here = here.prev
-            run.append(here)
+    runs: list[list[_PiEntry]] = []
+    current = entry
+    while current is not None and current.message is None:
+        run = [current]
+        while current.previous is not None and current.previous.role == current.role:
+            current = current.previous
+            run.append(current)
         runs.append(run)
-        here = here.prev
+        current = current.previous
     for run in reversed(runs):
         first, last = run[-1], run[0]
-        before = first.prev.said if first.prev is not None else None
-        blocks = [block for one in reversed(run) for block in one.blocks]
-        last.turns = (first.prev.turns if first.prev is not None else 0) + any(one.opens for one in run)
-        last.said = Said(
-            before=before,
-            role=last.role,
-            raw=_message(last.role, blocks),
-            depth=0 if before is None else before.depth + 1,
+        previous = first.previous.message if first.previous is not None else None
+        blocks = [block for run_entry in reversed(run) for block in run_entry.blocks]
+        last.turns = (first.previous.turns if first.previous is not None else 0) + any(
+            run_entry.starts_turn for run_entry in run
         )
-    return step.said if step is not None else None
+        last.message = RecordedMessage(
+            previous=previous,
+            role=last.role,
+            raw=_encode_message(last.role, blocks),
+            depth=0 if previous is None else previous.depth + 1,
+        )
+    return entry.message if entry is not None else None
 
 
-def _message(role: str, blocks: Iterable[bytes]) -> bytes:
+def _encode_message(role: str, blocks: Iterable[bytes]) -> bytes:
     return b'{"role":"%s","content":[%s]}' % (role.encode(), b",".join(blocks))
 
 
-def _raws(blocks: Iterable[Mapping[str, Any]]) -> list[bytes]:
-    return [compact(block) for block in blocks]
+def _encode_blocks(blocks: Iterable[Mapping[str, Any]]) -> list[bytes]:
+    return [to_json(block) for block in blocks]
 
 
-def _blocks(content: object) -> list[dict[str, Any]]:
+def _convert_blocks(content: object) -> list[dict[str, Any]]:
     """Blocks in the words of Anthropic."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
-    return [_block(as_record(block)) for block in as_list(content) if isinstance(block, dict)]
+    return [_convert_block(as_dict(block)) for block in as_list(content) if isinstance(block, dict)]
 
 
-def _block(block: dict[str, Any]) -> dict[str, Any]:
+def _convert_block(block: dict[str, Any]) -> dict[str, Any]:
     match block.get("type"):
         case "toolCall":
             name, arguments = as_text(block.get("name")), block.get("arguments")
@@ -290,27 +311,27 @@ def _block(block: dict[str, Any]) -> dict[str, Any]:
             return block if isinstance(block.get("type"), str) else {**block, "type": "unknown"}
 
 
-def _result(said: Mapping[str, Any]) -> dict[str, Any]:
+def _tool_result_block(message: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "type": "tool_result",
-        "tool_use_id": as_text(said.get("toolCallId")),
-        "content": _blocks(said.get("content")),
+        "tool_use_id": as_text(message.get("toolCallId")),
+        "content": _convert_blocks(message.get("content")),
     }
-    return found | {"is_error": True} if said.get("isError") is True else found
+    return found | {"is_error": True} if message.get("isError") is True else found
 
 
-def _billed(usage: Mapping[str, Any]) -> Usage | None:
+def _make_usage(usage: Mapping[str, Any]) -> Usage | None:
     if not usage:
         return None
-    total = as_record(usage.get("cost")).get("total")
+    total = as_dict(usage.get("cost")).get("total")
     is_sum = isinstance(total, int | float) and not isinstance(total, bool) and total >= 0
     return Usage(
         cache=CacheUsage(
-            uncached=tokens(usage.get("input")),
-            read=tokens(usage.get("cacheRead")),
-            written_5m=tokens(usage.get("cacheWrite")),
+            uncached=tokens_or_zero(usage.get("input")),
+            read=tokens_or_zero(usage.get("cacheRead")),
+            written_5m=tokens_or_zero(usage.get("cacheWrite")),
         ),
-        output_tokens=tokens(usage.get("output")),
+        output_tokens=tokens_or_zero(usage.get("output")),
         said_dollars=Decimal(repr(total)) if is_sum else None,
-        raw=compact(usage),
+        raw=to_json(usage),
     )

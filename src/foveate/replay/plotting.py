@@ -8,11 +8,11 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foveate.config.files import replacing
+from foveate.config.files import open_replacement
 from foveate.errors import BadOption
-from foveate.replay.outcomes import Outcome, Point, Replayed
+from foveate.replay.outcomes import ContextPoint, Outcome, ReplayedSession
 from foveate.replay.policies import Policy
-from foveate.replay.reports import Report
+from foveate.replay.reports import ReplayReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 _SUFFIXES = (".png", ".svg", ".html")
 # So many sessions are drawn: the dearest.
-_MOST_SESSIONS = 4
+_MAX_SESSIONS = 4
 _PANEL_INCHES = (6.2, 3.4)
 # Told apart by people who see few colours (Okabe and Ito, 2008), by their dashes, and in print.
-_LOOKS: dict[Policy, tuple[str, tuple[float, ...]]] = {
+_LINE_STYLES: dict[Policy, tuple[str, tuple[float, ...]]] = {
     Policy.RECORDED: ("#000000", ()),
     Policy.GATEWAY: ("#F0E442", (3, 1)),
     Policy.GATEWAY_COMPACTION: ("#CC79A7", (3, 1, 1, 1)),
@@ -31,10 +31,10 @@ _LOOKS: dict[Policy, tuple[str, tuple[float, ...]]] = {
     Policy.MARKERS: ("#0072B2", (5, 2)),
     Policy.MARKERS_1H: ("#56B4E9", (5, 1.5, 1, 1.5)),
     Policy.ADAPTIVE: ("#009E73", (8, 2)),
-    Policy.FOLD: ("#D55E00", ()),
+    Policy.ADAPTIVE_COMPACTION: ("#D55E00", ()),
 }
 _WINDOW_COLOUR, _OVER_COLOUR = "#CC79A7", "#E69F00"
-_MOST_CROSSES = 40
+_MAX_CROSSES = 40
 
 
 def check_plot(name: str) -> None:
@@ -51,31 +51,31 @@ def check_plot(name: str) -> None:
         raise BadOption("--plot needs matplotlib, which is not there: pip install 'foveate[plot]'")
 
 
-def write_plot(report: Report, name: str) -> None:
+def write_plot(report: ReplayReport, name: str) -> None:
     """Draw the sessions of a report that cost most into a file, which is replaced whole or not at all.
 
     Raises:
         UnwritableFile: it cannot be written.
     """
-    figure = _figure(report)
+    figure = _draw_figure(report)
     kind = Path(name).suffix.lower()
-    held = io.BytesIO()
+    buffer = io.BytesIO()
     # Without a date, the same report gives the same bytes.
     metadata = {"Date": None} if kind != ".png" else None
-    figure.savefig(held, format="png" if kind == ".png" else "svg", dpi=144, metadata=metadata)
-    data = held.getvalue()
+    figure.savefig(buffer, format="png" if kind == ".png" else "svg", dpi=144, metadata=metadata)
+    data = buffer.getvalue()
     if kind == ".html":
-        data = _page(report, data.decode("utf-8")).encode("utf-8")
-    with replacing(Path(name)) as file:
+        data = _make_page(report, data.decode("utf-8")).encode("utf-8")
+    with open_replacement(Path(name)) as file:
         file.write(data)
 
 
-def _figure(report: Report) -> "Figure":
+def _draw_figure(report: ReplayReport) -> "Figure":
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     mpl.rcParams["svg.hashsalt"] = "foveate"  # else names inside the picture are other ones each time
-    sessions = report.dearest(_MOST_SESSIONS)
+    sessions = report.most_expensive(_MAX_SESSIONS)
     width, height = _PANEL_INCHES
     figure = Figure(figsize=(2 * width, height * len(sessions) + 0.4), facecolor="white", layout="constrained")
     panels = figure.subplots(len(sessions), 2, squeeze=False)
@@ -86,33 +86,33 @@ def _figure(report: Report) -> "Figure":
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _ContextLine:
     """Policies under which the context is the same all the way."""
 
     policies: tuple[Policy, ...]
-    points: tuple[Point, ...]
+    points: tuple[ContextPoint, ...]
 
     @property
     def label(self) -> str:
         return ", ".join(self.policies)
 
 
-def _lines(session: Replayed, policies: Sequence[Policy]) -> list[_Line]:
+def _group_lines(session: ReplayedSession, policies: Sequence[Policy]) -> list[_ContextLine]:
     """What is the same is drawn once, with all its names: a line that hides another says nothing of it."""
     groups: dict[tuple[int, ...], list[Policy]] = {}
     for policy in policies:
         groups.setdefault(tuple(point.tokens for point in session.points[policy]), []).append(policy)
-    return [_Line(tuple(own), session.points[own[0]]) for own in groups.values()]
+    return [_ContextLine(tuple(own), session.points[own[0]]) for own in groups.values()]
 
 
-def _draw_context(axes: "Axes", session: Replayed, policies: Sequence[Policy]) -> None:
-    for line in _lines(session, policies):
-        colour, dashes = _LOOKS[line.policies[0]]
+def _draw_context(axes: "Axes", session: ReplayedSession, policies: Sequence[Policy]) -> None:
+    for line in _group_lines(session, policies):
+        colour, dashes = _LINE_STYLES[line.policies[0]]
         calls = range(1, len(line.points) + 1)
         tokens = [point.tokens / 1000 for point in line.points]
         axes.plot(calls, tokens, color=colour, dashes=dashes or (None, None), linewidth=1.4, label=line.label)
-        _draw_marks(axes, line)
-    windows = {point.window_tokens for line in _lines(session, policies) for point in line.points}
+        _draw_events(axes, line)
+    windows = {point.window_tokens for line in _group_lines(session, policies) for point in line.points}
     for window in sorted(tokens for tokens in windows if tokens is not None):
         axes.axhline(window / 1000, color=_WINDOW_COLOUR, linestyle=":", linewidth=1.2)
         axes.annotate(
@@ -124,20 +124,25 @@ def _draw_context(axes: "Axes", session: Replayed, policies: Sequence[Policy]) -
             color=_WINDOW_COLOUR,
         )
     axes.set_ylim(bottom=0)
-    _finish(axes, f"{session.name}: context", "thousand tokens")
+    _label_axes(axes, f"{session.name}: context", "thousand tokens")
 
 
-def _draw_marks(axes: "Axes", line: _Line) -> None:
+def _draw_events(axes: "Axes", line: _ContextLine) -> None:
     """Folds as triangles below the line, and contexts that do not fit as crosses, not all of them."""
-    folds = [(at, point) for at, point in enumerate(line.points, start=1) if point.is_folded]
-    if folds and Policy.FOLD in line.policies:
-        heights = [point.tokens / 1000 for _, point in folds]
+    compactions = [(at, point) for at, point in enumerate(line.points, start=1) if point.is_compacted]
+    if compactions and Policy.ADAPTIVE_COMPACTION in line.policies:
+        heights = [point.tokens / 1000 for _, point in compactions]
         axes.plot(
-            [at for at, _ in folds], heights, "v", color=_LOOKS[Policy.FOLD][0], markersize=7, label="a fold"
+            [at for at, _ in compactions],
+            heights,
+            "v",
+            color=_LINE_STYLES[Policy.ADAPTIVE_COMPACTION][0],
+            markersize=7,
+            label="a fold",
         )
     over = [(at, point) for at, point in enumerate(line.points, start=1) if point.is_over]
     if over:
-        shown = over[:: max(len(over) // _MOST_CROSSES, 1)]
+        shown = over[:: max(len(over) // _MAX_CROSSES, 1)]
         heights = [point.tokens / 1000 for _, point in shown]
         axes.plot(
             [at for at, _ in shown],
@@ -149,10 +154,10 @@ def _draw_marks(axes: "Axes", line: _Line) -> None:
         )
 
 
-def _draw_cost(axes: "Axes", session: Replayed, policies: Sequence[Policy]) -> None:
+def _draw_cost(axes: "Axes", session: ReplayedSession, policies: Sequence[Policy]) -> None:
     highest = 0.0
     for policy in policies:
-        colour, dashes = _LOOKS[policy]
+        colour, dashes = _LINE_STYLES[policy]
         dollars = [float(dollars) for dollars in accumulate(point.dollars for point in session.points[policy])]
         axes.plot(
             range(1, len(dollars) + 1),
@@ -166,10 +171,10 @@ def _draw_cost(axes: "Axes", session: Replayed, policies: Sequence[Policy]) -> N
         if policy is not Policy.NONE or len(policies) == 1:
             highest = max(highest, dollars[-1])
     axes.set_ylim(0, 1.25 * highest or 1)
-    _finish(axes, f"{session.name}: cost so far", "dollars")
+    _label_axes(axes, f"{session.name}: cost so far", "dollars")
 
 
-def _finish(axes: "Axes", title: str, unit: str) -> None:
+def _label_axes(axes: "Axes", title: str, unit: str) -> None:
     axes.set_title(title.replace("$", r"\$"), fontsize=9, loc="left")
     axes.set_xlabel("call", fontsize=8)
     axes.set_ylabel(unit, fontsize=8)
@@ -190,12 +195,12 @@ _COLUMNS = ("policy", "calls", "uncached", "read", "written 5m", "written 1h", "
             "largest context", "over the window", "folds")  # fmt: skip
 
 
-def _page(report: Report, svg: str) -> str:
+def _make_page(report: ReplayReport, svg: str) -> str:
     """A whole page that needs nothing from elsewhere."""
     drawn = svg[svg.index("<svg") :]
     title = f"What {len(report.sessions):,} recorded session{'s' * (len(report.sessions) != 1)} would have cost"
     about = "The context of each call, and the dollars so far, under each policy; the numbers are in the table."
-    tables = "\n".join(_tables(report))
+    tables = "\n".join(_make_tables(report))
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -213,18 +218,18 @@ def _page(report: Report, svg: str) -> str:
 """
 
 
-def _tables(report: Report) -> Iterator[str]:
+def _make_tables(report: ReplayReport) -> Iterator[str]:
     if len(report.sessions) > 1:
-        yield _table(f"All {len(report.sessions):,} sessions", report.total, report.policies)
-    for session in report.dearest(_MOST_SESSIONS):
-        yield _table(session.name, session.outcomes, report.policies)
+        yield _make_table(f"All {len(report.sessions):,} sessions", report.total, report.policies)
+    for session in report.most_expensive(_MAX_SESSIONS):
+        yield _make_table(session.name, session.outcomes, report.policies)
 
 
-def _table(name: str, outcomes: dict[Policy, Outcome], policies: Sequence[Policy]) -> str:
+def _make_table(name: str, outcomes: dict[Policy, Outcome], policies: Sequence[Policy]) -> str:
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in _COLUMNS)
     rows = "\n".join(
         f'<tr><th scope="row" title="{escape(policy.meaning)}">{escape(policy)}</th>'
-        + "".join(f"<td>{cell}</td>" for cell in _cells(outcomes[policy]))
+        + "".join(f"<td>{cell}</td>" for cell in _format_cells(outcomes[policy]))
         + "</tr>"
         for policy in policies
     )
@@ -233,7 +238,7 @@ def _table(name: str, outcomes: dict[Policy, Outcome], policies: Sequence[Policy
     )
 
 
-def _cells(outcome: Outcome) -> Iterator[str]:
+def _format_cells(outcome: Outcome) -> Iterator[str]:
     numbers = (
         outcome.calls,
         outcome.uncached,

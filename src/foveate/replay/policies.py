@@ -15,7 +15,7 @@ class Policy(StrEnum):
     MARKERS = "markers"
     MARKERS_1H = "markers-1h"
     ADAPTIVE = "adaptive"
-    FOLD = "fold"
+    ADAPTIVE_COMPACTION = "fold"
 
     @property
     def meaning(self) -> str:
@@ -31,28 +31,28 @@ _MEANINGS = {
     Policy.MARKERS: "fixed breakpoints at the ends of tools, system prompt and history, kept for 5 minutes",
     Policy.MARKERS_1H: "the same breakpoints, kept for an hour",
     Policy.ADAPTIVE: "Foveate's breakpoints in place of the client's, for as long as the session's rhythm pays",
-    Policy.FOLD: "adaptive, and old history replaced by a summary once a request is long",
+    Policy.ADAPTIVE_COMPACTION: "adaptive, and old history replaced by a summary once a request is long",
 }
 
 ALL = "all"
 
 
-def policies_of(said: str) -> tuple[Policy, ...]:
+def parse_policies(text: str) -> tuple[Policy, ...]:
     """The policies that are named, with commas between, in the order of the table.
 
     Raises:
         BadOption: one is not known, or none is named.
     """
-    names = [name.strip().lower() for name in said.split(",") if name.strip()]
+    names = [name.strip().lower() for name in text.split(",") if name.strip()]
     if not names:
-        raise BadOption(f"--policy needs a name: {_known()}")
+        raise BadOption(f"--policy needs a name: {_list_policies()}")
     if ALL in names:
         return tuple(Policy)
     for name in names:
         if name not in tuple(Policy):
-            raise BadOption(f"no policy is called {name!r}; there are {_known()}")
+            raise BadOption(f"no policy is called {name!r}; there are {_list_policies()}")
     return tuple(policy for policy in Policy if policy in names)
 
 
-def _known() -> str:
+def _list_policies() -> str:
     return ", ".join((*Policy, ALL))

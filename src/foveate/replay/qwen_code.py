@@ -11,18 +11,25 @@ from typing import Any
 import msgspec
 
 from foveate import wire
-from foveate.replay.growing import Growing
-from foveate.replay.log_files import TOO_DEEP, LogFile, decoded, why_broken
-from foveate.replay.recordings import Call, Lacking, Recording, Said, Source, lacks_of
-from foveate.replay.times import seconds
+from foveate.replay.growing import MessageTree
+from foveate.replay.log_files import TOO_DEEP, LogFile, decode_line, describe_decode_error
+from foveate.replay.recordings import (
+    MissingPart,
+    RecordedCall,
+    RecordedMessage,
+    Recording,
+    RecordingSource,
+    find_missing_parts,
+)
+from foveate.replay.times import parse_time
 from foveate.values import Format
-from foveate.wire.body import as_list, as_record, as_text, compact
+from foveate.wire.body import as_dict, as_list, as_text, to_json
 
 _HISTORIES = {"chat_compression": "compressedHistory", "agent_bootstrap": "history"}
-_SENT = frozenset(("user", "assistant", "tool_result"))
+_SENT_TYPES = frozenset(("user", "assistant", "tool_result"))
 
 
-class _Line(msgspec.Struct, rename="camel"):
+class _QwenLine(msgspec.Struct, rename="camel"):
     uuid: Any = None
     parent_uuid: Any = None
     session_id: Any = None
@@ -36,13 +43,13 @@ class _Line(msgspec.Struct, rename="camel"):
     system_payload: Any = None
 
 
-_LINES = msgspec.json.Decoder(_Line)
+_LINE_DECODER = msgspec.json.Decoder(_QwenLine)
 
 
-class _Entry(msgspec.Struct, frozen=True):
+class _RecordPosition(msgspec.Struct, frozen=True):
     """The last message up to a record, and when that was written."""
 
-    last: Said | None = None
+    last: RecordedMessage | None = None
     at: float = 0.0
 
 
@@ -52,42 +59,42 @@ def read_qwen_code(file: LogFile, model: str | None = None) -> list[Recording]:
     Raises:
         UnreadableInput: the file cannot be opened.
     """
-    session = _Session(file.name, model or "")
+    session = _QwenSession(file.name, model or "")
     for number, raw in file.objects():
         try:
-            session.add(decoded(_LINES, raw))
+            session.add(decode_line(_LINE_DECODER, raw))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            file.broke(number, why_broken(error))
+            file.report_unreadable(number, describe_decode_error(error))
         except RecursionError:
-            file.broke(number, TOO_DEEP)
+            file.report_unreadable(number, TOO_DEEP)
     if not session.is_started:
         return []
     calls = tuple(sorted(session.calls.values(), key=lambda call: call.at))
     return [
         Recording(
             name=session.name,
-            source=Source.QWEN_CODE,
+            source=RecordingSource.QWEN_CODE,
             format=Format.GEMINI,
             calls=calls,
-            lacks=lacks_of(calls) | {Lacking.SYSTEM, Lacking.TOOLS},
-            broken=tuple(file.broken),
+            missing=find_missing_parts(calls) | {MissingPart.SYSTEM, MissingPart.TOOLS},
+            unreadable=tuple(file.unreadable),
             size_bytes=file.size_bytes,
         )
     ]
 
 
-class _Session:
+class _QwenSession:
     """A session as far as it has been read."""
 
     def __init__(self, name: str, default_model: str) -> None:
         self.name = name
         self.is_started = False
-        self.calls: dict[str, Call] = {}
+        self.calls: dict[str, RecordedCall] = {}
         self._default_model = default_model
-        self._tree = Growing()
-        self._entries: dict[str, _Entry] = {}
+        self._tree = MessageTree()
+        self._positions: dict[str, _RecordPosition] = {}
 
-    def add(self, line: _Line) -> None:
+    def add(self, line: _QwenLine) -> None:
         """Read one record."""
         record_id = as_text(line.uuid)
         if not record_id:
@@ -95,33 +102,33 @@ class _Session:
         if not self.is_started:
             self.is_started = True
             self.name = as_text(line.agent_id) or as_text(line.session_id) or self.name
-        kind, at = as_text(line.type), seconds(line.timestamp)
-        before = self._entries.get(as_text(line.parent_uuid), _Entry())
+        kind, at = as_text(line.type), parse_time(line.timestamp)
+        before = self._positions.get(as_text(line.parent_uuid), _RecordPosition())
         last, sent_at = before.last, before.at
-        history = as_record(line.system_payload).get(_HISTORIES.get(as_text(line.subtype), ""))
-        message = as_record(line.message)
+        history = as_dict(line.system_payload).get(_HISTORIES.get(as_text(line.subtype), ""))
+        message = as_dict(line.message)
         if isinstance(history, list):
-            last, sent_at = self._tree.last(compact(content) for content in history if content), at
-        elif kind in _SENT and as_list(message.get("parts")):
-            raw = compact({"role": as_text(message.get("role")), "parts": message["parts"]})
+            last, sent_at = self._tree.append_all(to_json(content) for content in history if content), at
+        elif kind in _SENT_TYPES and as_list(message.get("parts")):
+            raw = to_json({"role": as_text(message.get("role")), "parts": message["parts"]})
             if kind == "assistant" and last is not None:
                 self._note_call(record_id, line, last, raw, sent_at or at, at)
-            last, sent_at = self._tree.hung(last, raw), at
-        self._entries[record_id] = _Entry(last, sent_at)
+            last, sent_at = self._tree.append(last, raw), at
+        self._positions[record_id] = _RecordPosition(last, sent_at)
 
     def _note_call(
-        self, record_id: str, line: _Line, last: Said, answer: bytes, sent_at: float, at: float
+        self, record_id: str, line: _QwenLine, last: RecordedMessage, response: bytes, sent_at: float, at: float
     ) -> None:
-        counted = as_record(line.usage_metadata)
-        usage = wire.block_usage(Format.GEMINI, compact(counted)) if counted else None
-        self.calls[record_id] = Call(
+        counted = as_dict(line.usage_metadata)
+        usage = wire.parse_usage(Format.GEMINI, to_json(counted)) if counted else None
+        self.calls[record_id] = RecordedCall(
             id=record_id,
             conversation=self.name,
             model=as_text(line.model) or self._default_model,
             at=sent_at,
-            answers_at=max(at, sent_at),
-            last=last,
-            answer=answer,
-            thinks=b'"thought":true' in answer,
-            billed=usage if usage is not None and not usage.is_empty else None,
+            response_at=max(at, sent_at),
+            last_message=last,
+            response=response,
+            has_thinking=b'"thought":true' in response,
+            usage=usage if usage is not None and not usage.is_empty else None,
         )

@@ -12,7 +12,7 @@ from enum import StrEnum
 from foveate.values import Format, Ttl, Usage
 
 
-class Source(StrEnum):
+class RecordingSource(StrEnum):
     """Who wrote a recording."""
 
     CLAUDE_CODE = "claude-code"
@@ -29,44 +29,44 @@ class Source(StrEnum):
     STORE = "store"  # what Foveate keeps itself
 
 
-class Lacking(StrEnum):
+class MissingPart(StrEnum):
     """What a recording does not hold of its requests."""
 
     SYSTEM = "system prompt"
     TOOLS = "tools"
     MESSAGES = "messages"
     TIME = "times"
-    BILL = "bill"
+    USAGE = "bill"
     MODEL = "model"
     TIER_PRICE = "price of a tier"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Said:
+class RecordedMessage:
     """One message, and the one that was said before it. `raw` is its JSON in the format of its recording.
 
     `latest` is the block of it that was logged last, where blocks stand in another order than they came in.
     """
 
-    before: "Said | None"
+    previous: "RecordedMessage | None"
     role: str
     raw: bytes
     depth: int  # how many stand before it
-    latest: int = -1
+    last_logged_block: int = -1
 
-    def history(self) -> "list[Said]":
+    def history(self) -> "list[RecordedMessage]":
         """All messages up to this one, the first one first."""
-        return list(self._backwards())[::-1]
+        return list(self._iterate_backwards())[::-1]
 
-    def _backwards(self) -> "Iterator[Said]":
-        here: Said | None = self
-        while here is not None:
-            yield here
-            here = here.before
+    def _iterate_backwards(self) -> "Iterator[RecordedMessage]":
+        message: RecordedMessage | None = self
+        while message is not None:
+            yield message
+            message = message.previous
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class RecordedCall:
     """One request of a recording and its bill, as far as the recording shows them.
 
     `id` names it in every copy of the recording. `conversation` tells a sub-agent's calls from those of the one
@@ -81,22 +81,22 @@ class Call:
     conversation: str
     model: str
     at: float
-    answers_at: float
-    last: Said
-    answer: bytes = b""
-    around: bytes = b""
-    thinks: bool = False
-    marks: Ttl | None = None
-    billed: Usage | None = None
+    response_at: float
+    last_message: RecordedMessage
+    response: bytes = b""
+    envelope: bytes = b""
+    has_thinking: bool = False
+    breakpoint_ttl: Ttl | None = None
+    usage: Usage | None = None
     output_is_known: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
+class UnreadableLine:
     """A line that could not be read, by its number from 1, and why; 0 where it is the whole file."""
 
     line: int
-    why: str
+    reason: str
     file: str = ""
 
 
@@ -109,24 +109,24 @@ class Recording:
     """
 
     name: str
-    source: Source
+    source: RecordingSource
     format: Format
-    calls: tuple[Call, ...]
-    lacks: frozenset[Lacking] = frozenset()
-    broken: tuple[Broken, ...] = ()
-    said_dollars: Decimal | None = None
+    calls: tuple[RecordedCall, ...]
+    missing: frozenset[MissingPart] = frozenset()
+    unreadable: tuple[UnreadableLine, ...] = ()
+    reported_dollars: Decimal | None = None
     hidden_tokens: int | None = None
     size_bytes: int = 0
 
 
-def lacks_of(calls: Iterable[Call]) -> frozenset[Lacking]:
+def find_missing_parts(calls: Iterable[RecordedCall]) -> frozenset[MissingPart]:
     """What one of the calls or another does not say of itself: its time, its bill, its model."""
-    lacks = set()
+    missing = set()
     for call in calls:
         if not call.at:
-            lacks.add(Lacking.TIME)
-        if call.billed is None:
-            lacks.add(Lacking.BILL)
+            missing.add(MissingPart.TIME)
+        if call.usage is None:
+            missing.add(MissingPart.USAGE)
         if not call.model:
-            lacks.add(Lacking.MODEL)
-    return frozenset(lacks)
+            missing.add(MissingPart.MODEL)
+    return frozenset(missing)

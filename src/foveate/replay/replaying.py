@@ -7,18 +7,27 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from foveate.cost.price_book import PriceBook
-from foveate.cost.price_names import says_its_price
+from foveate.cost.price_names import states_its_price
 from foveate.cost.prices import EXACT, ZERO
 from foveate.engine.options import AgentOptions
-from foveate.replay.models import as_model
-from foveate.replay.outcomes import Check, Outcome, Placeholders, Point, Replayed, Tariff, Tariffs, Till
+from foveate.replay.models import convert_to_model
+from foveate.replay.outcomes import (
+    CallRates,
+    CallRatesCache,
+    ContextPoint,
+    CostCheck,
+    CostSum,
+    Outcome,
+    Placeholders,
+    ReplayedSession,
+)
 from foveate.replay.policies import Policy
-from foveate.replay.recordings import Call, Recording, Source
-from foveate.replay.run_bills import run_check, told_by_run
-from foveate.replay.running import DEFAULT_GATEWAY, Run, Step, runs_of, window_tokens_of
-from foveate.replay.sent import Sent, Told, sent_in
-from foveate.replay.sizes import Scale
-from foveate.replay.tiers import usual_tiers
+from foveate.replay.recordings import RecordedCall, Recording, RecordingSource
+from foveate.replay.run_bills import check_run_total, infer_hidden_tokens
+from foveate.replay.running import DEFAULT_GATEWAY, PolicyRun, SimulatedCall, context_window_tokens, start_runs
+from foveate.replay.sent import ReconstructedCall, UsageFinding, reconstruct_calls
+from foveate.replay.sizes import MessageSizer
+from foveate.replay.tiers import drop_unpriced_tiers
 from foveate.values import CacheUsage, Usage
 
 
@@ -37,103 +46,110 @@ class ReplayOptions:
     gateway: AgentOptions = DEFAULT_GATEWAY
 
 
-def replay(recording: Recording, book: PriceBook, options: ReplayOptions) -> Replayed:
+def replay_recording(recording: Recording, book: PriceBook, options: ReplayOptions) -> ReplayedSession:
     """A recording under each policy that is asked for; calls whose price nobody knows are left out."""
-    recording = told_by_run(usual_tiers(recording, book), book)
-    was_sent = sent_in(recording)
-    sent = as_model(was_sent, options.model, recording.format) if options.model is not None else was_sent
-    tariffs = Tariffs(book)
-    priced = [one for one in sent if _is_priced(one, book)]
-    runs = runs_of(
+    recording = infer_hidden_tokens(drop_unpriced_tiers(recording, book), book)
+    recorded_calls = reconstruct_calls(recording)
+    calls = (
+        convert_to_model(recorded_calls, options.model, recording.format)
+        if options.model is not None
+        else recorded_calls
+    )
+    tariffs = CallRatesCache(book)
+    priced = [sent_call for sent_call in calls if _is_priced(sent_call, book)]
+    runs = start_runs(
         options.policies,
-        spoken=recording.format,
+        api_format=recording.format,
         window_tokens=options.window_tokens,
         is_as_sent=options.model is None,
         gateway=options.gateway,
     )
-    counts = {policy: _Counting(policy, run, book, options) for policy, run in runs.items()}
-    for one in priced:
-        charge = _charge(one, tariffs)
-        window = window_tokens_of(one.call.model, options.window_tokens)
-        for count in counts.values():
-            count.take(one, charge, window)
-    check, beside = _check(recording, was_sent, book)
-    return Replayed(
+    policy_totals = {policy: _PolicyTotals(policy, run, book, options) for policy, run in runs.items()}
+    for sent_call in priced:
+        charge = _find_pricing(sent_call, tariffs)
+        window = context_window_tokens(sent_call.call.model, options.window_tokens)
+        for totals in policy_totals.values():
+            totals.add_call(sent_call, charge, window)
+    check, other_dollars = _check_costs(recording, recorded_calls, book)
+    return ReplayedSession(
         name=recording.name,
         source=recording.source,
         began_at=recording.calls[0].at if recording.calls else 0.0,
-        models=Counter([one.call.model for one in priced]),
-        outcomes={policy: count.outcome(beside) for policy, count in counts.items()},
-        points={policy: tuple(count.points) for policy, count in counts.items() if options.with_points},
+        models=Counter([sent_call.call.model for sent_call in priced]),
+        outcomes={policy: totals.make_outcome(other_dollars) for policy, totals in policy_totals.items()},
+        points={
+            policy: tuple(totals.points) for policy, totals in policy_totals.items() if options.with_points
+        },
         check=check,
-        placeholders=_placeholders(was_sent, recording, book),
-        lacks=recording.lacks,
-        hidden_tokens=_hidden(was_sent),
-        broken=recording.broken,
-        unpriced=Counter(one.call.model for one in sent) - Counter(one.call.model for one in priced),
+        placeholders=_estimate_placeholders(recorded_calls, recording, book),
+        missing=recording.missing,
+        hidden_tokens=_max_hidden_tokens(recorded_calls),
+        unreadable=recording.unreadable,
+        unpriced=Counter(sent_call.call.model for sent_call in calls)
+        - Counter(sent_call.call.model for sent_call in priced),
         size_bytes=recording.size_bytes,
         sub_agents=len({call.conversation for call in recording.calls} - {recording.name})
-        if recording.source is Source.CLAUDE_CODE
+        if recording.source is RecordingSource.CLAUDE_CODE
         else 0,
     )
 
 
-def _is_priced(sent: Sent, book: PriceBook) -> bool:
-    return book.rates(sent.call.model, provider=sent.rules.provider, at=sent.call.at) is not None
+def _is_priced(call: ReconstructedCall, book: PriceBook) -> bool:
+    return book.rates(call.call.model, provider=call.rules.provider, at=call.call.at) is not None
 
 
-class _Charge(NamedTuple):
+class _CallPricing(NamedTuple):
     """At what a call is charged, whatever the policy; no tariff where nobody knows it."""
 
-    tariff: Tariff | None
+    rates: CallRates | None
     reasoning_tokens: int
 
 
-def _charge(sent: Sent, tariffs: Tariffs) -> _Charge:
-    call, billed = sent.call, sent.call.billed
-    tier = billed.tier if billed is not None else ""
-    return _Charge(
-        tariffs.of(call.model, provider=sent.rules.provider, at=call.at, tier=tier),
-        billed.reasoning_tokens if billed is not None else 0,
+def _find_pricing(sent: ReconstructedCall, rates: CallRatesCache) -> _CallPricing:
+    call, usage = sent.call, sent.call.usage
+    tier = usage.tier if usage is not None else ""
+    return _CallPricing(
+        rates.find(call.model, provider=sent.rules.provider, at=call.at, tier=tier),
+        usage.reasoning_tokens if usage is not None else 0,
     )
 
 
-def _add(till: Till, charge: _Charge, usage: CacheUsage, output_tokens: int) -> None:
-    if charge.tariff is not None:
-        till.add_at(charge.tariff, usage, output_tokens, charge.reasoning_tokens)
+def _add_cost(costs: CostSum, pricing: _CallPricing, usage: CacheUsage, output_tokens: int) -> None:
+    if pricing.rates is not None:
+        costs.add_at_rates(pricing.rates, usage, output_tokens, pricing.reasoning_tokens)
 
 
-class _Counting:
+class _PolicyTotals:
     """A policy under way, and what it comes to so far."""
 
-    def __init__(self, policy: Policy, run: Run, book: PriceBook, options: ReplayOptions) -> None:
-        self.points: list[Point] = []
+    def __init__(self, policy: Policy, run: PolicyRun, book: PriceBook, options: ReplayOptions) -> None:
+        self.points: list[ContextPoint] = []
         self._policy = policy
         self._run = run
-        self._till = Till(book)
-        self._folds_till = Till(book)
+        self._costs = CostSum(book)
+        self._compaction_costs = CostSum(book)
         self._book = book
         self._options = options
-        self._calls = self._largest = self._overflows = 0
+        self._calls = self._largest_context = self._overflows = 0
         self._usage = [0, 0, 0, 0, 0]
-        self._folds = 0
+        self._compactions = 0
 
-    def take(self, sent: Sent, charge: _Charge, window: int | None) -> None:
+    def add_call(self, sent: ReconstructedCall, pricing: _CallPricing, window: int | None) -> None:
         """The next call."""
-        step = self._run.take(sent)
-        self._add(self._till, charge, step.usage, sent.output_tokens)
-        if step.summary is not None:
-            self._folds += 1
-            self._add(self._folds_till, charge, step.summary, step.summary_tokens)
-        tokens = step.tokens
-        self._largest = max(self._largest, tokens)
+        simulated = self._run.simulate(sent)
+        self._add_usage(self._costs, pricing, simulated.usage, sent.output_tokens)
+        if simulated.summary_usage is not None:
+            self._compactions += 1
+            self._add_usage(self._compaction_costs, pricing, simulated.summary_usage, simulated.summary_tokens)
+        tokens = simulated.tokens
+        self._largest_context = max(self._largest_context, tokens)
         self._calls += 1
         self._overflows += window is not None and tokens > window
         if self._options.with_points:
-            self.points.append(self._point(sent, charge, step, window))
+            self.points.append(self._make_point(sent, pricing, simulated, window))
 
-    def _add(self, till: Till, charge: _Charge, usage: CacheUsage, output_tokens: int) -> None:
-        _add(till, charge, usage, output_tokens)
+    def _add_usage(self, costs: CostSum, pricing: _CallPricing, usage: CacheUsage, output_tokens: int) -> None:
+        _add_cost(costs, pricing, usage, output_tokens)
         sums = self._usage
         sums[0] += usage.uncached
         sums[1] += usage.read
@@ -141,24 +157,26 @@ class _Counting:
         sums[3] += usage.written_1h
         sums[4] += output_tokens
 
-    def _point(self, sent: Sent, charge: _Charge, step: Step, window: int | None) -> Point:
-        till = Till(self._book)
-        _add(till, charge, step.usage, sent.output_tokens)
-        if step.summary is not None:
-            _add(till, charge, step.summary, step.summary_tokens)
-        return Point(
+    def _make_point(
+        self, sent: ReconstructedCall, pricing: _CallPricing, simulated: SimulatedCall, window: int | None
+    ) -> ContextPoint:
+        costs = CostSum(self._book)
+        _add_cost(costs, pricing, simulated.usage, sent.output_tokens)
+        if simulated.summary_usage is not None:
+            _add_cost(costs, pricing, simulated.summary_usage, simulated.summary_tokens)
+        return ContextPoint(
             at=sent.call.at,
-            tokens=step.tokens,
+            tokens=simulated.tokens,
             window_tokens=window,
-            is_folded=step.is_folded,
-            dollars=till.dollars or ZERO,
+            is_compacted=simulated.is_compacted,
+            dollars=costs.dollars or ZERO,
         )
 
-    def outcome(self, beside: Decimal) -> Outcome:
+    def make_outcome(self, other_dollars: Decimal) -> Outcome:
         """What it comes to, with dollars `beside` those for tokens."""
         uncached, read, written_5m, written_1h, output = self._usage
-        calls, folds = self._till.dollars, self._folds_till.dollars
-        is_known = calls is not None and folds is not None
+        calls, compactions = self._costs.dollars, self._compaction_costs.dollars
+        is_known = calls is not None and compactions is not None
         return Outcome(
             policy=self._policy,
             calls=self._calls,
@@ -167,71 +185,79 @@ class _Counting:
             written_5m=written_5m,
             written_1h=written_1h,
             output=output,
-            dollars=EXACT.add(EXACT.add(calls or ZERO, folds or ZERO), beside) if is_known else None,
-            largest_context=self._largest,
+            dollars=EXACT.add(EXACT.add(calls or ZERO, compactions or ZERO), other_dollars)
+            if is_known
+            else None,
+            largest_context=self._largest_context,
             overflows=self._overflows,
-            folds=self._folds,
-            fold_dollars=folds or ZERO,
+            folds=self._compactions,
+            fold_dollars=compactions or ZERO,
         )
 
 
-def _check(recording: Recording, was_sent: Sequence[Sent], book: PriceBook) -> tuple[Check, Decimal]:
+def _check_costs(
+    recording: Recording, calls: Sequence[ReconstructedCall], book: PriceBook
+) -> tuple[CostCheck, Decimal]:
     """The logged bills beside those that the simulation gives for the same calls; and what was no token's."""
-    if (of_run := run_check(recording, was_sent, book)) is not None:
-        return of_run, ZERO
-    tariffs, simulated, expected, by_tokens = Tariffs(book), Till(book), Till(book), Till(book)
-    calls, logged, beside = 0, ZERO, ZERO
-    for one in was_sent:
-        billed = one.call.billed
-        if billed is None:
+    if (run_total_check := check_run_total(recording, calls, book)) is not None:
+        return run_total_check, ZERO
+    rates, simulated, expected, by_tokens = CallRatesCache(book), CostSum(book), CostSum(book), CostSum(book)
+    checked_calls, logged, other_dollars = 0, ZERO, ZERO
+    for call in calls:
+        usage = call.call.usage
+        if usage is None:
             continue
-        charge = _charge(one, tariffs)
-        is_said = billed.said_dollars is not None and says_its_price(one.rules.provider)
-        if charge.tariff is not None and not is_said and charge.tariff.is_all_of(billed):
-            by_tokens.add_at(charge.tariff, billed.cache, billed.output_tokens, billed.reasoning_tokens)
+        pricing = _find_pricing(call, rates)
+        is_reported = usage.said_dollars is not None and states_its_price(call.rules.provider)
+        if pricing.rates is not None and not is_reported and pricing.rates.covers(usage):
+            by_tokens.add_at_rates(pricing.rates, usage.cache, usage.output_tokens, usage.reasoning_tokens)
         else:
-            price = _price(one.call, billed, one.rules.provider, book)
+            price = _price_usage(call.call, usage, call.rules.provider, book)
             if price is None:
                 continue
             logged = EXACT.add(logged, price[0])
-            beside = EXACT.add(beside, price[1])
-        calls += 1
-        _add(simulated, charge, one.recorded, billed.output_tokens)
-        _add(expected, charge, one.expected, billed.output_tokens)
-    check = Check(
-        calls=calls,
+            other_dollars = EXACT.add(other_dollars, price[1])
+        checked_calls += 1
+        _add_cost(simulated, pricing, call.recorded, usage.output_tokens)
+        _add_cost(expected, pricing, call.expected, usage.output_tokens)
+    check = CostCheck(
+        calls=checked_calls,
         logged=EXACT.add(logged, by_tokens.dollars or ZERO),
-        simulated=EXACT.add(simulated.dollars or ZERO, beside),
-        expected=EXACT.add(expected.dollars or ZERO, beside),
-        changed=sum(one.told is Told.CHANGED for one in was_sent),
-        kept=sum(one.told is Told.KEPT for one in was_sent),
-        said=recording.said_dollars,
+        simulated=EXACT.add(simulated.dollars or ZERO, other_dollars),
+        expected=EXACT.add(expected.dollars or ZERO, other_dollars),
+        changed=sum(call.finding is UsageFinding.PREFIX_CHANGED for call in calls),
+        kept=sum(call.finding is UsageFinding.ALREADY_CACHED for call in calls),
+        said=recording.reported_dollars,
     )
-    return check, beside
+    return check, other_dollars
 
 
-def _price(call: Call, billed: Usage, provider: str, book: PriceBook) -> tuple[Decimal, Decimal] | None:
+def _price_usage(
+    call: RecordedCall, usage: Usage, provider: str, book: PriceBook
+) -> tuple[Decimal, Decimal] | None:
     """What a call cost, and how much of that is neither for input nor for output, such as searches."""
-    price = book.price(call.model, billed, provider=provider, at=call.at)
+    price = book.price(call.model, usage, provider=provider, at=call.at)
     return None if price is None else (price.dollars, price.other_dollars)
 
 
-def _placeholders(was_sent: Sequence[Sent], recording: Recording, book: PriceBook) -> Placeholders:
+def _estimate_placeholders(
+    calls: Sequence[ReconstructedCall], recording: Recording, book: PriceBook
+) -> Placeholders:
     """Answers of which only the size that a stream begins with was logged."""
-    unknown = [one for one in was_sent if one.call.billed is not None and not one.call.output_is_known]
-    till, tokens = Till(book), 0
-    scales: dict[str, Scale] = {}
-    for one in unknown:
-        model = one.call.model
-        scale = scales.get(model)
-        if scale is None:
-            scale = scales[model] = Scale(model, recording.format)
-        more = max(scale.message(one.call.answer) - one.output_tokens, 0)
-        tokens += more
-        till.add(CacheUsage(), more, model=model, provider=one.rules.provider, at=one.call.at)
-    return Placeholders(calls=len(unknown), tokens=tokens, dollars=till.dollars or ZERO)
+    unknown = [call for call in calls if call.call.usage is not None and not call.call.output_is_known]
+    costs, tokens = CostSum(book), 0
+    sizers: dict[str, MessageSizer] = {}
+    for call in unknown:
+        model = call.call.model
+        sizer = sizers.get(model)
+        if sizer is None:
+            sizer = sizers[model] = MessageSizer(model, recording.format)
+        missing_tokens = max(sizer.count_message(call.call.response) - call.output_tokens, 0)
+        tokens += missing_tokens
+        costs.add(CacheUsage(), missing_tokens, model=model, provider=call.rules.provider, at=call.call.at)
+    return Placeholders(calls=len(unknown), tokens=tokens, dollars=costs.dollars or ZERO)
 
 
-def _hidden(was_sent: Sequence[Sent]) -> int:
+def _max_hidden_tokens(calls: Sequence[ReconstructedCall]) -> int:
     """The most that stood before messages and was taken from a bill."""
-    return max((one.front.tokens for one in was_sent if not one.call.around), default=0)
+    return max((call.front.tokens for call in calls if not call.call.envelope), default=0)

@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from foveate.engine.options import AgentOptions
-from foveate.replay.conclusions import Conclusion, conclusion_of
-from foveate.replay.outcomes import Check, Outcome, Placeholders, Replayed, total_of
+from foveate.replay.conclusions import Conclusion, draw_conclusion
+from foveate.replay.outcomes import CostCheck, Outcome, Placeholders, ReplayedSession, sum_outcomes
 from foveate.replay.policies import Policy
-from foveate.replay.processes import Done
-from foveate.replay.recordings import Broken
+from foveate.replay.processes import SessionResult
+from foveate.replay.recordings import UnreadableLine
 from foveate.replay.running import DEFAULT_GATEWAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class ModelGroup:
     """Sessions with the same main model, together."""
 
     model: str
@@ -24,7 +24,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ReplayReport:
     """All that was replayed. `unpriced` are models of unknown price and how many of their calls were left out.
 
     `unread` are files that could not be read, with the reason, and `broken` lines; `repeated` calls stood in
@@ -33,10 +33,10 @@ class Report:
     """
 
     policies: tuple[Policy, ...]
-    sessions: tuple[Replayed, ...]
+    sessions: tuple[ReplayedSession, ...]
     unpriced: dict[str, int]
     unread: tuple[tuple[str, str], ...]
-    broken: tuple[Broken, ...]
+    unreadable: tuple[UnreadableLine, ...]
     repeated: int
     model: str | None = None
     gateway: AgentOptions = DEFAULT_GATEWAY
@@ -45,24 +45,27 @@ class Report:
     @property
     def conclusion(self) -> Conclusion | None:
         """What the gateway would save; None if that was not asked for."""
-        return conclusion_of(self.total, self.gateway)
+        return draw_conclusion(self.total, self.gateway)
 
-    def named(self, name: Callable[[str], str]) -> "Report":
+    def rename_files(self, name: Callable[[str], str]) -> "ReplayReport":
         """Replace the names of files."""
         return replace(
             self,
             unread=tuple((name(files), name(why)) for files, why in self.unread),
-            broken=tuple(replace(line, file=name(line.file)) for line in self.broken),
+            unreadable=tuple(replace(line, file=name(line.file)) for line in self.unreadable),
             sessions=tuple(
-                replace(one, broken=tuple(replace(line, file=name(line.file)) for line in one.broken))
-                for one in self.sessions
+                replace(
+                    session,
+                    unreadable=tuple(replace(line, file=name(line.file)) for line in session.unreadable),
+                )
+                for session in self.sessions
             ),
         )
 
     @property
     def total(self) -> dict[Policy, Outcome]:
         """All sessions together, by policy."""
-        return total_of(self.sessions)
+        return sum_outcomes(self.sessions)
 
     @property
     def calls(self) -> int:
@@ -70,9 +73,9 @@ class Report:
         return sum(session.calls for session in self.sessions)
 
     @property
-    def check(self) -> Check | None:
+    def check(self) -> CostCheck | None:
         """The bills of all sessions that have some; None where none has."""
-        return check_of(self.sessions)
+        return sum_checks(self.sessions)
 
     @property
     def placeholders(self) -> Placeholders:
@@ -83,60 +86,62 @@ class Report:
         return found
 
     @property
-    def by_model(self) -> list[Group]:
+    def by_model(self) -> list[ModelGroup]:
         """The sessions by the model that most of their calls went to, the dearest first."""
-        groups: dict[str, list[Replayed]] = {}
+        groups: dict[str, list[ReplayedSession]] = {}
         for session in self.sessions:
             groups.setdefault(session.main_model, []).append(session)
         found = [
-            Group(
+            ModelGroup(
                 model=model,
                 sessions=len(own),
                 calls=sum(session.calls for session in own),
-                outcomes=total_of(own),
+                outcomes=sum_outcomes(own),
             )
             for model, own in groups.items()
         ]
-        return sorted(found, key=lambda group: (-_cost(group.outcomes), group.model))
+        return sorted(found, key=lambda group: (-_recorded_cost(group.outcomes), group.model))
 
-    def dearest(self, most: int) -> list[Replayed]:
+    def most_expensive(self, limit: int) -> list[ReplayedSession]:
         """So many of the sessions, those first that cost most as they were recorded."""
-        return sorted(self.sessions, key=lambda session: (-_cost(session.outcomes), session.name))[:most]
+        return sorted(self.sessions, key=lambda session: (-_recorded_cost(session.outcomes), session.name))[
+            :limit
+        ]
 
 
-def _cost(outcomes: dict[Policy, Outcome]) -> Decimal:
+def _recorded_cost(outcomes: dict[Policy, Outcome]) -> Decimal:
     recorded = outcomes.get(Policy.RECORDED)
     return (recorded.dollars if recorded is not None else None) or Decimal(0)
 
 
-def is_billed(check: Check) -> bool:
+def has_recorded_cost(check: CostCheck) -> bool:
     """Whether there is a bill to be held against: those of calls, or the sum of a whole run."""
     return check.calls > 0 or check.said is not None
 
 
-def check_of(sessions: Iterable[Replayed]) -> Check | None:
+def sum_checks(sessions: Iterable[ReplayedSession]) -> CostCheck | None:
     """The bills of all sessions that have some; None where none has."""
-    found: Check | None = None
+    found: CostCheck | None = None
     for session in sessions:
-        if is_billed(session.check):
+        if has_recorded_cost(session.check):
             found = session.check if found is None else found.plus(session.check)
     return found
 
 
-def report_of(
-    done: Sequence[Done],
+def build_report(
+    results: Sequence[SessionResult],
     policies: tuple[Policy, ...],
     unread: Iterable[tuple[str, str]] = (),
     model: str | None = None,
-) -> Report:
+) -> ReplayReport:
     """What became of all sessions, as one report, in an order that does not depend on that of the files."""
-    replayed = [session for one in done for session in one.replayed]
+    replayed = [session for result in results for session in result.replayed]
     unpriced: dict[str, int] = {}
     for session in replayed:
         for unknown, calls in session.unpriced.items():
             unpriced[unknown] = unpriced.get(unknown, 0) + calls
-    failed = [(", ".join(map(str, one.session.files)), one.error) for one in done if one.error]
-    return Report(
+    failed = [(", ".join(map(str, result.session.files)), result.error) for result in results if result.error]
+    return ReplayReport(
         policies=policies,
         sessions=tuple(
             sorted(
@@ -146,7 +151,7 @@ def report_of(
         ),
         unpriced=dict(sorted(unpriced.items())),
         unread=(*unread, *failed),
-        broken=tuple(line for session in replayed for line in session.broken),
-        repeated=sum(one.repeated for one in done),
+        unreadable=tuple(line for session in replayed for line in session.unreadable),
+        repeated=sum(result.repeated for result in results),
         model=model,
     )

@@ -14,54 +14,59 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from foveate.cache.entries import written
+from foveate.cache.entries import write_entry
 from foveate.cache.prompts import CachedPrompt
-from foveate.cache.rules import Caching, Rules
-from foveate.cache.simulate import Cache, Served
+from foveate.cache.rules import CacheRules, CachingMode
+from foveate.cache.simulate import ServedRequest, SimulatedCache
 from foveate.errors import MalformedRequest
-from foveate.replay.in_short import Telling
-from foveate.replay.marking import client_marks, rules_then
-from foveate.replay.recordings import Call, Recording, Said, Source
-from foveate.replay.serving import Spot, client_spots, is_served_by_marks, serve_spots
-from foveate.replay.sizes import Scale, divided, tokenizer_of
-from foveate.replay.stretches import Front, Stretch, chained, unthought
-from foveate.replay.talks import Talk
+from foveate.replay.in_short import AbbreviatedPrompts
+from foveate.replay.marking import client_breakpoints, rules_at
+from foveate.replay.recordings import RecordedCall, RecordedMessage, Recording, RecordingSource
+from foveate.replay.serving import (
+    BreakpointPosition,
+    client_positions,
+    serve_positions,
+    uses_breakpoint_lookback,
+)
+from foveate.replay.sizes import MessageSizer, divide_tokens, tokenizer_name
+from foveate.replay.stretches import HistoryNode, PromptFront, append_node, drop_thinking
+from foveate.replay.talks import ConversationState
 from foveate.values import CacheUsage, Ttl
 
 # A read that is off by no more than this share of the input, or these tokens, is the one that was expected.
 _TOLERANCE = 0.005
 _TOLERANCE_TOKENS = 64
 # A sum that falls by more than this share cannot come from how texts were weighed.
-_SHRUNK = 0.02
+_MIN_SHRINKAGE = 0.02
 
-_NOTHING = CacheUsage()
+_NO_USAGE = CacheUsage()
 # Agents that are known to put marks.
-_PUT_MARKS = (Source.CLAUDE_CODE, Source.PI)
+_SOURCES_WITH_BREAKPOINTS = (RecordingSource.CLAUDE_CODE, RecordingSource.PI)
 
 
-class Told(StrEnum):
+class UsageFinding(StrEnum):
     """What only the bill of a call tells."""
 
     NOTHING = "nothing"
-    CHANGED = "changed"  # less was read than had been left: from somewhere on, another prompt was sent
-    KEPT = "kept"  # more was read: somebody else had sent the same
+    PREFIX_CHANGED = "changed"  # less was read than had been left: from somewhere on, another prompt was sent
+    ALREADY_CACHED = "kept"  # more was read: somebody else had sent the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kept:
+class ExternalEntry:
     """What somebody else had left in the cache: up to a piece of the front, or up to a message."""
 
     piece: int = -1
-    last: Stretch | None = None
+    node: HistoryNode | None = None
 
     @property
-    def whole(self) -> tuple[Stretch, ...]:
+    def nodes(self) -> tuple[HistoryNode, ...]:
         """The message at which it ends, where it is one."""
-        return (self.last,) if self.last is not None else ()
+        return (self.node,) if self.node is not None else ()
 
 
 # Made for every call, and a struct is made several times as fast as a dataclass.
-class Sent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class ReconstructedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One call as it was sent.
 
     `ttls` are for how long the client asked to keep its system prompt and its messages; None where it put no
@@ -70,309 +75,374 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     how long the answer may be, where the request says it.
     """
 
-    call: Call
-    rules: Rules
-    front: Front
-    last: Stretch
+    call: RecordedCall
+    rules: CacheRules
+    front: PromptFront
+    last_node: HistoryNode
     ttls: tuple[Ttl, Ttl] | None
     output_tokens: int
-    expected: CacheUsage = _NOTHING
-    recorded: CacheUsage = _NOTHING
-    told: Told = Told.NOTHING
-    kept: Kept | None = None
+    expected: CacheUsage = _NO_USAGE
+    recorded: CacheUsage = _NO_USAGE
+    finding: UsageFinding = UsageFinding.NOTHING
+    external_entry: ExternalEntry | None = None
     reserve_tokens: int = 0
 
     @property
-    def whole(self) -> tuple[Stretch, ...]:
+    def full_nodes(self) -> tuple[HistoryNode, ...]:
         """The message at which what somebody else had left ends, where it is one."""
-        return self.kept.whole if self.kept is not None else ()
+        return self.external_entry.nodes if self.external_entry is not None else ()
 
     @property
     def input_tokens(self) -> int:
         """All that was sent."""
-        return self.front.tokens + self.last.end
+        return self.front.tokens + self.last_node.end_tokens
 
 
-def sent_in(recording: Recording) -> list[Sent]:
+def reconstruct_calls(recording: Recording) -> list[ReconstructedCall]:
     """What the calls of a recording sent, in their order."""
-    return list(_Calls(recording).calls())
+    return list(_CallReconstructor(recording).reconstruct())
 
 
-def recorded_marks(sent: Sent, prompt: CachedPrompt) -> dict[int, Ttl]:
+def recorded_breakpoints(call: ReconstructedCall, prompt: CachedPrompt) -> dict[int, Ttl]:
     """The marks that the client itself had put into `prompt`, by the pieces that they stand on."""
-    if sent.ttls is None or sent.rules.caching is Caching.AUTOMATIC:
+    if call.ttls is None or call.rules.caching is CachingMode.AUTOMATIC:
         return {}
-    front_ttl, tail_ttl = sent.ttls
-    marks = client_marks(prompt, sent.front, sent.last, front_ttl=front_ttl, tail_ttl=tail_ttl)
-    if sent.kept is not None:  # an entry that was read is one that a mark has found
-        marks |= _kept_mark(prompt, sent.front, sent.kept, sent.ttls)
-    return marks
+    front_ttl, tail_ttl = call.ttls
+    breakpoints = client_breakpoints(prompt, call.front, call.last_node, front_ttl=front_ttl, tail_ttl=tail_ttl)
+    if call.external_entry is not None:  # an entry that was read is one that a mark has found
+        breakpoints |= _external_entry_breakpoint(prompt, call.front, call.external_entry, call.ttls)
+    return breakpoints
 
 
-def _kept_mark(prompt: CachedPrompt, front: Front, kept: Kept, ttls: tuple[Ttl, Ttl]) -> dict[int, Ttl]:
-    if kept.last is None:
-        return {kept.piece: ttls[0]}
-    key = front.key + kept.last.key
-    return {at: ttls[1] for at, one in enumerate(prompt.keys or ()) if one == key}
+def _external_entry_breakpoint(
+    prompt: CachedPrompt, front: PromptFront, external_entry: ExternalEntry, ttls: tuple[Ttl, Ttl]
+) -> dict[int, Ttl]:
+    if external_entry.node is None:
+        return {external_entry.piece: ttls[0]}
+    key = front.key + external_entry.node.key
+    return {at: ttls[1] for at, prefix_key in enumerate(prompt.keys or ()) if prefix_key == key}
 
 
-def recorded_spots(sent: Sent) -> list[Spot]:
+def recorded_positions(call: ReconstructedCall) -> list[BreakpointPosition]:
     """The same marks, where they are looked for on the way back."""
-    if sent.ttls is None:
+    if call.ttls is None:
         return []
-    front_ttl, tail_ttl = sent.ttls
-    spots = client_spots(sent.front, sent.last, front_ttl=front_ttl, tail_ttl=tail_ttl)
-    kept = sent.kept
-    if kept is not None and kept.last is None:
-        spots.append(Spot(None, kept.piece, front_ttl))
-    elif kept is not None and kept.last is not None and kept.last.pieces and sent.last.follows(kept.last):
-        spots.append(Spot(kept.last, len(kept.last.pieces) - 1, tail_ttl))
-    return spots
+    front_ttl, tail_ttl = call.ttls
+    positions = client_positions(call.front, call.last_node, front_ttl=front_ttl, tail_ttl=tail_ttl)
+    external_entry = call.external_entry
+    if external_entry is not None and external_entry.node is None:
+        positions.append(BreakpointPosition(None, external_entry.piece, front_ttl))
+    elif (
+        external_entry is not None
+        and external_entry.node is not None
+        and external_entry.node.pieces
+        and call.last_node.descends_from(external_entry.node)
+    ):
+        positions.append(BreakpointPosition(external_entry.node, len(external_entry.node.pieces) - 1, tail_ttl))
+    return positions
 
 
-def with_kept(cache: Cache, sent: Sent) -> Cache:
+def add_external_entry(cache: SimulatedCache, sent: ReconstructedCall) -> SimulatedCache:
     """`cache` with what somebody else had left there: it would have been there whatever the policy."""
-    kept = sent.kept
-    if kept is None or not sent.rules.ttls:
+    external_entry = sent.external_entry
+    if external_entry is None or not sent.rules.ttls:
         return cache
-    if kept.last is not None:
-        key, tokens = sent.front.key + kept.last.key, sent.front.tokens + kept.last.end
+    if external_entry.node is not None:
+        key, tokens = (
+            sent.front.key + external_entry.node.key,
+            sent.front.tokens + external_entry.node.end_tokens,
+        )
     else:
-        key, tokens = sent.front.keys[kept.piece], sent.front.end(kept.piece)
+        key, tokens = sent.front.keys[external_entry.piece], sent.front.end_tokens(external_entry.piece)
     at, ttl = sent.call.at, sent.rules.ttls[0]
-    return Cache(cache.entries.changed({key: written(tokens, ttl, at=at, readable_at=at)}, at=at))
-
-
-def serve(cache: Cache, sent: Sent, prompt: CachedPrompt, marks: Mapping[int, Ttl]) -> Served:
-    """A call as it is billed, sent as `prompt` with these marks."""
-    call = sent.call
-    return with_kept(cache, sent).serve_marked(
-        prompt, marks, sent.rules, at=call.at, answers_at=call.answers_at
+    return SimulatedCache(
+        cache.entries.with_changes({key: write_entry(tokens, ttl, at=at, readable_at=at)}, at=at)
     )
 
 
-def serve_on_way(cache: Cache, sent: Sent, spots: Iterable[Spot]) -> Served:
+def serve_call(
+    cache: SimulatedCache, sent: ReconstructedCall, prompt: CachedPrompt, breakpoints: Mapping[int, Ttl]
+) -> ServedRequest:
+    """A call as it is billed, sent as `prompt` with these marks."""
+    call = sent.call
+    return add_external_entry(cache, sent).serve_with_breakpoints(
+        prompt, breakpoints, sent.rules, at=call.at, response_at=call.response_at
+    )
+
+
+def serve_call_by_lookback(
+    cache: SimulatedCache, sent: ReconstructedCall, positions: Iterable[BreakpointPosition]
+) -> ServedRequest:
     """The same with marks that are looked for on the way back."""
-    call, kept = sent.call, with_kept(cache, sent)
-    return serve_spots(kept, sent.front, sent.last, spots, sent.rules, at=call.at, answers_at=call.answers_at)
+    call, with_external = sent.call, add_external_entry(cache, sent)
+    return serve_positions(
+        with_external,
+        sent.front,
+        sent.last_node,
+        positions,
+        sent.rules,
+        at=call.at,
+        response_at=call.response_at,
+    )
 
 
-class _Calls:
+class _CallReconstructor:
     """Goes through the calls of a recording, and keeps beside what they leave in the provider's cache."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._cache = Cache()
-        self._telling = Telling()
-        self._scales: dict[str, Scale] = {}
+        self._cache = SimulatedCache()
+        self._prompts = AbbreviatedPrompts()
+        self._sizers: dict[str, MessageSizer] = {}
         # By tokenizer and message, whose sizes are those of that tokenizer.
-        self._talks: dict[tuple[str, int], Talk] = {}
-        self._latest: dict[tuple[str, str], Talk] = {}
+        self._conversations: dict[tuple[str, int], ConversationState] = {}
+        self._latest_conversations: dict[tuple[str, str], ConversationState] = {}
 
-    def calls(self) -> Iterator[Sent]:
+    def reconstruct(self) -> Iterator[ReconstructedCall]:
         """Each call as it was sent."""
-        return map(self._call, self._recording.calls)
+        return map(self._reconstruct_call, self._recording.calls)
 
-    def _call(self, call: Call) -> Sent:
-        rules = rules_then(call.model, call.at)
-        tokenizer = tokenizer_of(call.model)
-        scale = self._scales.get(tokenizer)
-        if scale is None:
-            scale = self._scales[tokenizer] = Scale(call.model, self._recording.format)
-        talk, new = self._found(call, tokenizer)
-        is_first = not talk.links
-        _show(talk, call, scale)
-        last = _placed(call, talk, new, scale, rules)
-        sent = Sent(
+    def _reconstruct_call(self, call: RecordedCall) -> ReconstructedCall:
+        rules = rules_at(call.model, call.at)
+        tokenizer = tokenizer_name(call.model)
+        sizer = self._sizers.get(tokenizer)
+        if sizer is None:
+            sizer = self._sizers[tokenizer] = MessageSizer(call.model, self._recording.format)
+        conversation, new = self._find_conversation(call, tokenizer)
+        is_first = not conversation.nodes
+        _apply_envelope(conversation, call, sizer)
+        last = _place_messages(call, conversation, new, sizer, rules)
+        sent = ReconstructedCall(
             call=call,
             rules=rules,
-            front=talk.front(call.model, thinks=call.thinks),
-            last=last,
-            ttls=_ttls(call, talk, rules, self._recording.source),
-            output_tokens=call.billed.output_tokens if call.billed is not None else scale.message(call.answer),
-            reserve_tokens=talk.reserve_tokens,
+            front=conversation.current_front(call.model, has_thinking=call.has_thinking),
+            last_node=last,
+            ttls=_client_ttls(call, conversation, rules, self._recording.source),
+            output_tokens=call.usage.output_tokens
+            if call.usage is not None
+            else sizer.count_message(call.response),
+            reserve_tokens=conversation.reserve_tokens,
         )
-        served = self._served(sent)
-        expected, told = served.usage, Told.NOTHING
-        if call.billed is not None and sent.ttls is not None and rules.caching is not Caching.NONE:
-            sent, served = self._told(sent, served, talk, call.billed.cache)
-            told = sent.told
+        served = self._serve(sent)
+        expected, finding = served.usage, UsageFinding.NOTHING
+        if call.usage is not None and sent.ttls is not None and rules.caching is not CachingMode.NONE:
+            sent, served = self._apply_usage(sent, served, conversation, call.usage.cache)
+            finding = sent.finding
             if is_first:  # what sessions before it have left is nobody's surprise
-                told, expected = Told.NOTHING, served.usage
+                finding, expected = UsageFinding.NOTHING, served.usage
         self._cache = served.cache
-        told_of = replace(sent, expected=expected, recorded=served.usage, told=told)
-        self._telling.told(told_of)
-        return told_of
+        reconstructed = replace(sent, expected=expected, recorded=served.usage, finding=finding)
+        self._prompts.record_sent(reconstructed)
+        return reconstructed
 
-    def _found(self, call: Call, tokenizer: str) -> tuple[Talk, list[Said]]:
+    def _find_conversation(
+        self, call: RecordedCall, tokenizer: str
+    ) -> tuple[ConversationState, list[RecordedMessage]]:
         """The conversation that a call goes on with, and its messages that are new."""
-        new: list[Said] = []
-        here: Said | None = call.last
-        while here is not None and (tokenizer, id(here)) not in self._talks:
-            new.append(here)
-            here = here.before
+        new: list[RecordedMessage] = []
+        message: RecordedMessage | None = call.last_message
+        while message is not None and (tokenizer, id(message)) not in self._conversations:
+            new.append(message)
+            message = message.previous
         new.reverse()
         name = call.conversation, call.model
-        if here is not None:
-            talk = self._talks[tokenizer, id(here)]
+        if message is not None:
+            conversation = self._conversations[tokenizer, id(message)]
         else:
-            talk = Talk(call.conversation, call.id)
-            talk.hidden_tokens = self._recording.hidden_tokens
-            if name in self._latest:
-                talk.like(self._latest[name])
-        self._latest[name] = talk
-        self._talks.update(((tokenizer, id(said)), talk) for said in new)
-        return talk, new
+            conversation = ConversationState(call.conversation, call.id)
+            conversation.hidden_tokens = self._recording.hidden_tokens
+            if name in self._latest_conversations:
+                conversation.copy_front_from(self._latest_conversations[name])
+        self._latest_conversations[name] = conversation
+        self._conversations.update(((tokenizer, id(said)), conversation) for said in new)
+        return conversation, new
 
-    def _served(self, sent: Sent) -> Served:
-        if is_served_by_marks(sent.rules):
-            return serve_on_way(self._cache, sent, recorded_spots(sent))
-        prompt = self._telling.of(sent)
-        return serve(self._cache, sent, prompt, recorded_marks(sent, prompt))
+    def _serve(self, sent: ReconstructedCall) -> ServedRequest:
+        if uses_breakpoint_lookback(sent.rules):
+            return serve_call_by_lookback(self._cache, sent, recorded_positions(sent))
+        prompt = self._prompts.build(sent)
+        return serve_call(self._cache, sent, prompt, recorded_breakpoints(sent, prompt))
 
-    def _told(self, sent: Sent, served: Served, talk: Talk, billed: CacheUsage) -> tuple[Sent, Served]:
+    def _apply_usage(
+        self, sent: ReconstructedCall, served: ServedRequest, conversation: ConversationState, usage: CacheUsage
+    ) -> tuple[ReconstructedCall, ServedRequest]:
         """The same, with what only the bill tells."""
-        off = billed.read - served.usage.read
-        allowed = tolerance_tokens(billed, sent.rules)
-        if abs(off) <= allowed:
+        difference = usage.read - served.usage.read
+        tolerance = tolerance_tokens(usage, sent.rules)
+        if abs(difference) <= tolerance:
             return sent, served
-        if off < 0:
-            sent = _changed(sent, talk, billed.read, allowed)
-            return sent, self._served(sent)
-        kept = replace(_kept(sent, talk, billed.read, allowed), told=Told.KEPT)
-        with_it = self._served(kept)
-        is_nearer = abs(billed.read - with_it.usage.read) < off
-        return (kept, with_it) if is_nearer else (sent, served)
+        if difference < 0:
+            sent = _apply_prefix_change(sent, conversation, usage.read, tolerance)
+            return sent, self._serve(sent)
+        with_entry = replace(
+            _apply_external_entry(sent, conversation, usage.read, tolerance),
+            finding=UsageFinding.ALREADY_CACHED,
+        )
+        served_with_entry = self._serve(with_entry)
+        is_nearer = abs(usage.read - served_with_entry.usage.read) < difference
+        return (with_entry, served_with_entry) if is_nearer else (sent, served)
 
 
-def tolerance_tokens(billed: CacheUsage, rules: Rules) -> int:
+def tolerance_tokens(usage: CacheUsage, rules: CacheRules) -> int:
     """By how many tokens a read may be off and still be the one that was billed."""
-    return max(int(_TOLERANCE * billed.input_tokens), _TOLERANCE_TOKENS, rules.step_tokens)
+    return max(int(_TOLERANCE * usage.input_tokens), _TOLERANCE_TOKENS, rules.step_tokens)
 
 
-def _changed(sent: Sent, talk: Talk, read: int, allowed: int) -> Sent:
+def _apply_prefix_change(
+    sent: ReconstructedCall, conversation: ConversationState, read: int, tolerance: int
+) -> ReconstructedCall:
     """What was sent, if it was another prompt from where the bill stopped reading."""
-    last, front = sent.last, sent.front.tokens
-    if read <= allowed:
-        talk.change(after_tokens=0)
-    elif read < front - allowed:
-        talk.change(after_tokens=talk.end_near(read, allowed))
-    elif read <= front + allowed:
-        talk.change()
+    last, front = sent.last_node, sent.front.tokens
+    if read <= tolerance:
+        conversation.record_change(after_tokens=0)
+    elif read < front - tolerance:
+        conversation.record_change(after_tokens=conversation.find_or_add_end(read, tolerance))
+    elif read <= front + tolerance:
+        conversation.record_change()
     else:
-        last = talk.rewrite(last, last.nearest(read - front))
-    now = talk.front(sent.call.model, thinks=sent.call.thinks)
-    changed = replace(sent, front=now, last=last, told=Told.CHANGED)
+        last = conversation.rewrite(last, last.nearest(read - front))
+    new_front = conversation.current_front(sent.call.model, has_thinking=sent.call.has_thinking)
+    changed = replace(sent, front=new_front, last_node=last, finding=UsageFinding.PREFIX_CHANGED)
     # It may be the first time that a bill shows this end of the system prompt.
-    return _kept(changed, talk, read, allowed) if read > allowed else changed
+    return _apply_external_entry(changed, conversation, read, tolerance) if read > tolerance else changed
 
 
-def _kept(sent: Sent, talk: Talk, read: int, allowed: int) -> Sent:
+def _apply_external_entry(
+    sent: ReconstructedCall, conversation: ConversationState, read: int, tolerance: int
+) -> ReconstructedCall:
     """What was sent, with the entry that the bill read and no call before had left."""
     front = sent.front
-    if read > front.tokens + allowed:
-        last = sent.last.nearest(read - front.tokens)
-        return replace(sent, kept=Kept(last=last)) if last is not None else sent
+    if read > front.tokens + tolerance:
+        node = sent.last_node.nearest(read - front.tokens)
+        return replace(sent, external_entry=ExternalEntry(node=node)) if node is not None else sent
     piece = len(front.pieces) - 1
-    if read < front.tokens - allowed:
-        end = talk.end_near(read, allowed)
-        front = talk.front(sent.call.model, thinks=sent.call.thinks)
-        piece = next((at for at in range(len(front.pieces)) if front.end(at) >= end), piece)
-    return replace(sent, front=front, kept=Kept(piece=piece)) if piece >= 0 else sent
+    if read < front.tokens - tolerance:
+        end = conversation.find_or_add_end(read, tolerance)
+        front = conversation.current_front(sent.call.model, has_thinking=sent.call.has_thinking)
+        piece = next((at for at in range(len(front.pieces)) if front.end_tokens(at) >= end), piece)
+    return replace(sent, front=front, external_entry=ExternalEntry(piece=piece)) if piece >= 0 else sent
 
 
-def _show(talk: Talk, call: Call, scale: Scale) -> None:
+def _apply_envelope(conversation: ConversationState, call: RecordedCall, sizer: MessageSizer) -> None:
     """Take over what was recorded of a call beside its messages."""
-    if not call.around or talk.around == call.around:
+    if not call.envelope or conversation.envelope == call.envelope:
         return
     try:
-        front = scale.front(call.around)
+        front = sizer.size_front(call.envelope)
     except MalformedRequest:
         return
-    talk.show(call.around, front.pieces, front.marks)
-    talk.reserve_tokens = front.reserve_tokens
+    conversation.set_recorded_front(call.envelope, front.pieces, front.breakpoints)
+    conversation.reserve_tokens = front.reserve_tokens
 
 
-def _ttls(call: Call, talk: Talk, rules: Rules, source: Source) -> tuple[Ttl, Ttl] | None:
+def _client_ttls(
+    call: RecordedCall, conversation: ConversationState, rules: CacheRules, source: RecordingSource
+) -> tuple[Ttl, Ttl] | None:
     """For how long a client asked to keep its system prompt and its messages; None where it did not."""
-    usual = rules.ttls[0] if rules.ttls else Ttl.FIVE_MINUTES
-    billed = call.billed.cache if call.billed is not None else None
-    if billed is not None and rules.caching is Caching.MARKS:
-        is_long_enough = billed.input_tokens >= rules.minimum_tokens
-        if is_long_enough and not (billed.read or billed.written_5m or billed.written_1h):
+    default_ttl = rules.ttls[0] if rules.ttls else Ttl.FIVE_MINUTES
+    usage = call.usage.cache if call.usage is not None else None
+    if usage is not None and rules.caching is CachingMode.BREAKPOINTS:
+        is_long_enough = usage.input_tokens >= rules.minimum_tokens
+        if is_long_enough and not (usage.read or usage.written_5m or usage.written_1h):
             return None
-        if billed.written_1h:
-            talk.ttls = Ttl.ONE_HOUR, Ttl.FIVE_MINUTES if billed.written_5m else Ttl.ONE_HOUR
-        elif billed.written_5m:
-            talk.ttls = usual, usual
-    if billed is None and source not in _PUT_MARKS and not talk.shows_marks and call.marks is None:
+        if usage.written_1h:
+            conversation.ttls = Ttl.ONE_HOUR, Ttl.FIVE_MINUTES if usage.written_5m else Ttl.ONE_HOUR
+        elif usage.written_5m:
+            conversation.ttls = default_ttl, default_ttl
+    if (
+        usage is None
+        and source not in _SOURCES_WITH_BREAKPOINTS
+        and not conversation.has_recorded_breakpoints
+        and call.breakpoint_ttl is None
+    ):
         return None  # nothing says that there were marks
-    asked = call.marks if call.marks is not None and call.marks in rules.ttls else usual
-    return talk.ttls or (asked, asked)
+    requested = (
+        call.breakpoint_ttl
+        if call.breakpoint_ttl is not None and call.breakpoint_ttl in rules.ttls
+        else default_ttl
+    )
+    return conversation.ttls or (requested, requested)
 
 
-def _placed(call: Call, talk: Talk, new: Sequence[Said], scale: Scale, rules: Rules) -> Stretch:
+def _place_messages(
+    call: RecordedCall,
+    conversation: ConversationState,
+    new: Sequence[RecordedMessage],
+    sizer: MessageSizer,
+    rules: CacheRules,
+) -> HistoryNode:
     """The last message of a call in its place, those before it that are new too."""
-    first = new[0] if new else call.last
-    before = talk.links.get(id(first.before)) if new and first.before is not None else None
+    first = new[0] if new else call.last_message
+    previous = conversation.nodes.get(id(first.previous)) if new and first.previous is not None else None
     if not new:
-        before = talk.links[id(call.last)]
-    messages = [scale.weighed(said) for said in new]
-    opens = [at for at, message in enumerate(messages) if message.opens_turn(new[at].role)]
-    opened = opens[-1] if opens and rules.drops_thinking else 0
-    if opens and rules.drops_thinking and before is not None:
-        before = unthought(before)
-    messages = [message.unthought() if at < opened else message for at, message in enumerate(messages)]
-    if call.billed is None:
-        sizes = [scale.message(said.raw) for said in new]
+        previous = conversation.nodes[id(call.last_message)]
+    messages = [sizer.size_message(recorded) for recorded in new]
+    turn_starts = [at for at, message in enumerate(messages) if message.opens_turn(new[at].role)]
+    last_turn_start = turn_starts[-1] if turn_starts and rules.drops_thinking else 0
+    if turn_starts and rules.drops_thinking and previous is not None:
+        previous = drop_thinking(previous)
+    messages = [
+        message.without_thinking() if at < last_turn_start else message for at, message in enumerate(messages)
+    ]
+    if call.usage is None:
+        sizes = [sizer.count_message(recorded.raw) for recorded in new]
     else:
         # What stands before the messages is told from what they weigh: so these are counted well, once.
-        counted = before is None and talk.hidden_tokens is None
+        count_exactly = previous is None and conversation.hidden_tokens is None
         weights = [
-            scale.message(said.raw) if counted else message.tokens
-            for said, message in zip(new, messages, strict=True)
+            sizer.count_message(recorded.raw) if count_exactly else message.tokens
+            for recorded, message in zip(new, messages, strict=True)
         ]
-        grown = _grown(call.billed.cache, talk, before, weights)
-        if grown < 0 and before is not None:
-            before, grown = _shrunk(call.billed.cache, talk, before, sum(weights))
-        sizes = divided(max(grown, 0), weights)
-    for said, message, size in zip(new, messages, sizes, strict=True):
-        before = chained(before, message.pieces(size, rules), said=said, role=said.role)
-        talk.links[id(said)] = before
-    assert before is not None
-    return before
+        new_tokens = _measure_new_tokens(call.usage.cache, conversation, previous, weights)
+        if new_tokens < 0 and previous is not None:
+            previous, new_tokens = _shrink_history(call.usage.cache, conversation, previous, sum(weights))
+        sizes = divide_tokens(max(new_tokens, 0), weights)
+    for recorded, message, size in zip(new, messages, sizes, strict=True):
+        previous = append_node(previous, message.pieces(size, rules), message=recorded, role=recorded.role)
+        conversation.nodes[id(recorded)] = previous
+    assert previous is not None
+    return previous
 
 
-def _grown(billed: CacheUsage, talk: Talk, before: Stretch | None, weights: Sequence[int]) -> int:
+def _measure_new_tokens(
+    usage: CacheUsage, conversation: ConversationState, previous: HistoryNode | None, weights: Sequence[int]
+) -> int:
     """How many tokens the new messages have; of a first call, what stands before them is told too."""
-    total = billed.input_tokens
-    if not talk.links and talk.is_shown:
-        talk.scale(total / max(talk.front_tokens + sum(weights), 1))
-    elif before is None and not talk.is_shown and talk.hidden_tokens is None:
-        hidden = max(total - sum(weights), 0)
+    total = usage.input_tokens
+    if not conversation.nodes and conversation.is_front_recorded:
+        conversation.scale_front(total / max(conversation.front_tokens + sum(weights), 1))
+    elif previous is None and not conversation.is_front_recorded and conversation.hidden_tokens is None:
+        hidden_tokens = max(total - sum(weights), 0)
         # What a first call reads is mostly the system prompt, and its sum is surer than a difference.
-        is_near = abs(billed.read - hidden) <= _SHRUNK * total or len(weights) == 1
-        if billed.read and billed.read < total and is_near and billed.read > hidden - _SHRUNK * total:
-            hidden = billed.read
-        talk.hidden_tokens = hidden
-    return total - talk.front_tokens - (before.end if before is not None else 0)
+        is_near = abs(usage.read - hidden_tokens) <= _MIN_SHRINKAGE * total or len(weights) == 1
+        if (
+            usage.read
+            and usage.read < total
+            and is_near
+            and usage.read > hidden_tokens - _MIN_SHRINKAGE * total
+        ):
+            hidden_tokens = usage.read
+        conversation.hidden_tokens = hidden_tokens
+    return total - conversation.front_tokens - (previous.end_tokens if previous is not None else 0)
 
 
-def _shrunk(billed: CacheUsage, talk: Talk, before: Stretch, new_tokens: int) -> tuple[Stretch, int]:
+def _shrink_history(
+    usage: CacheUsage, conversation: ConversationState, previous: HistoryNode, new_tokens: int
+) -> tuple[HistoryNode, int]:
     """The history behind which new messages stand, and how many tokens these have, where the sum has fallen.
 
     Agents leave out old results of tools without a word in their logs. What the bill still read is what stayed.
     """
-    total, front = billed.input_tokens, talk.front_tokens
-    known = front + before.end
-    if known - total <= _SHRUNK * total:
-        return before, 0
-    if not talk.is_shown and total < front + new_tokens:  # not even without any history
-        talk.shorten(max(total - before.end - new_tokens, 0))
-        return before, max(total - talk.front_tokens - before.end, 0)
-    keep = before.within(max(billed.read - front, 0))
-    kept = keep.end if keep is not None else 0
-    left = max(total - front - kept - new_tokens, 0)
-    scale = left / (before.end - kept) if before.end > kept else 1.0
-    after = talk.rewrite(before, keep, scale)
-    return after, max(total - front - after.end, 0)
+    total, front = usage.input_tokens, conversation.front_tokens
+    known = front + previous.end_tokens
+    if known - total <= _MIN_SHRINKAGE * total:
+        return previous, 0
+    if not conversation.is_front_recorded and total < front + new_tokens:  # not even without any history
+        conversation.replace_hidden_front(max(total - previous.end_tokens - new_tokens, 0))
+        return previous, max(total - conversation.front_tokens - previous.end_tokens, 0)
+    keep = previous.last_within(max(usage.read - front, 0))
+    kept_tokens = keep.end_tokens if keep is not None else 0
+    remaining = max(total - front - kept_tokens - new_tokens, 0)
+    scale = remaining / (previous.end_tokens - kept_tokens) if previous.end_tokens > kept_tokens else 1.0
+    after = conversation.rewrite(previous, keep, scale)
+    return after, max(total - front - after.end_tokens, 0)

@@ -7,170 +7,187 @@ prompt has to be made: the places that matter are a few steps from the end, what
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from foveate.cache.prompts import goes_on
-from foveate.cache.rules import Caching, Rules
-from foveate.cache.simulate import Cache, Served
-from foveate.replay.stretches import Front, Stretch
+from foveate.cache.prompts import is_same_run
+from foveate.cache.rules import CacheRules, CachingMode
+from foveate.cache.simulate import ServedRequest, SimulatedCache
+from foveate.replay.stretches import HistoryNode, PromptFront
 from foveate.values import Area, Ttl
 
-_MODEL, _USER = "assistant", "user"
+_ASSISTANT, _USER = "assistant", "user"
 # So many messages are looked at for one that takes a mark: without an end, each call would cost its history.
-_MOST_MESSAGES = 64
+_MAX_MESSAGES = 64
 
 
-class Spot(NamedTuple):
+class BreakpointPosition(NamedTuple):
     """A mark on a piece of a message, or of the front where there is no `stretch`."""
 
-    stretch: Stretch | None
-    number: int
+    node: HistoryNode | None
+    piece: int
     ttl: Ttl
 
 
-def is_served_by_marks(rules: Rules) -> bool:
+def uses_breakpoint_lookback(rules: CacheRules) -> bool:
     """Whether what is kept and found is told by the marks of a request, and a few positions before each."""
-    return rules.caching is Caching.NONE or (rules.caching is Caching.MARKS and rules.lookback_positions > 0)
+    return rules.caching is CachingMode.NONE or (
+        rules.caching is CachingMode.BREAKPOINTS and rules.lookback_positions > 0
+    )
 
 
-def client_spots(front: Front, last: Stretch, *, front_ttl: Ttl, tail_ttl: Ttl) -> list[Spot]:
+def client_positions(
+    front: PromptFront, last_node: HistoryNode, *, front_ttl: Ttl, tail_ttl: Ttl
+) -> list[BreakpointPosition]:
     """The marks that coding agents put: the ends of the system prompt, what the model and the user said last.
 
     In a message it is the block that was logged last, or the last that takes a mark.
     """
-    found = [Spot(None, at, front_ttl) for at in front.marks]
-    wanted = {_MODEL, _USER}
-    for stretch in _back(last):
-        role = _MODEL if stretch.role == _MODEL else _USER
+    found = [BreakpointPosition(None, at, front_ttl) for at in front.breakpoints]
+    wanted = {_ASSISTANT, _USER}
+    for node in _iterate_back(last_node):
+        role = _ASSISTANT if node.role == _ASSISTANT else _USER
         if role in wanted:
             wanted.remove(role)
-            at = place_in(stretch)
+            at = client_breakpoint_piece(node)
             if at is not None:
-                found.append(Spot(stretch, at, tail_ttl))
+                found.append(BreakpointPosition(node, at, tail_ttl))
             if not wanted:
                 break
     return found
 
 
-def fixed_spots(front: Front, last: Stretch, ttl: Ttl) -> list[Spot]:
+def fixed_positions(front: PromptFront, last_node: HistoryNode, ttl: Ttl) -> list[BreakpointPosition]:
     """Where one would mark by hand: the end of the tools, of the system prompt, and the last block."""
-    by_area: dict[Area, Spot] = {}
+    by_area: dict[Area, BreakpointPosition] = {}
     for at, piece in enumerate(front.pieces):
-        if piece.markable:
-            by_area[piece.area] = Spot(None, at, ttl)
-    for stretch in _back(last):
+        if piece.accepts_breakpoint:
+            by_area[piece.area] = BreakpointPosition(None, at, ttl)
+    for node in _iterate_back(last_node):
         at_last = next(
-            (at for at in range(len(stretch.pieces) - 1, -1, -1) if stretch.pieces[at].markable), None
+            (at for at in range(len(node.pieces) - 1, -1, -1) if node.pieces[at].accepts_breakpoint), None
         )
         if at_last is not None:
-            by_area[Area.MESSAGES] = Spot(stretch, at_last, ttl)
+            by_area[Area.MESSAGES] = BreakpointPosition(node, at_last, ttl)
             break
     return list(by_area.values())
 
 
-def _back(last: Stretch) -> Iterator[Stretch]:
-    here: Stretch | None = last
-    for _ in range(_MOST_MESSAGES):
-        if here is None:
+def _iterate_back(last_node: HistoryNode) -> Iterator[HistoryNode]:
+    node: HistoryNode | None = last_node
+    for _ in range(_MAX_MESSAGES):
+        if node is None:
             return
-        yield here
-        here = here.before
+        yield node
+        node = node.previous
 
 
-def place_in(stretch: Stretch) -> int | None:
+def client_breakpoint_piece(node: HistoryNode) -> int | None:
     """The piece of a message that a client marks; None where it takes no mark."""
-    pieces = stretch.pieces
-    latest = stretch.said.latest if stretch.said is not None else -1
-    if 0 <= latest < len(pieces) and pieces[latest].markable:
-        return latest
-    return _last_markable(stretch)
+    pieces = node.pieces
+    last_logged = node.message.last_logged_block if node.message is not None else -1
+    if 0 <= last_logged < len(pieces) and pieces[last_logged].accepts_breakpoint:
+        return last_logged
+    return _last_accepting_piece(node)
 
 
-def _last_markable(stretch: Stretch) -> int | None:
-    for number in range(len(stretch.pieces) - 1, -1, -1):
-        if stretch.pieces[number].markable:
+def _last_accepting_piece(node: HistoryNode) -> int | None:
+    for number in range(len(node.pieces) - 1, -1, -1):
+        if node.pieces[number].accepts_breakpoint:
             return number
     return None
 
 
-def serve_spots(
-    cache: Cache,
-    front: Front,
-    last: Stretch,
-    spots: Iterable[Spot],
-    rules: Rules,
+def serve_positions(
+    cache: SimulatedCache,
+    front: PromptFront,
+    last_node: HistoryNode,
+    positions: Iterable[BreakpointPosition],
+    rules: CacheRules,
     *,
     at: float,
-    answers_at: float,
-) -> Served:
+    response_at: float,
+) -> ServedRequest:
     """What `Cache.serve_marked` says of all that is sent up to `last`, with these marks."""
-    by_place = {} if rules.caching is Caching.NONE else {_place(spot): spot for spot in spots}
-    ends = {place: _end(front, spot) for place, spot in by_place.items()}
-    asked = sorted([place for place, end in ends.items() if end >= rules.minimum_tokens])
-    hit = _hit(cache, front, [by_place[place] for place in asked], rules, at)
-    places = asked
+    by_place = (
+        {}
+        if rules.caching is CachingMode.NONE
+        else {_place_of_position(position): position for position in positions}
+    )
+    ends = {place: _end_tokens(front, position) for place, position in by_place.items()}
+    requested = sorted([place for place, end in ends.items() if end >= rules.minimum_tokens])
+    hit = _find_hit(cache, front, [by_place[place] for place in requested], rules, at)
+    places = requested
     # Also one at a mark that itself asks for nothing, since too little stands before it.
-    if hit is not None and (here := _place(hit)) not in asked:
-        by_place[here], ends[here] = hit, _end(front, hit)
-        places = sorted((*asked, here))
-    found = places.index(_place(hit)) if hit is not None else -1
-    return cache.settled(
-        [_key(front, by_place[place]) for place in places],
-        [*(ends[place] for place in places), front.tokens + last.end],
-        {places.index(place): by_place[place].ttl for place in asked},
+    if hit is not None and (hit_place := _place_of_position(hit)) not in requested:
+        by_place[hit_place], ends[hit_place] = hit, _end_tokens(front, hit)
+        places = sorted((*requested, hit_place))
+    found = places.index(_place_of_position(hit)) if hit is not None else -1
+    return cache.apply_hit(
+        [_key_at(front, by_place[place]) for place in places],
+        [*(ends[place] for place in places), front.tokens + last_node.end_tokens],
+        {places.index(place): by_place[place].ttl for place in requested},
         rules,
         hit=found,
         at=at,
-        answers_at=answers_at,
+        response_at=response_at,
     )
 
 
-def _hit(cache: Cache, front: Front, asked: list[Spot], rules: Rules, at: float) -> Spot | None:
+def _find_hit(
+    cache: SimulatedCache, front: PromptFront, requested: list[BreakpointPosition], rules: CacheRules, at: float
+) -> BreakpointPosition | None:
     """The farthest piece that something is found at, by a mark there or a few positions behind it."""
-    for number in range(len(asked) - 1, -1, -1):
-        hit = _found(cache, front, asked[number], asked[number - 1] if number else None, rules, at)
+    for number in range(len(requested) - 1, -1, -1):
+        hit = _look_back(cache, front, requested[number], requested[number - 1] if number else None, rules, at)
         if hit is not None:
             return hit
     return None
 
 
-def _found(cache: Cache, front: Front, mark: Spot, stop: Spot | None, rules: Rules, at: float) -> Spot | None:
+def _look_back(
+    cache: SimulatedCache,
+    front: PromptFront,
+    position: BreakpointPosition,
+    stop: BreakpointPosition | None,
+    rules: CacheRules,
+    at: float,
+) -> BreakpointPosition | None:
     """What a mark finds before the mark at `stop`, which looks from there on for itself."""
-    kept, runs, left = cache.entries.found, rules.runs_are_one_position, rules.lookback_positions
-    stretch, number, ttl = mark
-    pieces = stretch.pieces if stretch is not None else front.pieces
+    find_entry, runs, positions_left = cache.entries.find, rules.runs_are_one_position, rules.lookback_positions
+    node, number, ttl = position
+    pieces = node.pieces if node is not None else front.pieces
     while True:
-        entry = kept(front.key + stretch.keys[number] if stretch is not None else front.keys[number])
-        if entry is not None and entry.reads(at):
-            return Spot(stretch, number, ttl)
-        behind = pieces[number]
+        entry = find_entry(front.key + node.keys[number] if node is not None else front.keys[number])
+        if entry is not None and entry.is_readable(at):
+            return BreakpointPosition(node, number, ttl)
+        later_piece = pieces[number]
         number -= 1
         while number < 0:
-            if stretch is None:
+            if node is None:
                 return None
-            stretch = stretch.before
-            pieces = stretch.pieces if stretch is not None else front.pieces
+            node = node.previous
+            pieces = node.pieces if node is not None else front.pieces
             number = len(pieces) - 1
-        if stop is not None and stretch is stop.stretch and number == stop.number:
+        if stop is not None and node is stop.node and number == stop.piece:
             return None
-        if not (runs and goes_on(pieces[number], behind)):
-            left -= 1
-            if not left:
+        if not (runs and is_same_run(pieces[number], later_piece)):
+            positions_left -= 1
+            if not positions_left:
                 return None
 
 
-def _place(spot: Spot) -> tuple[int, int]:
-    return (spot.stretch.depth if spot.stretch is not None else -1), spot.number
+def _place_of_position(position: BreakpointPosition) -> tuple[int, int]:
+    return (position.node.depth if position.node is not None else -1), position.piece
 
 
-def _key(front: Front, spot: Spot) -> bytes:
-    stretch, number, _ = spot
-    return front.keys[number] if stretch is None else front.key + stretch.keys[number]
+def _key_at(front: PromptFront, position: BreakpointPosition) -> bytes:
+    node, number, _ = position
+    return front.keys[number] if node is None else front.key + node.keys[number]
 
 
-def _end(front: Front, spot: Spot) -> int:
+def _end_tokens(front: PromptFront, position: BreakpointPosition) -> int:
     """How many tokens stand up to and with a piece."""
-    stretch, number, _ = spot
-    if stretch is None:
-        return front.end(number)
-    end = front.tokens + stretch.end
-    behind = stretch.pieces[number + 1 :]
-    return end - sum([piece.tokens for piece in behind]) if behind else end
+    node, number, _ = position
+    if node is None:
+        return front.end_tokens(number)
+    end = front.tokens + node.end_tokens
+    later_pieces = node.pieces[number + 1 :]
+    return end - sum([piece.tokens for piece in later_pieces]) if later_pieces else end

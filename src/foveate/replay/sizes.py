@@ -9,131 +9,135 @@ import msgspec
 
 from foveate import wire
 from foveate.cache.block_facts import BlockFacts
-from foveate.cache.prompts import Piece
+from foveate.cache.prompts import PromptPiece
 from foveate.cache.requests import block_tokens_for
-from foveate.cache.rules import Rules
-from foveate.engine.bounds import asked_of
+from foveate.cache.rules import CacheRules
+from foveate.engine.bounds import read_cost_parameters
 from foveate.errors import MalformedRequest
-from foveate.replay.parts import Part, parts_of
-from foveate.replay.recordings import Said
-from foveate.replay.stretches import RESULTS, THOUGHTS
+from foveate.replay.parts import RecordedBlock, read_blocks
+from foveate.replay.recordings import RecordedMessage
+from foveate.replay.stretches import THINKING_KINDS, TOOL_RESULT_KINDS
 from foveate.tokens import counter_for
-from foveate.tokens.claude import family_of
-from foveate.tokens.names import plain_name
+from foveate.tokens.claude import claude_family
+from foveate.tokens.names import normalize_model_name
 from foveate.values import Area, Format
 
 # Where nobody counts, so many bytes are a token.
-_BYTES_A_TOKEN = 4
-_KEPT_NAMES = 256
+_FALLBACK_BYTES_PER_TOKEN = 4
+_MAX_CACHED_NAMES = 256
 
 
-class Weighed(msgspec.Struct, frozen=True, eq=False):
+class SizedMessage(msgspec.Struct, frozen=True, eq=False):
     """One message: its blocks, and about how many tokens they have together."""
 
-    parts: tuple[Part, ...]
+    blocks: tuple[RecordedBlock, ...]
     tokens: int
 
     def opens_turn(self, role: str) -> bool:
         """Whether the user speaks in it, and not tools alone."""
-        return role == "user" and any(part.kind not in RESULTS for part in self.parts)
+        return role == "user" and any(block.kind not in TOOL_RESULT_KINDS for block in self.blocks)
 
-    def unthought(self) -> "Weighed":
+    def without_thinking(self) -> "SizedMessage":
         """The same without its thoughts; one that holds nothing else stays."""
-        left = [part for part in self.parts if part.kind not in THOUGHTS]
-        return self if not left or len(left) == len(self.parts) else _together(left)
+        remaining = [block for block in self.blocks if block.kind not in THINKING_KINDS]
+        return self if not remaining or len(remaining) == len(self.blocks) else _combine_blocks(remaining)
 
-    def pieces(self, tokens: int, rules: Rules) -> tuple[Piece, ...]:
+    def pieces(self, tokens: int, rules: CacheRules) -> tuple[PromptPiece, ...]:
         """Its pieces, which have so many tokens together."""
-        parts, markable = self.parts, rules.markable
-        shares = (tokens,) if len(parts) == 1 else divided(tokens, [part.weight for part in parts])
+        blocks, breakpoint_kinds = self.blocks, rules.breakpoint_kinds
+        shares = (
+            (tokens,)
+            if len(blocks) == 1
+            else divide_tokens(tokens, [block.approximate_tokens for block in blocks])
+        )
         return tuple(
             [
-                Piece(
-                    digest=part.digest,
+                PromptPiece(
+                    digest=block.digest,
                     tokens=share,
-                    kind=part.kind,
+                    kind=block.kind,
                     area=Area.MESSAGES,
-                    place=part.place,
-                    markable=part.kind in markable and not part.is_empty,
+                    place=block.place,
+                    accepts_breakpoint=block.kind in breakpoint_kinds and not block.is_empty,
                 )
-                for part, share in zip(parts, shares, strict=True)
+                for block, share in zip(blocks, shares, strict=True)
             ]
         )
 
 
-def _together(parts: Sequence[Part]) -> Weighed:
-    return Weighed(tuple(parts), sum([part.weight for part in parts]))
+def _combine_blocks(blocks: Sequence[RecordedBlock]) -> SizedMessage:
+    return SizedMessage(tuple(blocks), sum([block.approximate_tokens for block in blocks]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class SizedFront:
     """The tools and the system prompt of a request, which are marked, and how long its answer may be."""
 
-    pieces: tuple[Piece, ...]
-    marks: tuple[int, ...]
+    pieces: tuple[PromptPiece, ...]
+    breakpoints: tuple[int, ...]
     reserve_tokens: int
 
 
-class Scale:
+class MessageSizer:
     """Weighs the messages of recordings in one format, for one model."""
 
-    def __init__(self, model: str, spoken: Format) -> None:
+    def __init__(self, model: str, api_format: Format) -> None:
         self._counter = counter_for(model)
-        self._shares = block_tokens_for(model)
-        self._spoken = spoken
-        self._known: dict[int, Weighed] = {}
+        self._block_tokens = block_tokens_for(model)
+        self._spoken = api_format
+        self._sized: dict[int, SizedMessage] = {}
 
-    def weighed(self, said: Said) -> Weighed:
+    def size_message(self, message: RecordedMessage) -> SizedMessage:
         """A message of the recording, weighed once and roughly: by how much there is to be read in it."""
-        found = self._known.get(id(said))
+        found = self._sized.get(id(message))
         if found is None:
-            found = self._known[id(said)] = _together(parts_of(self._spoken, said))
+            found = self._sized[id(message)] = _combine_blocks(read_blocks(self._spoken, message))
         return found
 
-    def message(self, raw: bytes) -> int:
+    def count_message(self, raw: bytes) -> int:
         """About how many tokens a message has; none where there is none."""
         if not raw:
             return 0
         try:
-            return self._counter.message(wire.message(self._spoken, raw)).tokens
+            return self._counter.count_message(wire.parse_message(self._spoken, raw)).tokens
         except MalformedRequest:
-            return len(raw) // _BYTES_A_TOKEN
+            return len(raw) // _FALLBACK_BYTES_PER_TOKEN
 
-    def front(self, around: bytes) -> Shown:
+    def size_front(self, envelope: bytes) -> SizedFront:
         """What a request holds beside its messages.
 
         Raises:
             MalformedRequest: they cannot be read.
         """
-        request = wire.read(around, self._spoken)
-        blocks = wire.front_blocks(request, wire.trail(request))
+        request = wire.parse_request(envelope, self._spoken)
+        blocks = wire.preamble_blocks(request, wire.message_history(request))
         facts = [BlockFacts(block) for block in blocks]
-        tokens = self._shares.shares(request, facts)
+        tokens = self._block_tokens.divide_request_facts(request, facts)
         pieces = [
-            Piece(
-                digest=one.digest,
+            PromptPiece(
+                digest=fact.digest,
                 tokens=share,
-                kind=one.block.kind,
-                area=one.block.place.area,
-                place=one.block.place,
-                markable=not one.block.is_empty,
+                kind=fact.block.kind,
+                area=fact.block.place.area,
+                place=fact.block.place,
+                accepts_breakpoint=not fact.block.is_empty,
             )
-            for one, share in zip(facts, tokens, strict=True)
+            for fact, share in zip(facts, tokens, strict=True)
         ]
-        return Shown(
+        return SizedFront(
             pieces=tuple(pieces),
-            marks=tuple(at for at, block in enumerate(blocks) if block.mark is not None),
-            reserve_tokens=asked_of(request).output_tokens or 0,
+            breakpoints=tuple(at for at, block in enumerate(blocks) if block.breakpoint_ttl is not None),
+            reserve_tokens=read_cost_parameters(request).output_tokens or 0,
         )
 
 
-@lru_cache(_KEPT_NAMES)
-def tokenizer_of(model: str) -> str:
+@lru_cache(_MAX_CACHED_NAMES)
+def tokenizer_name(model: str) -> str:
     """What tells whether two models count alike, as far as that is known."""
-    return family_of(model) if "claude" in model.lower() else plain_name(model)
+    return claude_family(model) if "claude" in model.lower() else normalize_model_name(model)
 
 
-def divided(tokens: int, weights: Sequence[int]) -> list[int]:
+def divide_tokens(tokens: int, weights: Sequence[int]) -> list[int]:
     """`tokens` in whole numbers by `weights`; evenly where nothing weighs anything."""
     if not weights:
         return []

@@ -4,19 +4,26 @@ from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 
-from foveate.cost.ledger import Entry
+from foveate.cost.ledger import Charge
 from foveate.errors import MalformedRequest
-from foveate.replay.recognising import fields_of
-from foveate.replay.recordings import Call, Lacking, Recording, Said, Source, lacks_of
-from foveate.replay.request_logs import Conversations
-from foveate.replay.rows import Row
-from foveate.session.requests import KeptRequest
-from foveate.store.reading import KeptSession, kept_sessions
+from foveate.replay.recognising import read_fields
+from foveate.replay.recordings import (
+    MissingPart,
+    RecordedCall,
+    RecordedMessage,
+    Recording,
+    RecordingSource,
+    find_missing_parts,
+)
+from foveate.replay.request_logs import LoggedConversations
+from foveate.replay.rows import LoggedRequest
+from foveate.session.requests import ArchivedRequest
+from foveate.store.reading import StoredSession, read_sessions
 from foveate.values import Format
 
 # In the place of messages that were not kept.
-_UNKNOWN = b'{"role":"%s","content":"(not kept)"}'
-_ANTHROPIC = ("anthropic", "vertex")
+_UNKNOWN_MESSAGE = b'{"role":"%s","content":"(not kept)"}'
+_ANTHROPIC_PROVIDERS = ("anthropic", "vertex")
 
 
 def read_store(url: str, model: str | None = None) -> Iterator[Recording]:
@@ -26,85 +33,90 @@ def read_store(url: str, model: str | None = None) -> Iterator[Recording]:
         NothingKept: there is no store.
         StoreUnavailable: it cannot be read.
     """
-    for session in kept_sessions(url):
-        recordings = _requested(session, model) or _billed(session)
-        dollars = [entry.dollars for entry in session.entries if entry.dollars is not None]
-        is_whole = len(recordings) == 1 and len(dollars) == len(session.entries) == len(recordings[0].calls)
-        for one in recordings:
-            yield replace(one, said_dollars=sum(dollars, Decimal(0))) if is_whole and dollars else one
+    for session in read_sessions(url):
+        recordings = _read_requests(session, model) or _read_charges(session)
+        dollars = [entry.dollars for entry in session.charges if entry.dollars is not None]
+        is_whole = len(recordings) == 1 and len(dollars) == len(session.charges) == len(recordings[0].calls)
+        for recording in recordings:
+            yield (
+                replace(recording, reported_dollars=sum(dollars, Decimal(0)))
+                if is_whole and dollars
+                else recording
+            )
 
 
-def _requested(session: KeptSession, model: str | None) -> list[Recording]:
+def _read_requests(session: StoredSession, model: str | None) -> list[Recording]:
     """The kept requests of a session that were answered, each with its bill."""
-    bills = {entry.call.id: entry.usage for entry in session.entries}
-    conversations = Conversations(Source.STORE, session.id)
+    usage_by_call = {entry.call.id: entry.usage for entry in session.charges}
+    conversations = LoggedConversations(RecordingSource.STORE, session.id)
     for request in session.requests:
         if not 200 <= request.status < 300:
             continue
-        row = _row(request, model)
+        row = _make_row(request, model)
         if row is None:
             continue
-        billed = request.usage or bills.get(request.id)
+        usage = request.usage or usage_by_call.get(request.id)
         try:
-            conversations.add(replace(row, billed=billed), request.id)
+            conversations.add(replace(row, usage=usage), request.id)
         except MalformedRequest:
             continue  # it was sent as it came, and a message of it cannot be read
     found = conversations.recordings()
-    size_bytes = sum(len(request.sent) for request in session.requests)
-    return [replace(one, size_bytes=size_bytes if at == 0 else 0) for at, one in enumerate(found)]
+    size_bytes = sum(len(request.request_body) for request in session.requests)
+    return [replace(recording, size_bytes=size_bytes if at == 0 else 0) for at, recording in enumerate(found)]
 
 
-def _row(request: KeptRequest, model: str | None) -> Row | None:
-    body = fields_of(request.sent)
+def _make_row(request: ArchivedRequest, model: str | None) -> LoggedRequest | None:
+    body = read_fields(request.request_body)
     if not body:
         return None
-    return Row(
+    return LoggedRequest(
         body=body,
         format=request.format,
         model=request.model or model or "",
         at=request.at,
-        answers_at=request.at,
+        response_at=request.at,
         session=request.session_id,
         id=request.id,
     )
 
 
-def _billed(session: KeptSession) -> list[Recording]:
+def _read_charges(session: StoredSession) -> list[Recording]:
     """A session of which only bills are known: it is taken to have grown from call to call."""
-    last: Said | None = None
+    last: RecordedMessage | None = None
     calls = []
-    for entry in session.entries:
+    for entry in session.charges:
         if last is not None:
-            last = _said(last, "assistant")
-        last = _said(last, "user")
-        calls.append(_call(entry, session.id, last))
+            last = _unknown_message(last, "assistant")
+        last = _unknown_message(last, "user")
+        calls.append(_make_call(entry, session.id, last))
     if not calls:
         return []
-    is_anthropic = session.entries[0].call.provider in _ANTHROPIC
+    is_anthropic = session.charges[0].call.provider in _ANTHROPIC_PROVIDERS
     return [
         Recording(
             name=session.id,
-            source=Source.STORE,
+            source=RecordingSource.STORE,
             format=Format.ANTHROPIC if is_anthropic else Format.CHAT,
             calls=tuple(calls),
-            lacks=frozenset((Lacking.SYSTEM, Lacking.TOOLS, Lacking.MESSAGES)) | lacks_of(calls),
+            missing=frozenset((MissingPart.SYSTEM, MissingPart.TOOLS, MissingPart.MESSAGES))
+            | find_missing_parts(calls),
         )
     ]
 
 
-def _said(before: Said | None, role: str) -> Said:
-    depth = 0 if before is None else before.depth + 1
-    return Said(before=before, role=role, raw=_UNKNOWN % role.encode(), depth=depth)
+def _unknown_message(previous: RecordedMessage | None, role: str) -> RecordedMessage:
+    depth = 0 if previous is None else previous.depth + 1
+    return RecordedMessage(previous=previous, role=role, raw=_UNKNOWN_MESSAGE % role.encode(), depth=depth)
 
 
-def _call(entry: Entry, session_id: str, last: Said) -> Call:
-    return Call(
+def _make_call(entry: Charge, session_id: str, last: RecordedMessage) -> RecordedCall:
+    return RecordedCall(
         id=entry.call.id,
         conversation=session_id,
         model=entry.call.model,
         at=entry.call.at,
-        answers_at=entry.call.at,
-        last=last,
-        billed=entry.usage,
+        response_at=entry.call.at,
+        last_message=last,
+        usage=entry.usage,
         output_is_known=not entry.is_partial,
     )

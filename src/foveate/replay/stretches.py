@@ -11,16 +11,16 @@ from itertools import accumulate
 
 import msgspec
 
-from foveate.cache.prompts import Piece, front_keys, next_key
-from foveate.replay.recordings import Said
+from foveate.cache.prompts import PromptPiece, compute_front_keys, extend_key
+from foveate.replay.recordings import RecordedMessage
 from foveate.values import Area
 
-THOUGHTS = frozenset(("thinking", "redacted_thinking", "reasoningContent"))
-RESULTS = frozenset(("tool_result", "toolResult"))
+THINKING_KINDS = frozenset(("thinking", "redacted_thinking", "reasoningContent"))
+TOOL_RESULT_KINDS = frozenset(("tool_result", "toolResult"))
 
 
 # Made for every message, and a struct is made several times as fast as a dataclass.
-class Stretch(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class HistoryNode(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A message where it stands: its pieces, and what the conversation up to and with it comes to.
 
     `keys` are what tells the messages up to each piece from all others, `key` those up to the last one. `end`
@@ -29,169 +29,182 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     the least, however runs are counted, and `ahead` those of all before it. `jump` leads far back at once.
     """
 
-    before: "Stretch | None"
-    jump: "Stretch | None"
+    previous: "HistoryNode | None"
+    skip_link: "HistoryNode | None"
     depth: int
-    said: Said | None
+    message: RecordedMessage | None
     role: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PromptPiece, ...]
     keys: tuple[bytes, ...]
     key: bytes
-    end: int
-    first: "Stretch | None"
-    thought: "Stretch | None"
+    end_tokens: int
+    first: "HistoryNode | None"
+    first_thinking: "HistoryNode | None"
     positions: int
-    ahead: int
+    positions_before: int
 
     @property
-    def span(self) -> int:
+    def positions_through(self) -> int:
         """The positions up to and with it."""
-        return self.ahead + self.positions
+        return self.positions_before + self.positions
 
     @property
     def tokens(self) -> int:
         """Those of its own pieces."""
-        return self.end - (self.before.end if self.before is not None else 0)
+        return self.end_tokens - (self.previous.end_tokens if self.previous is not None else 0)
 
-    def at(self, depth: int) -> "Stretch | None":
+    def ancestor_at(self, depth: int) -> "HistoryNode | None":
         """The one so deep on the way here; None where the way is not so long."""
-        here: Stretch | None = self
-        while here is not None and here.depth > depth:
-            here = here.jump if here.jump is not None and here.jump.depth >= depth else here.before
-        return here if here is not None and here.depth == depth else None
+        node: HistoryNode | None = self
+        while node is not None and node.depth > depth:
+            node = (
+                node.skip_link
+                if node.skip_link is not None and node.skip_link.depth >= depth
+                else node.previous
+            )
+        return node if node is not None and node.depth == depth else None
 
-    def follows(self, other: "Stretch") -> bool:
+    def descends_from(self, other: "HistoryNode") -> bool:
         """Whether `other` stands on the way here, or is this."""
-        return self.at(other.depth) is other
+        return self.ancestor_at(other.depth) is other
 
-    def within(self, tokens: int) -> "Stretch | None":
+    def last_within(self, tokens: int) -> "HistoryNode | None":
         """The last on the way here up to which the messages have at most so many tokens."""
-        here: Stretch | None = self
-        while here is not None and here.end > tokens:
-            here = here.jump if here.jump is not None and here.jump.end > tokens else here.before
-        return here
+        node: HistoryNode | None = self
+        while node is not None and node.end_tokens > tokens:
+            node = (
+                node.skip_link
+                if node.skip_link is not None and node.skip_link.end_tokens > tokens
+                else node.previous
+            )
+        return node
 
-    def nearest(self, tokens: int) -> "Stretch | None":
+    def nearest(self, tokens: int) -> "HistoryNode | None":
         """The one on the way here up to which the messages have so many tokens, as nearly as there is one."""
-        below = self.within(tokens)
-        above = self.at(below.depth + 1 if below is not None else 0)
+        below = self.last_within(tokens)
+        above = self.ancestor_at(below.depth + 1 if below is not None else 0)
         if below is None or above is None:
             return below or above
-        return above if above.end - tokens < tokens - below.end else below
+        return above if above.end_tokens - tokens < tokens - below.end_tokens else below
 
-    def new_keys(self, front: "Front", seen: Collection[bytes]) -> list[bytes]:
+    def unseen_keys(self, front: "PromptFront", seen: Collection[bytes]) -> list[bytes]:
         """What tells those on the way here, behind `front`, that were not seen before."""
         found = []
-        here: Stretch | None = self
-        while here is not None and (key := front.key + here.key) not in seen:
+        node: HistoryNode | None = self
+        while node is not None and (key := front.key + node.key) not in seen:
             found.append(key)
-            here = here.before
+            node = node.previous
         return found
 
-    def way(self, after: "Stretch | None" = None) -> "list[Stretch]":
+    def path(self, after: "HistoryNode | None" = None) -> "list[HistoryNode]":
         """All from the one behind `after` up to this, the first one first."""
         found = []
-        here: Stretch | None = self
-        while here is not None and here is not after:
-            found.append(here)
-            here = here.before
+        node: HistoryNode | None = self
+        while node is not None and node is not after:
+            found.append(node)
+            node = node.previous
         return found[::-1]
 
 
-def chained(
-    before: Stretch | None,
-    pieces: Sequence[Piece],
+def append_node(
+    previous: HistoryNode | None,
+    pieces: Sequence[PromptPiece],
     *,
-    said: Said | None = None,
+    message: RecordedMessage | None = None,
     role: str = "",
-) -> Stretch:
+) -> HistoryNode:
     """A message of these pieces behind `before`."""
-    key = before.key if before is not None else b""
+    key = previous.key if previous is not None else b""
     keys = []
     for piece in pieces:
-        key = next_key(key, piece)
+        key = extend_key(key, piece)
         keys.append(key)
     kinds = {piece.kind for piece in pieces}
-    has_thought = not THOUGHTS.isdisjoint(kinds)
-    here = Stretch(
-        before=before,
-        jump=_jump(before),
-        depth=before.depth + 1 if before is not None else 0,
-        said=said,
+    has_thinking = not THINKING_KINDS.isdisjoint(kinds)
+    node = HistoryNode(
+        previous=previous,
+        skip_link=_skip_target(previous),
+        depth=previous.depth + 1 if previous is not None else 0,
+        message=message,
         role=role,
         pieces=tuple(pieces),
         keys=tuple(keys),
         key=key,
-        end=(before.end if before is not None else 0) + sum([piece.tokens for piece in pieces]),
-        first=before.first or before if before is not None else None,
-        thought=before.thought if before is not None else None,
+        end_tokens=(previous.end_tokens if previous is not None else 0)
+        + sum([piece.tokens for piece in pieces]),
+        first=previous.first or previous if previous is not None else None,
+        first_thinking=previous.first_thinking if previous is not None else None,
         positions=len(kinds),
-        ahead=before.span if before is not None else 0,
+        positions_before=previous.positions_through if previous is not None else 0,
     )
-    if has_thought and here.thought is None:
-        return msgspec.structs.replace(here, thought=here)
-    return here
+    if has_thinking and node.first_thinking is None:
+        return msgspec.structs.replace(node, first_thinking=node)
+    return node
 
 
-def _jump(before: Stretch | None) -> Stretch | None:
+def _skip_target(previous: HistoryNode | None) -> HistoryNode | None:
     """Where a stretch behind `before` leads back to: so far that any place is a few such steps away."""
-    if before is None or before.jump is None or before.jump.jump is None:
-        return before
-    near, far = before.jump, before.jump.jump
-    return far if before.depth - near.depth == near.depth - far.depth else before
+    if previous is None or previous.skip_link is None or previous.skip_link.skip_link is None:
+        return previous
+    near, far = previous.skip_link, previous.skip_link.skip_link
+    return far if previous.depth - near.depth == near.depth - far.depth else previous
 
 
-def rechained(before: Stretch | None, stretch: Stretch, pieces: Sequence[Piece] | None = None) -> Stretch:
+def reattach_node(
+    previous: HistoryNode | None, node: HistoryNode, pieces: Sequence[PromptPiece] | None = None
+) -> HistoryNode:
     """`stretch` behind something else, with other pieces where they are said."""
-    own = stretch.pieces if pieces is None else pieces
-    return chained(before, own, said=stretch.said, role=stretch.role)
+    own_pieces = node.pieces if pieces is None else pieces
+    return append_node(previous, own_pieces, message=node.message, role=node.role)
 
 
-def unthought(last: Stretch) -> Stretch:
+def drop_thinking(last: HistoryNode) -> HistoryNode:
     """The same way without any thought on it: what is left of it once the user speaks again."""
-    first = last.thought
+    first = last.first_thinking
     if first is None:
         return last
-    here = first.before
-    for stretch in last.way(after=first.before):
-        pieces = [piece for piece in stretch.pieces if piece.kind not in THOUGHTS]
+    previous = first.previous
+    for node in last.path(after=first.previous):
+        pieces = [piece for piece in node.pieces if piece.kind not in THINKING_KINDS]
         if pieces:
-            here = rechained(here, stretch, pieces)
+            previous = reattach_node(previous, node, pieces)
     # All that was said may have been thoughts.
-    return here if here is not None else rechained(None, first, ())
+    return previous if previous is not None else reattach_node(None, first, ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Front:
+class PromptFront:
     """What stands before the messages: tools and system prompt, as far as they are known.
 
     `marks` are the pieces that the client marks.
     """
 
     model: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PromptPiece, ...]
     keys: tuple[bytes, ...]
     key: bytes
     tokens: int
-    marks: tuple[int, ...]
+    breakpoints: tuple[int, ...]
 
-    def ends(self) -> list[int]:
+    def token_ends(self) -> list[int]:
         """How many tokens it has up to and with each piece."""
         return list(accumulate([piece.tokens for piece in self.pieces]))
 
-    def end(self, piece: int) -> int:
+    def end_tokens(self, piece: int) -> int:
         """How many tokens it has up to and with a piece."""
-        return sum(one.tokens for one in self.pieces[: piece + 1])
+        return sum(earlier.tokens for earlier in self.pieces[: piece + 1])
 
 
-def front_of(model: str, pieces: Sequence[Piece], marks: Iterable[int] = (), settings: bytes = b"") -> Front:
+def build_front(
+    model: str, pieces: Sequence[PromptPiece], breakpoints: Iterable[int] = (), settings: bytes = b""
+) -> PromptFront:
     """A front of these pieces; `settings` are parameters with which all messages behind it are others."""
-    keys, key = front_keys(model, pieces, {Area.MESSAGES: settings})
-    return Front(
+    keys, key = compute_front_keys(model, pieces, {Area.MESSAGES: settings})
+    return PromptFront(
         model=model,
         pieces=tuple(pieces),
         keys=tuple(keys),
         key=key,
         tokens=sum(piece.tokens for piece in pieces),
-        marks=tuple(marks),
+        breakpoints=tuple(breakpoints),
     )

@@ -5,23 +5,23 @@ from dataclasses import replace
 from msgspec import structs
 
 from foveate.cost.price_book import PriceBook
-from foveate.replay.marking import rules_then
-from foveate.replay.recordings import Call, Lacking, Recording
+from foveate.replay.marking import rules_at
+from foveate.replay.recordings import MissingPart, RecordedCall, Recording
 
 
-def usual_tiers(recording: Recording, book: PriceBook) -> Recording:
+def drop_unpriced_tiers(recording: Recording, book: PriceBook) -> Recording:
     """The recording with such calls as if they had been served as usual; it then lacks their price."""
-    calls = tuple(_usual(call, book) for call in recording.calls)
-    if all(one is other for one, other in zip(calls, recording.calls, strict=True)):
+    calls = tuple(_drop_unpriced_tier(call, book) for call in recording.calls)
+    if all(adjusted is original for adjusted, original in zip(calls, recording.calls, strict=True)):
         return recording
-    return replace(recording, calls=calls, lacks=recording.lacks | {Lacking.TIER_PRICE})
+    return replace(recording, calls=calls, missing=recording.missing | {MissingPart.TIER_PRICE})
 
 
-def _usual(call: Call, book: PriceBook) -> Call:
-    billed = call.billed
-    if billed is None or not billed.tier:
+def _drop_unpriced_tier(call: RecordedCall, book: PriceBook) -> RecordedCall:
+    usage = call.usage
+    if usage is None or not usage.tier:
         return call
-    provider = rules_then(call.model, call.at).provider
-    if book.rates(call.model, provider=provider, at=call.at, tier=billed.tier) is not None:
+    provider = rules_at(call.model, call.at).provider
+    if book.rates(call.model, provider=provider, at=call.at, tier=usage.tier) is not None:
         return call
-    return replace(call, billed=structs.replace(billed, tier=""))
+    return replace(call, usage=structs.replace(usage, tier=""))

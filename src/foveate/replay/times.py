@@ -2,38 +2,38 @@
 
 from datetime import UTC, datetime
 
-_MOST_SECONDS = 1e11  # in the year 5138
-_FINEST = 1e20  # nanoseconds of that year; what is larger is no time
+_MAX_SECONDS = 1e11  # in the year 5138
+_MAX_NUMBER = 1e20  # nanoseconds of that year; what is larger is no time
 
 
-def seconds(said: object) -> float:
+def parse_time(value: object) -> float:
     """A time as seconds since 1970, whatever way it is written; 0 where it cannot be one.
 
     A number may be seconds, or thousandths, millionths or billionths of one. A time without a zone is UTC.
     """
-    if isinstance(said, bool) or said is None:
+    if isinstance(value, bool) or value is None:
         return 0.0
-    if isinstance(said, int | float):
-        return _of_number(said)
+    if isinstance(value, int | float):
+        return _parse_number(value)
     try:
-        told = datetime.fromisoformat(str(said).strip())
-        told = told if told.tzinfo is not None else told.replace(tzinfo=UTC)
-        return max(told.timestamp(), 0.0)
+        time = datetime.fromisoformat(str(value).strip())
+        time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+        return max(time.timestamp(), 0.0)
     except (ValueError, OverflowError, OSError):
-        return _of_text(str(said))
+        return _parse_text(str(value))
 
 
-def _of_number(said: float) -> float:
-    if not 0 < said < _FINEST:
+def _parse_number(value: float) -> float:
+    if not 0 < value < _MAX_NUMBER:
         return 0.0
-    number = float(said)
-    while number > _MOST_SECONDS:
+    number = float(value)
+    while number > _MAX_SECONDS:
         number /= 1000
     return number
 
 
-def _of_text(said: str) -> float:
+def _parse_text(value: str) -> float:
     try:
-        return _of_number(float(said))
+        return _parse_number(float(value))
     except ValueError:
         return 0.0

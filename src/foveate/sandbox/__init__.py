@@ -3,7 +3,7 @@
 `accept` says whether a provider would take a request, without a server.
 """
 
-from foveate.sandbox.accepting import accept
-from foveate.wire.refusals import Refusal
+from foveate.sandbox.accepting import validate_request
+from foveate.wire.refusals import ErrorResponse
 
-__all__ = ["Refusal", "accept"]
+__all__ = ["ErrorResponse", "validate_request"]

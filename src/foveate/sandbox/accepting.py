@@ -8,19 +8,19 @@ import msgspec
 from foveate.errors import MalformedRequest
 from foveate.sandbox import anthropic_rules, chat_rules, gemini_rules, responses_rules
 from foveate.values import Format, Request
-from foveate.wire.body import TOO_DEEP
-from foveate.wire.refusals import Refusal, unreadable
+from foveate.wire.body import TOO_DEEP_MESSAGE
+from foveate.wire.refusals import ErrorResponse, make_invalid_json_error
 
-SPOKEN = (Format.ANTHROPIC, Format.CHAT, Format.RESPONSES, Format.GEMINI)
+SUPPORTED_FORMATS = (Format.ANTHROPIC, Format.CHAT, Format.RESPONSES, Format.GEMINI)
 
 
-def accept(
+def validate_request(
     request: Request,
     *,
     prompt_tokens: int | None = None,
     counting: bool = False,
     betas: Collection[str] = (),
-) -> Refusal | None:
+) -> ErrorResponse | None:
     """Why the provider of a request's format would refuse it, or None where it would take it.
 
     Without `prompt_tokens` it is not asked whether the prompt fits. `counting` asks for Anthropic's
@@ -29,64 +29,66 @@ def accept(
     Raises:
         MalformedRequest: the request is in a format that the sandbox does not speak.
     """
-    asked = decoded(request.format, request.body)
-    if isinstance(asked, Refusal):
-        return asked
-    found = first_problem(request.format, asked, counting=counting, betas=betas, model=request.model)
+    body = decode_body(request.format, request.body)
+    if isinstance(body, ErrorResponse):
+        return body
+    found = find_error(request.format, body, counting=counting, betas=betas, model=request.model)
     if found is not None or prompt_tokens is None or counting:
         return found
-    return too_long(request.format, asked, prompt_tokens, model=request.model)
+    return find_window_error(request.format, body, prompt_tokens, model=request.model)
 
 
-def first_problem(
-    spoken: Format,
-    asked: dict[str, Any],
+def find_error(
+    api_format: Format,
+    body: dict[str, Any],
     *,
     counting: bool = False,
     betas: Collection[str] = (),
     model: str = "",
-) -> Refusal | None:
+) -> ErrorResponse | None:
     """Why the provider of a format would refuse a body, whatever its size; Gemini has the `model` beside it.
 
     Raises:
         MalformedRequest: the sandbox does not speak that format.
     """
-    match spoken:
+    match api_format:
         case Format.ANTHROPIC:
-            return anthropic_rules.first_problem(asked, counting=counting, betas=betas)
+            return anthropic_rules.find_error(body, counting=counting, betas=betas)
         case Format.CHAT:
-            return chat_rules.first_problem(asked)
+            return chat_rules.find_error(body)
         case Format.RESPONSES:
-            return responses_rules.first_problem(asked)
+            return responses_rules.find_error(body)
         case Format.GEMINI:
-            return gemini_rules.first_problem(asked, model, counting=counting)
+            return gemini_rules.find_error(body, model, counting=counting)
         case other:
             raise MalformedRequest(f"the sandbox does not speak {other}")
 
 
-def too_long(spoken: Format, asked: dict[str, Any], prompt_tokens: int, *, model: str = "") -> Refusal | None:
+def find_window_error(
+    api_format: Format, body: dict[str, Any], prompt_tokens: int, *, model: str = ""
+) -> ErrorResponse | None:
     """Why a body with which nothing else is wrong does not fit in its model's window."""
-    match spoken:
+    match api_format:
         case Format.ANTHROPIC:
-            return anthropic_rules.too_long(asked, prompt_tokens)
+            return anthropic_rules.find_window_error(body, prompt_tokens)
         case Format.CHAT:
-            return chat_rules.too_long(asked, prompt_tokens)
+            return chat_rules.find_window_error(body, prompt_tokens)
         case Format.GEMINI:
-            return gemini_rules.too_long(model, prompt_tokens)
+            return gemini_rules.find_window_error(model, prompt_tokens)
         case _:
-            return responses_rules.too_long(asked, prompt_tokens)
+            return responses_rules.find_window_error(body, prompt_tokens)
 
 
-def decoded(spoken: Format, body: bytes) -> dict[str, Any] | Refusal:
+def decode_body(api_format: Format, body: bytes) -> dict[str, Any] | ErrorResponse:
     """A body as plain data; providers take no half emoji, and nothing else than JSON."""
     try:
         found = msgspec.json.decode(body)
     except msgspec.DecodeError as error:
-        return unreadable(spoken, str(error))
+        return make_invalid_json_error(api_format, str(error))
     except UnicodeDecodeError:
-        return unreadable(spoken, "it is not UTF-8")
+        return make_invalid_json_error(api_format, "it is not UTF-8")
     except RecursionError:
-        return unreadable(spoken, TOO_DEEP)
+        return make_invalid_json_error(api_format, TOO_DEEP_MESSAGE)
     if not isinstance(found, dict):
-        return unreadable(spoken, "it is not an object")
-    return gemini_rules.camel_case(found) if spoken is Format.GEMINI else found
+        return make_invalid_json_error(api_format, "it is not an object")
+    return gemini_rules.to_camel_case(found) if api_format is Format.GEMINI else found

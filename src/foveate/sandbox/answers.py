@@ -6,43 +6,45 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from foveate.sandbox.fitting import fitting
-from foveate.sandbox.scripts import Call, Step
+from foveate.sandbox.fitting import build_example
+from foveate.sandbox.scripts import ScriptedCall, ScriptStep
 
-USUAL_TEXT = "This is Foveate's sandbox, not a model. It took your request, counted it, and has nothing to add."
-USUAL_INPUT = "This is what a sandbox writes."
-USUAL_THOUGHT = "A sandbox does not think, but it can keep the form."
+DEFAULT_TEXT = (
+    "This is Foveate's sandbox, not a model. It took your request, counted it, and has nothing to add."
+)
+DEFAULT_TOOL_INPUT = "This is what a sandbox writes."
+DEFAULT_THINKING = "A sandbox does not think, but it can keep the form."
 
 # So many characters come in one event of a stream.
-_PIECE_CHARS = 24
+_CHUNK_CHARS = 24
 
 
-class Stop(StrEnum):
+class StopReason(StrEnum):
     """Why an answer ends."""
 
     DONE = "done"
-    CALLED = "called"
+    TOOL_CALL = "called"
     LIMIT = "limit"
     SEQUENCE = "sequence"
     WINDOW = "window"
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
+class ThinkingPart:
     """What was thought before anything was said."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TextPart:
     """Text for the user."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class ToolCallPart:
     """A call of a tool; `arguments` is JSON, or any text for a tool that takes such."""
 
     name: str
@@ -51,7 +53,7 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ResponseSpec:
     """What a request wants of its answer.
 
     `tools` are those that can be called, with their schemas, `text_tools` those among them that take any text;
@@ -61,107 +63,113 @@ class Wish:
     """
 
     model: str
-    streams: bool
-    thinks: bool = False
+    is_streaming: bool
+    includes_thinking: bool = False
     tools: tuple[tuple[str, dict[str, Any]], ...] = ()
-    must_call: str | None = None
+    forced_tool: str | None = None
     text_tools: frozenset[str] = frozenset()
     schema: dict[str, Any] | None = None
     limit_tokens: int | None = None
-    room_tokens: int | None = None
-    stops: tuple[str, ...] = ()
-    text: str = ""
+    window_tokens_left: int | None = None
+    stop_sequences: tuple[str, ...] = ()
+    last_message_text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class GeneratedResponse:
     """An answer in its parts, and what they come to."""
 
-    parts: tuple[Thought | Said | Called, ...]
-    stop: Stop
+    parts: tuple[ThinkingPart | TextPart | ToolCallPart, ...]
+    stop: StopReason
     stop_sequence: str | None
     output_tokens: int
-    thought_tokens: int
+    thinking_tokens: int
 
 
-def answer(wish: Wish, step: Step | None, count: Callable[[str], int]) -> Answer:
+def generate_response(
+    spec: ResponseSpec, step: ScriptStep | None, count: Callable[[str], int]
+) -> GeneratedResponse:
     """What is answered: by the step of a script where there is one, and never more than the wish allows."""
-    said, sequence = _until(_text(wish, step), wish.stops)
-    calls = [] if sequence is not None else _calls(wish, step)
-    wanted: list[Thought | Said | Called] = []
-    if wish.thinks or (step is not None and step.thinking is not None):
-        wanted.append(Thought(step.thinking if step and step.thinking is not None else USUAL_THOUGHT))
-    wanted += [Said(said)] if said else []
+    text, sequence = _cut_at_stop_sequence(_response_text(spec, step), spec.stop_sequences)
+    calls = [] if sequence is not None else _tool_calls(spec, step)
+    wanted: list[ThinkingPart | TextPart | ToolCallPart] = []
+    if spec.includes_thinking or (step is not None and step.thinking is not None):
+        wanted.append(ThinkingPart(step.thinking if step and step.thinking is not None else DEFAULT_THINKING))
+    wanted += [TextPart(text)] if text else []
     wanted += calls
-    limits = {Stop.LIMIT: wish.limit_tokens, Stop.WINDOW: wish.room_tokens}
+    limits = {StopReason.LIMIT: spec.limit_tokens, StopReason.WINDOW: spec.window_tokens_left}
     stop, limit = min(
         ((stop, limit) for stop, limit in limits.items() if limit is not None),
         key=lambda bound: bound[1],
-        default=(Stop.LIMIT, None),
+        default=(StopReason.LIMIT, None),
     )
-    parts, tokens, is_whole = _within(wanted, limit, count)
-    thought = sum(count(part.text) for part in parts if isinstance(part, Thought))
-    if is_whole:
-        stop = Stop.SEQUENCE if sequence is not None else Stop.CALLED if calls else Stop.DONE
-    return Answer(
+    parts, tokens, is_complete = _cut_to_limit(wanted, limit, count)
+    thinking_tokens = sum(count(part.text) for part in parts if isinstance(part, ThinkingPart))
+    if is_complete:
+        stop = (
+            StopReason.SEQUENCE if sequence is not None else StopReason.TOOL_CALL if calls else StopReason.DONE
+        )
+    return GeneratedResponse(
         parts=tuple(parts),
         stop=stop,
-        stop_sequence=sequence if stop is Stop.SEQUENCE else None,
+        stop_sequence=sequence if stop is StopReason.SEQUENCE else None,
         output_tokens=tokens,
-        thought_tokens=thought,
+        thinking_tokens=thinking_tokens,
     )
 
 
-def pieces(text: str) -> list[str]:
+def split_chunks(text: str) -> list[str]:
     """A text as it is streamed."""
-    return [text[at : at + _PIECE_CHARS] for at in range(0, len(text), _PIECE_CHARS)]
+    return [text[at : at + _CHUNK_CHARS] for at in range(0, len(text), _CHUNK_CHARS)]
 
 
-def _text(wish: Wish, step: Step | None) -> str:
+def _response_text(spec: ResponseSpec, step: ScriptStep | None) -> str:
     if step is not None and (step.text is not None or step.tools):
         return step.text or ""
-    if wish.must_call is not None:
+    if spec.forced_tool is not None:
         return ""
-    if wish.schema is not None:
-        return json.dumps(fitting(wish.schema))
-    return USUAL_TEXT
+    if spec.schema is not None:
+        return json.dumps(build_example(spec.schema))
+    return DEFAULT_TEXT
 
 
-def _calls(wish: Wish, step: Step | None) -> list[Called]:
-    schemas = dict(wish.tools)
+def _tool_calls(spec: ResponseSpec, step: ScriptStep | None) -> list[ToolCallPart]:
+    schemas = dict(spec.tools)
     if step is not None and (step.tools or step.text is not None):
         calls = step.tools
-    elif wish.must_call is not None and wish.tools:
-        calls = (Call(name=wish.must_call or wish.tools[0][0]),)
+    elif spec.forced_tool is not None and spec.tools:
+        calls = (ScriptedCall(name=spec.forced_tool or spec.tools[0][0]),)
     else:
         calls = ()
-    return [_called(call, wish, schemas) for call in calls]
+    return [_tool_call(call, spec, schemas) for call in calls]
 
 
-def _called(call: Call, wish: Wish, schemas: dict[str, dict[str, Any]]) -> Called:
-    if call.name in wish.text_tools:
-        return Called(call.name, USUAL_INPUT if call.input is None else json.dumps(call.input), is_text=True)
-    said = fitting(schemas.get(call.name, {})) if call.input is None else call.input
-    return Called(call.name, json.dumps(said))
+def _tool_call(call: ScriptedCall, spec: ResponseSpec, schemas: dict[str, dict[str, Any]]) -> ToolCallPart:
+    if call.name in spec.text_tools:
+        return ToolCallPart(
+            call.name, DEFAULT_TOOL_INPUT if call.input is None else json.dumps(call.input), is_text=True
+        )
+    arguments = build_example(schemas.get(call.name, {})) if call.input is None else call.input
+    return ToolCallPart(call.name, json.dumps(arguments))
 
 
-def _until(text: str, stops: tuple[str, ...]) -> tuple[str, str | None]:
+def _cut_at_stop_sequence(text: str, stop_sequences: tuple[str, ...]) -> tuple[str, str | None]:
     """The text before the first stop sequence in it, and which that is."""
-    found = min(((text.find(stop), stop) for stop in stops if stop and stop in text), default=None)
+    found = min(((text.find(stop), stop) for stop in stop_sequences if stop and stop in text), default=None)
     return (text, None) if found is None else (text[: found[0]], found[1])
 
 
-def _within(
-    wanted: list[Thought | Said | Called], limit: int | None, count: Callable[[str], int]
-) -> tuple[list[Thought | Said | Called], int, bool]:
+def _cut_to_limit(
+    wanted: list[ThinkingPart | TextPart | ToolCallPart], limit: int | None, count: Callable[[str], int]
+) -> tuple[list[ThinkingPart | TextPart | ToolCallPart], int, bool]:
     """As much of an answer as the limit allows, its tokens, and whether that is all; no call is cut in two."""
-    parts: list[Thought | Said | Called] = []
+    parts: list[ThinkingPart | TextPart | ToolCallPart] = []
     tokens = 0
     for part in wanted:
-        size = count(part.name + part.arguments if isinstance(part, Called) else part.text)
+        size = count(part.name + part.arguments if isinstance(part, ToolCallPart) else part.text)
         if limit is not None and tokens + size > limit:
-            if not isinstance(part, Called):
-                text = _cut(part.text, limit - tokens, count)
+            if not isinstance(part, ToolCallPart):
+                text = _cut_text(part.text, limit - tokens, count)
                 parts += [type(part)(text)] if text.strip() else []
             return parts, limit, False
         parts.append(part)
@@ -169,7 +177,7 @@ def _within(
     return parts, tokens, True
 
 
-def _cut(text: str, limit: int, count: Callable[[str], int]) -> str:
+def _cut_text(text: str, limit: int, count: Callable[[str], int]) -> str:
     """The longest beginning of `text` of so many tokens, or nearly."""
     low, high = 0, len(text)
     while low < high:

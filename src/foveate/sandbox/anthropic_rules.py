@@ -8,183 +8,184 @@ from collections.abc import Collection, Iterator
 from itertools import chain
 from typing import Any
 
-from foveate.budget.windows import window_of
+from foveate.budget.windows import find_context_window
 from foveate.cache.rules import rules_for
 from foveate.sandbox import anthropic_marks, anthropic_turns, seals
-from foveate.sandbox.anthropic_words import refusal
-from foveate.sandbox.models import Model, model_of
-from foveate.sandbox.shapes import shapes_of
+from foveate.sandbox.anthropic_words import to_error_response
+from foveate.sandbox.models import SandboxModel, find_model
+from foveate.sandbox.shapes import schemas_for
 from foveate.values import Format
-from foveate.wire.body import as_list, as_record, as_text
-from foveate.wire.refusals import Refusal
+from foveate.wire.body import as_dict, as_list, as_text
+from foveate.wire.refusals import ErrorResponse
 
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
-_LEAST_TOP_P = 0.95  # with thinking
+_MIN_TOP_P = 0.95  # with thinking
 # https://platform.claude.com/docs/en/build-with-claude/preserved-thinking (read November 2026)
 _BINDING_BETA = "thinking-binding-controls-2026-08-01"
-_SIGNED = ("thinking", "redacted_thinking")
+_THINKING_TYPES = ("thinking", "redacted_thinking")
 
 
-def first_problem(
-    asked: dict[str, Any], *, counting: bool = False, betas: Collection[str] = ()
-) -> Refusal | None:
+def find_error(
+    body: dict[str, Any], *, counting: bool = False, betas: Collection[str] = ()
+) -> ErrorResponse | None:
     """Why Anthropic would not take a request, or None where it would.
 
     `counting` is asked of `count_tokens`, which wants no limit of the answer. `betas` are asked for with it.
     """
-    return next(_problems(asked, counting, betas), None)
+    return next(_check_request(body, counting, betas), None)
 
 
-def _problems(asked: dict[str, Any], counting: bool, betas: Collection[str]) -> Iterator[Refusal]:
-    yield from _parameters(asked, counting)
-    yield from _binding(as_record(asked.get("thinking")), betas)
-    name = as_text(asked["model"])
-    model = model_of(Format.ANTHROPIC, name)
+def _check_request(body: dict[str, Any], counting: bool, betas: Collection[str]) -> Iterator[ErrorResponse]:
+    yield from _check_parameters(body, counting)
+    yield from _check_block_binding(as_dict(body.get("thinking")), betas)
+    name = as_text(body["model"])
+    model = find_model(Format.ANTHROPIC, name)
     if model is None:
-        yield Refusal(message=f"model: {name}", status=404, kind="not_found_error")
+        yield ErrorResponse(message=f"model: {name}", status=404, kind="not_found_error")
         return
     rules = rules_for(name, "anthropic")
     yield from chain(
-        _output(asked, model) if not counting else (),
-        anthropic_turns.problems(asked["messages"], takes_system=model.takes_system),
-        _system(asked.get("system")),
-        _tools(asked),
-        _thinking(asked),
-        _ending(asked, model),
-        anthropic_marks.problems(asked, rules),
-        seals.problems(asked, binds=rules.binds_thinking),
+        _check_output_limit(body, model) if not counting else (),
+        anthropic_turns.check_messages(body["messages"], takes_system=model.takes_system),
+        _check_system(body.get("system")),
+        _check_tools(body),
+        _check_thinking(body),
+        _check_last_turn(body, model),
+        anthropic_marks.check_breakpoints(body, rules),
+        seals.check_signatures(body, binds=rules.binds_thinking),
     )
 
 
-def _parameters(asked: dict[str, Any], counting: bool) -> Iterator[Refusal]:
-    yield from anthropic_turns.role_problems(as_list(asked.get("messages")))
-    for fault in shapes_of(Format.ANTHROPIC).faults("counted" if counting else "request", asked):
-        yield refusal(fault)
+def _check_parameters(body: dict[str, Any], counting: bool) -> Iterator[ErrorResponse]:
+    yield from anthropic_turns.check_roles(as_list(body.get("messages")))
+    for schema_error in schemas_for(Format.ANTHROPIC).find_errors("counted" if counting else "request", body):
+        yield to_error_response(schema_error)
 
 
-def _binding(thinking: dict[str, Any], betas: Collection[str]) -> Iterator[Refusal]:
+def _check_block_binding(thinking: dict[str, Any], betas: Collection[str]) -> Iterator[ErrorResponse]:
     """What happens to thoughts after an edit can be said with a beta only, and without it is no field."""
     if thinking.get("block_binding") is not None and _BINDING_BETA not in betas:
         where = f"thinking.{thinking['type']}.block_binding"
-        yield Refusal(message=f"{where}: Extra inputs are not permitted")
+        yield ErrorResponse(message=f"{where}: Extra inputs are not permitted")
 
 
-def _output(asked: dict[str, Any], model: Model) -> Iterator[Refusal]:
-    wanted = asked["max_tokens"]
+def _check_output_limit(body: dict[str, Any], model: SandboxModel) -> Iterator[ErrorResponse]:
+    wanted = body["max_tokens"]
     if wanted > model.most_output_tokens:
-        yield Refusal(
+        yield ErrorResponse(
             message=f"max_tokens: {wanted} > {model.most_output_tokens}, which is the maximum allowed number "
             f"of output tokens for {model.name}"
         )
-    if wanted == 0 and asked.get("stream"):  # nothing is said: such a request warms the cache
-        yield Refusal(message="max_tokens: 0 is not supported with streaming")
-    if any(not stop.strip() for stop in asked.get("stop_sequences") or ()):
-        yield Refusal(message="stop_sequences: each stop sequence must contain non-whitespace")
+    if wanted == 0 and body.get("stream"):  # nothing is said: such a request warms the cache
+        yield ErrorResponse(message="max_tokens: 0 is not supported with streaming")
+    if any(not stop.strip() for stop in body.get("stop_sequences") or ()):
+        yield ErrorResponse(message="stop_sequences: each stop sequence must contain non-whitespace")
 
 
-def _system(system: Any) -> Iterator[Refusal]:
-    yield from anthropic_turns.text_problems("system", "system", [as_record(b) for b in as_list(system)])
+def _check_system(system: Any) -> Iterator[ErrorResponse]:
+    yield from anthropic_turns.check_texts("system", "system", [as_dict(b) for b in as_list(system)])
 
 
-def _tools(asked: dict[str, Any]) -> Iterator[Refusal]:
+def _check_tools(body: dict[str, Any]) -> Iterator[ErrorResponse]:
     names = []
-    for i, tool in enumerate(as_list(asked.get("tools"))):
+    for i, tool in enumerate(as_list(body.get("tools"))):
         if "name" not in tool:  # a set of tools, which the provider names
             continue
         names.append(tool["name"])
         if not _TOOL_NAME.fullmatch(tool["name"]):
             kind = tool.get("type") or "custom"
-            yield Refusal(
+            yield ErrorResponse(
                 message=f"tools.{i}.{kind}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'"
             )
     if len(names) != len(set(names)):
-        yield Refusal(message="tools: Tool names must be unique.")
-    yield from _choice(as_record(asked.get("tool_choice")), names)
+        yield ErrorResponse(message="tools: Tool names must be unique.")
+    yield from _check_tool_choice(as_dict(body.get("tool_choice")), names)
 
 
-def _choice(choice: dict[str, Any], names: list[str]) -> Iterator[Refusal]:
+def _check_tool_choice(choice: dict[str, Any], names: list[str]) -> Iterator[ErrorResponse]:
     kind = choice.get("type")
     if kind in ("any", "tool") and not names:
-        yield Refusal(message="tool_choice: tool_choice may only be specified while providing tools.")
+        yield ErrorResponse(message="tool_choice: tool_choice may only be specified while providing tools.")
     if kind == "tool" and choice["name"] not in names:
-        yield Refusal(message=f"tool_choice: Tool '{choice['name']}' not found in provided tools")
+        yield ErrorResponse(message=f"tool_choice: Tool '{choice['name']}' not found in provided tools")
 
 
-def thinks(asked: dict[str, Any]) -> bool:
+def is_thinking_enabled(body: dict[str, Any]) -> bool:
     """Whether the answer begins with a thought."""
-    return as_record(asked.get("thinking")).get("type") in ("enabled", "adaptive")
+    return as_dict(body.get("thinking")).get("type") in ("enabled", "adaptive")
 
 
-def _thinking(asked: dict[str, Any]) -> Iterator[Refusal]:
-    thinking = as_record(asked.get("thinking"))
-    kind, limit = thinking.get("type"), asked.get("max_tokens")
+def _check_thinking(body: dict[str, Any]) -> Iterator[ErrorResponse]:
+    thinking = as_dict(body.get("thinking"))
+    kind, limit = thinking.get("type"), body.get("max_tokens")
     if kind == "enabled" and limit is not None and thinking["budget_tokens"] >= limit:
-        yield Refusal(
+        yield ErrorResponse(
             message="`max_tokens` must be greater than `thinking.budget_tokens`. Please consult our "
             "documentation at https://docs.claude.com/en/docs/build-with-claude/extended-thinking"
             "#max-tokens-and-context-window-size"
         )
-    if not thinks(asked):
+    if not is_thinking_enabled(body):
         return
     if limit == 0:
-        yield Refusal(message="max_tokens: 0 is not supported when thinking is enabled")
-    if asked.get("temperature") not in (None, 1):
-        yield Refusal(message="`temperature` may only be set to 1 when thinking is enabled.")
-    if asked.get("top_k") not in (None, -1):
-        yield Refusal(message="`top_k` must be unset when thinking is enabled.")
-    top_p = asked.get("top_p")
-    if top_p is not None and top_p < _LEAST_TOP_P:
-        yield Refusal(
-            message=f"`top_p` must be greater than or equal to {_LEAST_TOP_P} or unset when thinking is "
-            "enabled."
+        yield ErrorResponse(message="max_tokens: 0 is not supported when thinking is enabled")
+    if body.get("temperature") not in (None, 1):
+        yield ErrorResponse(message="`temperature` may only be set to 1 when thinking is enabled.")
+    if body.get("top_k") not in (None, -1):
+        yield ErrorResponse(message="`top_k` must be unset when thinking is enabled.")
+    top_p = body.get("top_p")
+    if top_p is not None and top_p < _MIN_TOP_P:
+        yield ErrorResponse(
+            message=f"`top_p` must be greater than or equal to {_MIN_TOP_P} or unset when thinking is enabled."
         )
     # An adaptive model leaves out its thought instead, as recorded requests show.
-    if kind == "enabled" and as_record(asked.get("tool_choice")).get("type") in ("any", "tool"):
-        yield Refusal(message="Thinking may not be enabled when tool_choice forces tool use.")
+    if kind == "enabled" and as_dict(body.get("tool_choice")).get("type") in ("any", "tool"):
+        yield ErrorResponse(message="Thinking may not be enabled when tool_choice forces tool use.")
 
 
-def _ending(asked: dict[str, Any], model: Model) -> Iterator[Refusal]:
+def _check_last_turn(body: dict[str, Any], model: SandboxModel) -> Iterator[ErrorResponse]:
     """Who may have the last word, and with what the assistant's last turn begins."""
-    messages = asked["messages"]
+    messages = body["messages"]
     turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
     if not turns:
         return
-    blocks = anthropic_turns.blocks_of(messages[turns[-1]])
+    blocks = anthropic_turns.content_blocks(messages[turns[-1]])
     # A turn that the provider's own tools paused is sent back to be gone on with.
     is_paused = any(block.get("type") == "server_tool_use" for block in blocks)
     is_prefill = turns[-1] == len(messages) - 1 and not is_paused
     if is_prefill and blocks and not model.takes_prefill:
-        yield Refusal(
+        yield ErrorResponse(
             message="This model does not support assistant message prefill. The conversation must end with a "
             "user message."
         )
-    if not blocks or not thinks(asked):
+    if not blocks or not is_thinking_enabled(body):
         return
     # An adaptive model may have called its tool without a thought.
-    loops = any(block.get("type") == "tool_use" for block in blocks)
-    if as_record(asked["thinking"])["type"] == "enabled" and (is_prefill or loops):
+    has_tool_use = any(block.get("type") == "tool_use" for block in blocks)
+    if as_dict(body["thinking"])["type"] == "enabled" and (is_prefill or has_tool_use):
         first = blocks[0].get("type")
-        if first not in _SIGNED:
-            yield Refusal(
+        if first not in _THINKING_TYPES:
+            yield ErrorResponse(
                 message=f"messages.{turns[-1]}.content.0.type: Expected `thinking` or `redacted_thinking`, but "
                 f"found `{first}`. When `thinking` is enabled, a final `assistant` message must start with a "
                 "thinking block (preceeding the lastmost set of `tool_use` and `tool_result` blocks). To avoid "
                 "this requirement, disable `thinking`."
             )
-    if is_prefill and blocks[0].get("type") not in _SIGNED:
-        yield Refusal(message="Prefilling assistant messages is not supported when `thinking` is enabled.")
+    if is_prefill and blocks[0].get("type") not in _THINKING_TYPES:
+        yield ErrorResponse(
+            message="Prefilling assistant messages is not supported when `thinking` is enabled."
+        )
 
 
-def too_long(asked: dict[str, Any], prompt_tokens: int) -> Refusal | None:
+def find_window_error(body: dict[str, Any], prompt_tokens: int) -> ErrorResponse | None:
     """Why a prompt, or it and its answer, does not fit in the model's window."""
-    model, window = model_of(Format.ANTHROPIC, asked["model"]), window_of(asked["model"])
+    model, window = find_model(Format.ANTHROPIC, body["model"]), find_context_window(body["model"])
     if model is None or window is None:
         return None
     if prompt_tokens > window.tokens:
-        return Refusal(message=f"prompt is too long: {prompt_tokens} tokens > {window.tokens} maximum")
-    if model.adds_output and prompt_tokens + asked["max_tokens"] > window.tokens:
-        return Refusal(
+        return ErrorResponse(message=f"prompt is too long: {prompt_tokens} tokens > {window.tokens} maximum")
+    if model.adds_output and prompt_tokens + body["max_tokens"] > window.tokens:
+        return ErrorResponse(
             message=f"input length and `max_tokens` exceed context limit: {prompt_tokens} + "
-            f"{asked['max_tokens']} > {window.tokens}, decrease input length or `max_tokens` and try again"
+            f"{body['max_tokens']} > {window.tokens}, decrease input length or `max_tokens` and try again"
         )
     return None

@@ -9,90 +9,92 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from foveate.wire.body import as_list, as_record, as_text
-from foveate.wire.refusals import Refusal
+from foveate.wire.body import as_dict, as_list, as_text
+from foveate.wire.refusals import ErrorResponse
 
 ROLES = ("user", "assistant", "system")
 
 _TOOL_ID = re.compile(r"[a-zA-Z0-9_-]+")
 
-_BY_SYSTEM = ("text", "tool_addition", "tool_removal")
-_BY_ASSISTANT_ONLY = frozenset(("tool_use", "thinking", "redacted_thinking", "server_tool_use"))
-_ANYWHERE = "; the directive-only form (content: [] with output_config) is accepted at any position"
+_SYSTEM_BLOCK_TYPES = ("text", "tool_addition", "tool_removal")
+_ASSISTANT_BLOCK_TYPES = frozenset(("tool_use", "thinking", "redacted_thinking", "server_tool_use"))
+_DIRECTIVE_NOTE = "; the directive-only form (content: [] with output_config) is accepted at any position"
 
 
-def problems(messages: list[dict[str, Any]], *, takes_system: bool) -> Iterator[Refusal]:
+def check_messages(messages: list[dict[str, Any]], *, takes_system: bool) -> Iterator[ErrorResponse]:
     """What is wrong with messages of the right shape, the first thing first.
 
     `takes_system`: the model has system messages among the others.
     """
-    yield from _blocks(messages)
-    yield from _system_messages(messages, takes_system)
-    yield from _texts(messages)
-    yield from _pairs(messages)
+    yield from _check_blocks(messages)
+    yield from _check_system_messages(messages, takes_system)
+    yield from _check_texts(messages)
+    yield from _check_tool_pairs(messages)
 
 
-def blocks_of(message: dict[str, Any]) -> list[dict[str, Any]]:
+def content_blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
     """A message's blocks, a string being one text block; of a string that is empty, none."""
     content = message.get("content")
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
-    return [as_record(block) for block in as_list(content)]
+    return [as_dict(block) for block in as_list(content)]
 
 
-def role_problems(messages: list[Any]) -> Iterator[Refusal]:
+def check_roles(messages: list[Any]) -> Iterator[ErrorResponse]:
     """Messages by nobody that there is."""
     for message in messages:
         if isinstance(message, dict) and message.get("role", ROLES[0]) not in ROLES:
             role = as_text(message["role"])
             allowed = '"user", "assistant" or "system"'
-            yield Refusal(message=f'messages: Unexpected role "{role}". Allowed roles are {allowed}.')
+            yield ErrorResponse(message=f'messages: Unexpected role "{role}". Allowed roles are {allowed}.')
 
 
-def _blocks(messages: list[dict[str, Any]]) -> Iterator[Refusal]:
+def _check_blocks(messages: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
     if not messages:
-        yield Refusal(message="messages: at least one message is required")
+        yield ErrorResponse(message="messages: at least one message is required")
     for i, message in enumerate(messages):
-        for j, block in enumerate(blocks_of(message)):
-            yield from _block(f"messages.{i}", f"messages.{i}.content.{j}", block, message["role"])
+        for j, block in enumerate(content_blocks(message)):
+            yield from _check_block(f"messages.{i}", f"messages.{i}.content.{j}", block, message["role"])
 
 
-def _block(turn: str, at: str, block: dict[str, Any], role: str) -> Iterator[Refusal]:
+def _check_block(turn: str, at: str, block: dict[str, Any], role: str) -> Iterator[ErrorResponse]:
     kind = block["type"]
-    if role != "assistant" and kind in _BY_ASSISTANT_ONLY:
-        yield Refusal(message=f"{at}: `{kind}` blocks can only be in `assistant` messages")
+    if role != "assistant" and kind in _ASSISTANT_BLOCK_TYPES:
+        yield ErrorResponse(message=f"{at}: `{kind}` blocks can only be in `assistant` messages")
     if role != "user" and kind == "tool_result":
-        yield Refusal(message=f"{at}: `tool_result` blocks can only be in `user` messages")
+        yield ErrorResponse(message=f"{at}: `tool_result` blocks can only be in `user` messages")
     if role == "assistant" and kind == "image":
-        yield Refusal(message=f"{turn}.content: 'image' blocks are not permitted within assistant turns.")
-    if role == "system" and kind not in _BY_SYSTEM:
-        yield Refusal(message=f"{at}: `{kind}` blocks cannot be in `system` messages")
+        yield ErrorResponse(message=f"{turn}.content: 'image' blocks are not permitted within assistant turns.")
+    if role == "system" and kind not in _SYSTEM_BLOCK_TYPES:
+        yield ErrorResponse(message=f"{at}: `{kind}` blocks cannot be in `system` messages")
     if kind == "tool_use":
         if not _TOOL_ID.fullmatch(block["id"]):
-            yield Refusal(message=f"{at}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'")
+            yield ErrorResponse(message=f"{at}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'")
         if not block["name"]:
-            yield Refusal(message=f"{at}.tool_use.name: String should have at least 1 character")
+            yield ErrorResponse(message=f"{at}.tool_use.name: String should have at least 1 character")
     if kind == "tool_result":
-        yield from _result(at, block)
+        yield from _check_tool_result(at, block)
 
 
-def _result(at: str, block: dict[str, Any]) -> Iterator[Refusal]:
+def _check_tool_result(at: str, block: dict[str, Any]) -> Iterator[ErrorResponse]:
     content = block.get("content")
-    inner = [as_record(part) for part in as_list(content)]
+    inner = [as_dict(part) for part in as_list(content)]
     if block.get("is_error") is True:
         if not content:
-            yield Refusal(message=f"{at}: tool_result: content cannot be empty if `is_error` is true")
+            yield ErrorResponse(message=f"{at}: tool_result: content cannot be empty if `is_error` is true")
         if any(part["type"] != "text" for part in inner):
-            yield Refusal(message=f"{at}: tool_result: all content must be type 'text' if `is_error` is true")
+            yield ErrorResponse(
+                message=f"{at}: tool_result: all content must be type 'text' if `is_error` is true"
+            )
     for k, part in enumerate(inner):
         if part["type"] == "text" and not part["text"]:
-            yield Refusal(message="messages: text content blocks must be non-empty")
+            yield ErrorResponse(message="messages: text content blocks must be non-empty")
         if part.get("cache_control") is not None:  # the result as a whole can be marked
             where = f"{at}.tool_result.content.{k}.{part['type']}"
-            yield Refusal(message=f"{where}.cache_control: Extra inputs are not permitted")
+            yield ErrorResponse(message=f"{where}.cache_control: Extra inputs are not permitted")
 
 
-def _system_messages(messages: list[dict[str, Any]], takes_system: bool) -> Iterator[Refusal]:
+def _check_system_messages(messages: list[dict[str, Any]], takes_system: bool) -> Iterator[ErrorResponse]:
     """System messages after a user's turn and before the assistant's, or at the end.
 
     https://platform.claude.com/docs/en/build-with-claude/mid-conversation-system-messages (read November 2026).
@@ -101,25 +103,25 @@ def _system_messages(messages: list[dict[str, Any]], takes_system: bool) -> Iter
     """
     roles = [message["role"] for message in messages]
     if "system" in roles and not takes_system:
-        yield Refusal(message="role 'system' is not supported on this model")
-    spoken = [(i, message) for i, message in enumerate(messages) if not _is_directive(message)]
-    for role, row in groupby(enumerate(spoken), lambda entry: entry[1][1]["role"]):
+        yield ErrorResponse(message="role 'system' is not supported on this model")
+    numbered = [(i, message) for i, message in enumerate(messages) if not _is_directive(message)]
+    for role, row in groupby(enumerate(numbered), lambda entry: entry[1][1]["role"]):
         if role != "system":
             continue
         run = list(row)
         (first, (i, _)), (last, (j, _)) = run[0], run[-1]
         if not first:
-            says = "use the top-level 'system' parameter for the initial system prompt"
-            yield Refusal(message=f"messages.{i}: {says}{_ANYWHERE}")
-        if first and not _may_precede_system(spoken[first - 1][1]):
-            says = "must follow a 'user' message or an 'assistant' message ending in a server tool result"
-            yield Refusal(message=f"messages.{i}: role 'system' {says}{_ANYWHERE}")
-        if last + 1 < len(spoken) and spoken[last + 1][1]["role"] != "assistant":
-            says = "must precede an 'assistant' message or end the array"
-            yield Refusal(message=f"messages.{j}: role 'system' {says}{_ANYWHERE}")
-        for _, (k, one) in run:
-            if not blocks_of(one):
-                yield Refusal(message=f"messages.{k}: system content must contain at least one block")
+            rule = "use the top-level 'system' parameter for the initial system prompt"
+            yield ErrorResponse(message=f"messages.{i}: {rule}{_DIRECTIVE_NOTE}")
+        if first and not _may_precede_system(numbered[first - 1][1]):
+            rule = "must follow a 'user' message or an 'assistant' message ending in a server tool result"
+            yield ErrorResponse(message=f"messages.{i}: role 'system' {rule}{_DIRECTIVE_NOTE}")
+        if last + 1 < len(numbered) and numbered[last + 1][1]["role"] != "assistant":
+            rule = "must precede an 'assistant' message or end the array"
+            yield ErrorResponse(message=f"messages.{j}: role 'system' {rule}{_DIRECTIVE_NOTE}")
+        for _, (k, system_message) in run:
+            if not content_blocks(system_message):
+                yield ErrorResponse(message=f"messages.{k}: system content must contain at least one block")
 
 
 def _is_directive(message: dict[str, Any]) -> bool:
@@ -128,91 +130,93 @@ def _is_directive(message: dict[str, Any]) -> bool:
 
 
 def _may_precede_system(message: dict[str, Any]) -> bool:
-    kinds = [as_text(block.get("type")) for block in blocks_of(message)]
+    kinds = [as_text(block.get("type")) for block in content_blocks(message)]
     is_searching = bool(kinds) and (kinds[-1] == "server_tool_use" or kinds[-1].endswith("_tool_result"))
     return message["role"] == "user" or is_searching
 
 
-def _texts(messages: list[dict[str, Any]]) -> Iterator[Refusal]:
+def _check_texts(messages: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
     for i, message in enumerate(messages):
         is_last = i == len(messages) - 1
-        blocks = blocks_of(message)
+        blocks = content_blocks(message)
         if _is_directive(message):
             continue
         if not blocks and not (is_last and message["role"] == "assistant"):
-            yield Refusal(
+            yield ErrorResponse(
                 message=f"messages.{i}: all messages must have non-empty content except for the optional final "
                 "assistant message"
             )
-        yield from text_problems("messages", f"messages.{i}.content", blocks)
+        yield from check_texts("messages", f"messages.{i}.content", blocks)
         if is_last and message["role"] == "assistant" and blocks:
-            said = as_text(blocks[-1].get("text"))
-            if blocks[-1].get("type") == "text" and said != said.rstrip():
-                yield Refusal(message="messages: final assistant content cannot end with trailing whitespace")
+            text = as_text(blocks[-1].get("text"))
+            if blocks[-1].get("type") == "text" and text != text.rstrip():
+                yield ErrorResponse(
+                    message="messages: final assistant content cannot end with trailing whitespace"
+                )
 
 
-def text_problems(area: str, at: str, blocks: list[dict[str, Any]]) -> Iterator[Refusal]:
+def check_texts(area: str, at: str, blocks: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
     """Texts that say nothing."""
     for j, block in enumerate(blocks):
         if block.get("type") != "text":
             continue
-        said = as_text(block.get("text"))
-        if not said and block.get("cache_control") is not None:
-            yield Refusal(message=f"{at}.{j}.text: cache_control cannot be set for empty text blocks")
-        if not said:
-            yield Refusal(message=f"{area}: text content blocks must be non-empty")
-        if said.isspace():
-            yield Refusal(message=f"{area}: text content blocks must contain non-whitespace text")
+        text = as_text(block.get("text"))
+        if not text and block.get("cache_control") is not None:
+            yield ErrorResponse(message=f"{at}.{j}.text: cache_control cannot be set for empty text blocks")
+        if not text:
+            yield ErrorResponse(message=f"{area}: text content blocks must be non-empty")
+        if text.isspace():
+            yield ErrorResponse(message=f"{area}: text content blocks must contain non-whitespace text")
 
 
-def _pairs(messages: list[dict[str, Any]]) -> Iterator[Refusal]:
+def _check_tool_pairs(messages: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
     """Every call has one result, in the next turn and before anything else there.
 
     Messages in a row by one speaker are one turn, and another turn may use an id again: recorded requests with
     either were taken and billed.
     """
     called: list[str] = []
-    spoken_at = 0
+    last_index = 0
     for _, turn in groupby(enumerate(messages), lambda entry: entry[1]["role"]):
         numbered = list(turn)
         placed = [
             (f"messages.{i}.content.{j}", block)
             for i, message in numbered
-            for j, block in enumerate(blocks_of(message))
+            for j, block in enumerate(content_blocks(message))
         ]
-        yield from _results(placed, called)
-        answered = _leading_results([block for _, block in placed])
+        yield from _check_result_ids(placed, called)
+        answered = _leading_result_ids([block for _, block in placed])
         missing = [call for call in called if call not in answered]
         if missing:
-            yield _unanswered(spoken_at, missing)
-        spoken_at = numbered[-1][0]
+            yield _missing_results(last_index, missing)
+        last_index = numbered[-1][0]
         called = [as_text(block.get("id")) for _, block in placed if block.get("type") == "tool_use"]
         if len(called) > len(set(called)):
-            yield Refusal(message=f"messages.{spoken_at}: `tool_use` ids must be unique")
+            yield ErrorResponse(message=f"messages.{last_index}: `tool_use` ids must be unique")
     if called:
-        yield _unanswered(spoken_at, called)
+        yield _missing_results(last_index, called)
 
 
-def _results(placed: list[tuple[str, dict[str, Any]]], called: list[str]) -> Iterator[Refusal]:
+def _check_result_ids(placed: list[tuple[str, dict[str, Any]]], called: list[str]) -> Iterator[ErrorResponse]:
     answered: set[str] = set()
     for at, block in placed:
         if block.get("type") != "tool_result":
             continue
         call = as_text(block.get("tool_use_id"))
         if call not in called:
-            yield Refusal(
+            yield ErrorResponse(
                 message=f"{at}: unexpected `tool_use_id` found in `tool_result` blocks: {call}. Each "
                 "`tool_result` block must have a corresponding `tool_use` block in the previous message."
             )
         if call in answered:
-            yield Refusal(
+            yield ErrorResponse(
                 message=f"{at}: each tool_use must have a single result. Found multiple `tool_result` "
                 f"blocks with id: {call}"
             )
         answered.add(call)
 
 
-def _leading_results(blocks: list[dict[str, Any]]) -> set[str]:
+def _leading_result_ids(blocks: list[dict[str, Any]]) -> set[str]:
     found = set()
     for block in blocks:
         if block.get("type") != "tool_result":
@@ -221,8 +225,8 @@ def _leading_results(blocks: list[dict[str, Any]]) -> set[str]:
     return found
 
 
-def _unanswered(i: int, calls: list[str]) -> Refusal:
-    return Refusal(
+def _missing_results(i: int, calls: list[str]) -> ErrorResponse:
+    return ErrorResponse(
         message=f"messages.{i}: `tool_use` ids were found without `tool_result` blocks immediately after: "
         f"{', '.join(calls)}. Each `tool_use` block must have a corresponding `tool_result` block in the next "
         "message."

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-LIMIT_BYTES = 32 * 1024 * 1024
+MAX_BODY_BYTES = 32 * 1024 * 1024
 """The most bytes of a body that either provider takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class SandboxRequest:
     """A request over HTTP, byte for byte; the names of headers are in small letters."""
 
     method: str
@@ -19,7 +19,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class SandboxReply:
     """What is sent back: the pieces of a body, and where there is more than one, as a stream.
 
     After `delay_seconds` it begins, between two pieces `pace_seconds` pass. Where it `breaks_off`, the
@@ -29,10 +29,10 @@ class Reply:
 
     status: int
     headers: Mapping[str, str]
-    pieces: tuple[bytes, ...]
-    streams: bool = False
+    chunks: tuple[bytes, ...]
+    is_streaming: bool = False
     delay_seconds: float = 0
     pace_seconds: float = 0
-    breaks_off: bool = False
-    before_last: Callable[[], None] | None = None
-    at_end: Callable[[], None] | None = None
+    disconnects: bool = False
+    before_last_chunk: Callable[[], None] | None = None
+    on_end: Callable[[], None] | None = None

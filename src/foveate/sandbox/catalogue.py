@@ -2,46 +2,52 @@
 
 from typing import Any
 
-from foveate.budget.windows import window_of
-from foveate.sandbox.anthropic_answers import failure
-from foveate.sandbox.models import listed, model_of
-from foveate.sandbox.rendering import event
+from foveate.budget.windows import find_context_window
+from foveate.sandbox.anthropic_answers import error_event
+from foveate.sandbox.models import find_model, list_model_names
+from foveate.sandbox.rendering import encode_event
 from foveate.values import Format
-from foveate.wire.body import compact
-from foveate.wire.refusals import Refusal, failed, gemini_error, openai_error, overloaded
+from foveate.wire.body import to_json
+from foveate.wire.refusals import (
+    ErrorResponse,
+    gemini_error_object,
+    make_overloaded_error,
+    make_status_error,
+    openai_error_object,
+)
 
 
-def models(spoken: Format, name: str) -> bytes | Refusal:
+def render_models(api_format: Format, name: str) -> bytes | ErrorResponse:
     """The list of models or, with a name, one of them."""
-    describe = _DESCRIBE.get(spoken, _openai_model)
+    describe = _MODEL_RENDERERS.get(api_format, _openai_model)
     if name:
-        if model_of(spoken, name) is None:
-            return _no_such_model(spoken, name)
-        return compact(describe(name))
-    rows = [describe(model) for model in listed(spoken)]
-    if spoken is Format.ANTHROPIC:
+        if find_model(api_format, name) is None:
+            return _model_not_found(api_format, name)
+        return to_json(describe(name))
+    rows = [describe(model) for model in list_model_names(api_format)]
+    if api_format is Format.ANTHROPIC:
         ends = {"first_id": rows[0]["id"], "last_id": rows[-1]["id"]}
-        return compact({"data": rows, "has_more": False, **ends})
-    if spoken is Format.GEMINI:
-        return compact({"models": rows})
-    return compact({"object": "list", "data": rows})
+        return to_json({"data": rows, "has_more": False, **ends})
+    if api_format is Format.GEMINI:
+        return to_json({"models": rows})
+    return to_json({"object": "list", "data": rows})
 
 
-def stream_error(spoken: Format, number: int) -> bytes:
+def render_stream_error(api_format: Format, number: int) -> bytes:
     """What a stream ends with when its provider fails in the middle; `number` is that of the event."""
-    refusal = overloaded(spoken)
-    if spoken is Format.ANTHROPIC:
-        return failure(refusal.message)
-    if spoken is Format.CHAT:
-        return event({"error": openai_error(refusal)})
-    if spoken is Format.GEMINI:
-        return event({"error": gemini_error(refusal)})
-    said = {"type": "error", "sequence_number": number, "code": refusal.kind, "message": refusal.message}
-    return event(said | {"param": None}, "error")
+    refusal = make_overloaded_error(api_format)
+    if api_format is Format.ANTHROPIC:
+        return error_event(refusal.message)
+    if api_format is Format.CHAT:
+        return encode_event({"error": openai_error_object(refusal)})
+    if api_format is Format.GEMINI:
+        return encode_event({"error": gemini_error_object(refusal)})
+    fields = {"type": "error", "sequence_number": number, "code": refusal.kind, "message": refusal.message}
+    return encode_event(fields | {"param": None}, "error")
 
 
 def _anthropic_model(name: str) -> dict[str, Any]:
-    window, model = window_of(name), model_of(Format.ANTHROPIC, name)
+    window, model = find_context_window(name), find_model(Format.ANTHROPIC, name)
     return {
         "type": "model",
         "id": name,
@@ -58,7 +64,7 @@ def _openai_model(name: str) -> dict[str, Any]:
 
 
 def _google_model(name: str) -> dict[str, Any]:
-    window, model = window_of(name), model_of(Format.GEMINI, name)
+    window, model = find_context_window(name), find_model(Format.GEMINI, name)
     return {
         "name": f"models/{name}",
         "displayName": name.replace("-", " ").title(),
@@ -68,13 +74,13 @@ def _google_model(name: str) -> dict[str, Any]:
     }
 
 
-_DESCRIBE = {Format.ANTHROPIC: _anthropic_model, Format.GEMINI: _google_model}
+_MODEL_RENDERERS = {Format.ANTHROPIC: _anthropic_model, Format.GEMINI: _google_model}
 
 
-def _no_such_model(spoken: Format, name: str) -> Refusal:
-    if spoken is Format.ANTHROPIC:
-        return Refusal(message=f"model: {name}", status=404, kind="not_found_error")
-    if spoken is Format.GEMINI:
-        return failed(spoken, 404, f"models/{name} is not found for API version v1beta.")
+def _model_not_found(api_format: Format, name: str) -> ErrorResponse:
+    if api_format is Format.ANTHROPIC:
+        return ErrorResponse(message=f"model: {name}", status=404, kind="not_found_error")
+    if api_format is Format.GEMINI:
+        return make_status_error(api_format, 404, f"models/{name} is not found for API version v1beta.")
     message = f"The model '{name}' does not exist"
-    return Refusal(message=message, status=404, param="model", code="model_not_found")
+    return ErrorResponse(message=message, status=404, param="model", code="model_not_found")

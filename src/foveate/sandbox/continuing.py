@@ -2,45 +2,47 @@
 
 from typing import Any
 
-from foveate.sandbox.accounts import Responses
+from foveate.sandbox.accounts import StoredResponses
 from foveate.values import Format
-from foveate.wire.body import as_record, as_text
-from foveate.wire.refusals import Refusal, failed
+from foveate.wire.body import as_dict, as_text
+from foveate.wire.refusals import ErrorResponse, make_status_error
 
 
-def continued(asked: dict[str, Any], responses: Responses, owner: bytes) -> dict[str, Any] | Refusal:
+def resolve_references(
+    body: dict[str, Any], responses: StoredResponses, owner: bytes
+) -> dict[str, Any] | ErrorResponse:
     """A request with all that came before it and all that it refers to; itself where it stands alone."""
-    if asked.get("conversation") is not None:
-        return failed(Format.RESPONSES, 404, "The sandbox keeps no conversations: send `input`")
-    given = asked.get("input")
-    earlier_id = asked.get("previous_response_id")
-    refers = isinstance(given, list) and any(_is_reference(item) for item in given)
-    if earlier_id is None and not refers:
-        return asked
-    earlier = [] if earlier_id is None else responses.find(owner, as_text(earlier_id))
-    if earlier is None:
-        return Refusal(
-            message=f"Previous response with id '{earlier_id}' not found.",
+    if body.get("conversation") is not None:
+        return make_status_error(Format.RESPONSES, 404, "The sandbox keeps no conversations: send `input`")
+    input_value = body.get("input")
+    previous_id = body.get("previous_response_id")
+    has_references = isinstance(input_value, list) and any(_is_reference(item) for item in input_value)
+    if previous_id is None and not has_references:
+        return body
+    previous_items = [] if previous_id is None else responses.find(owner, as_text(previous_id))
+    if previous_items is None:
+        return ErrorResponse(
+            message=f"Previous response with id '{previous_id}' not found.",
             param="previous_response_id",
             code="previous_response_not_found",
         )
-    own = []
-    for item in items_of(asked):
-        meant = responses.item(owner, as_text(item.get("id"))) if _is_reference(item) else item
-        if meant is None and "id" in item:
-            return Refusal(message=f"Item with id '{item['id']}' not found.", status=404, param="input")
-        own.append(item if meant is None else meant)
-    whole = {name: said for name, said in asked.items() if name != "previous_response_id"}
-    return whole | {"input": [*earlier, *own]}
+    own_items = []
+    for item in input_items(body):
+        referenced = responses.find_item(owner, as_text(item.get("id"))) if _is_reference(item) else item
+        if referenced is None and "id" in item:
+            return ErrorResponse(message=f"Item with id '{item['id']}' not found.", status=404, param="input")
+        own_items.append(item if referenced is None else referenced)
+    remaining_fields = {name: value for name, value in body.items() if name != "previous_response_id"}
+    return remaining_fields | {"input": [*previous_items, *own_items]}
 
 
-def items_of(asked: dict[str, Any]) -> tuple[Any, ...]:
+def input_items(body: dict[str, Any]) -> tuple[Any, ...]:
     """The input as items; a text is what the user says."""
-    given = asked.get("input")
-    if isinstance(given, str):
-        return ({"role": "user", "content": given},)
-    return tuple(given) if isinstance(given, list) else ()
+    input_value = body.get("input")
+    if isinstance(input_value, str):
+        return ({"role": "user", "content": input_value},)
+    return tuple(input_value) if isinstance(input_value, list) else ()
 
 
 def _is_reference(item: object) -> bool:
-    return as_record(item).get("type") == "item_reference"
+    return as_dict(item).get("type") == "item_reference"

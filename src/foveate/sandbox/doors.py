@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import parse_qsl
 
-from foveate.sandbox.asks import Ask
+from foveate.sandbox.asks import SandboxRequest
 from foveate.values import Format
-from foveate.wire.refusals import Refusal, failed
+from foveate.wire.refusals import ErrorResponse, make_status_error
 
 
 class Provider(StrEnum):
@@ -28,9 +28,9 @@ _AZURE_PATH = re.compile(
 _GOOGLE_CHAT = "/v1beta/openai/"
 
 
-def gemini_method(ask: Ask) -> tuple[str, str] | None:
+def parse_gemini_path(http_request: SandboxRequest) -> tuple[str, str] | None:
     """The model and the method that a path of Google's names; None for other paths."""
-    found = _GEMINI_METHOD.fullmatch(ask.path.rstrip("/"))
+    found = _GEMINI_METHOD.fullmatch(http_request.path.rstrip("/"))
     return None if found is None else (found[1], found[2])
 
 
@@ -43,7 +43,7 @@ class AzureRoute:
     needs_version: bool
 
 
-def azure_route(path: str) -> AzureRoute | None:
+def parse_azure_path(path: str) -> AzureRoute | None:
     """What a path of Azure OpenAI means; None for other paths."""
     found = _AZURE_PATH.fullmatch(path.rstrip("/"))
     if found is None:
@@ -51,86 +51,88 @@ def azure_route(path: str) -> AzureRoute | None:
     return AzureRoute(f"/v1{found['operation']}", found["deployment"] or "", found["v1"] is None)
 
 
-def is_google_chat(ask: Ask) -> bool:
+def is_google_chat(http_request: SandboxRequest) -> bool:
     """Whether a request is for Google's models in OpenAI's format."""
-    return ask.path.startswith(_GOOGLE_CHAT)
+    return http_request.path.startswith(_GOOGLE_CHAT)
 
 
-def openai_path(path: str) -> str:
+def to_openai_path(path: str) -> str:
     """A path of Google's for clients of OpenAI as OpenAI has it; any other as it is."""
     return f"/v1/{path.removeprefix(_GOOGLE_CHAT)}" if path.startswith(_GOOGLE_CHAT) else path
 
 
-def spoken_by(ask: Ask, providers: Collection[Provider]) -> Format:
+def detect_format(http_request: SandboxRequest, providers: Collection[Provider]) -> Format:
     """The format that a request is in, by its path, or else by its headers where two providers share a path."""
-    if Provider.GOOGLE in providers and (_is_for_google(ask) or providers == {Provider.GOOGLE}):
-        return Format.CHAT if is_google_chat(ask) else Format.GEMINI
+    if Provider.GOOGLE in providers and (_is_for_google(http_request) or providers == {Provider.GOOGLE}):
+        return Format.CHAT if is_google_chat(http_request) else Format.GEMINI
     if Provider.OPENAI not in providers:
         return Format.ANTHROPIC
-    if Provider.ANTHROPIC in providers and _is_for_anthropic(ask):
+    if Provider.ANTHROPIC in providers and _is_for_anthropic(http_request):
         return Format.ANTHROPIC
-    azure = azure_route(ask.path)
-    path = ask.path if azure is None else azure.path
+    azure = parse_azure_path(http_request.path)
+    path = http_request.path if azure is None else azure.path
     return Format.RESPONSES if path.startswith("/v1/responses") else Format.CHAT
 
 
-def _is_for_google(ask: Ask) -> bool:
-    if _GEMINI_PATH.match(ask.path) or gemini_method(ask) is not None:
+def _is_for_google(http_request: SandboxRequest) -> bool:
+    if _GEMINI_PATH.match(http_request.path) or parse_gemini_path(http_request) is not None:
         return True
-    return ask.path.startswith("/v1/models") and not _GOOGLE_HEADERS.isdisjoint(ask.headers)
+    return http_request.path.startswith("/v1/models") and not _GOOGLE_HEADERS.isdisjoint(http_request.headers)
 
 
-def _is_for_anthropic(ask: Ask) -> bool:
-    if ask.path.startswith("/v1/messages"):
+def _is_for_anthropic(http_request: SandboxRequest) -> bool:
+    if http_request.path.startswith("/v1/messages"):
         return True
     own_paths = ("/v1/chat", "/v1/responses", "/v1/completions", "/v1/embeddings")
-    return not ask.path.startswith(own_paths) and not {"anthropic-version", "x-api-key"}.isdisjoint(ask.headers)
+    return not http_request.path.startswith(own_paths) and not {"anthropic-version", "x-api-key"}.isdisjoint(
+        http_request.headers
+    )
 
 
-def key_of(ask: Ask, spoken: Format) -> str | Refusal:
+def read_api_key(http_request: SandboxRequest, api_format: Format) -> str | ErrorResponse:
     """The key that a request brings, whatever it is, or why the provider would not let it in."""
-    scheme, _, bearer = ask.headers.get("authorization", "").partition(" ")
+    scheme, _, bearer = http_request.headers.get("authorization", "").partition(" ")
     token = bearer.strip() if scheme.lower() == "bearer" else ""
-    if spoken is Format.GEMINI:
-        named = dict(parse_qsl(ask.query)).get("key", "")
+    if api_format is Format.GEMINI:
+        query_key = dict(parse_qsl(http_request.query)).get("key", "")
         return (
-            ask.headers.get("x-goog-api-key")
-            or named
+            http_request.headers.get("x-goog-api-key")
+            or query_key
             or token
-            or failed(
-                spoken,
+            or make_status_error(
+                api_format,
                 403,
                 "Method doesn't allow unregistered callers (callers without established identity). Please use"
                 " API Key or other form of API consumer identity to call this API.",
             )
         )
-    if azure_route(ask.path) is not None:
+    if parse_azure_path(http_request.path) is not None:
         return (
-            ask.headers.get("api-key")
+            http_request.headers.get("api-key")
             or token
-            or failed(
-                spoken,
+            or make_status_error(
+                api_format,
                 401,
                 "Access denied due to invalid subscription key or wrong API endpoint. Make sure to provide a"
                 " valid key for an active subscription and use a correct regional API endpoint for your"
                 " resource.",
             )
         )
-    if spoken is not Format.ANTHROPIC:
-        return token or failed(
-            spoken,
+    if api_format is not Format.ANTHROPIC:
+        return token or make_status_error(
+            api_format,
             401,
             "You didn't provide an API key. You need to provide your API key in an Authorization header using "
             "Bearer auth (i.e. Authorization: Bearer YOUR_KEY). The sandbox takes any.",
         )
-    key = ask.headers.get("x-api-key", "").strip() or token
+    key = http_request.headers.get("x-api-key", "").strip() or token
     if not key:
-        return failed(spoken, 401, "x-api-key header is required")
-    if not ask.headers.get("anthropic-version"):
-        return failed(spoken, 400, "anthropic-version: header is required")
+        return make_status_error(api_format, 401, "x-api-key header is required")
+    if not http_request.headers.get("anthropic-version"):
+        return make_status_error(api_format, 400, "anthropic-version: header is required")
     return key
 
 
-def betas_of(ask: Ask) -> tuple[str, ...]:
+def read_betas(http_request: SandboxRequest) -> tuple[str, ...]:
     """The betas of Anthropic's that a request asks for."""
-    return tuple(beta.strip() for beta in ask.headers.get("anthropic-beta", "").split(","))
+    return tuple(beta.strip() for beta in http_request.headers.get("anthropic-beta", "").split(","))

@@ -9,12 +9,12 @@ from typing import Any
 
 from foveate.values import Format
 
-_TABLE = Path(__file__).with_name("models.toml")
-_KEPT_MODELS = 256
+_TABLE_PATH = Path(__file__).with_name("models.toml")
+_MODEL_CACHE_SIZE = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class SandboxModel:
     """How much a model may answer, and what a conversation with it may end with.
 
     `adds_output`: prompt and answer have to fit in the window together before the model begins. `reasons` says
@@ -31,29 +31,29 @@ class Model:
     takes_system: bool = True
 
 
-@lru_cache(_KEPT_MODELS)
-def model_of(spoken: Format, name: str) -> Model | None:
+@lru_cache(_MODEL_CACHE_SIZE)
+def find_model(api_format: Format, name: str) -> SandboxModel | None:
     """What is known of a model that a format's provider has; None where it has none of that name.
 
     A newer version of a family that there is counts as one that it has.
     """
-    provider = _provider(spoken)
+    provider = _provider_table(api_format)
     if not any(re.fullmatch(family, name) for family in provider["families"]):
         return None
     row = next(row for row in provider["model"] if re.match(row["match"], name))
-    return Model(name=name, **{word: value for word, value in row.items() if word != "match"})
+    return SandboxModel(name=name, **{column: value for column, value in row.items() if column != "match"})
 
 
-def listed(spoken: Format) -> tuple[str, ...]:
+def list_model_names(api_format: Format) -> tuple[str, ...]:
     """The models that a format's provider lists, newest first."""
-    return tuple(_provider(spoken)["listed"])
+    return tuple(_provider_table(api_format)["listed"])
 
 
-def _provider(spoken: Format) -> dict[str, Any]:
+def _provider_table(api_format: Format) -> dict[str, Any]:
     names = {Format.ANTHROPIC: "anthropic", Format.GEMINI: "google"}
-    return _table()[names.get(spoken, "openai")]
+    return _load_table()[names.get(api_format, "openai")]
 
 
 @cache
-def _table() -> dict[str, dict[str, Any]]:
-    return tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+def _load_table() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(_TABLE_PATH.read_text(encoding="utf-8"))

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection
 
-from foveate.sandbox.shapes import Fault, Kind, Place, Wrong
-from foveate.wire.body import kind_of
-from foveate.wire.refusals import Refusal
+from foveate.sandbox.shapes import SchemaError, SchemaPath, ValueType, Violation
+from foveate.wire.body import json_type_name
+from foveate.wire.refusals import ErrorResponse
 
-_KINDS = {
+_TYPE_NAMES = {
     "string": "a string",
     "base64": "a string",
     "integer": "an integer",
@@ -17,75 +17,79 @@ _KINDS = {
 }
 
 
-def refusal(fault: Fault) -> Refusal:
+def to_error_response(schema_error: SchemaError) -> ErrorResponse:
     """A fault as a refusal."""
-    param = _written(fault.path)
-    match fault.wrong:
-        case Wrong.MISSING:
-            return missing(param)
-        case Wrong.UNKNOWN:
-            return unknown(param)
-        case Wrong.VALUE:
-            return wrong_value(param, fault.found, fault.words)
-        case Wrong.TAG:
-            return wrong_value(f"{param}.{fault.tag}" if param else fault.tag, fault.found, fault.words)
-        case Wrong.LOW | Wrong.HIGH:
-            return _out_of_range(param, fault)
-        case Wrong.SHORT:
-            return empty_list(param)
-        case Wrong.LONG:
-            return Refusal(
+    param = _format_path(schema_error.path)
+    match schema_error.violation:
+        case Violation.MISSING:
+            return missing_parameter(param)
+        case Violation.UNKNOWN:
+            return unknown_parameter(param)
+        case Violation.VALUE:
+            return invalid_value(param, schema_error.found, schema_error.allowed)
+        case Violation.TAG:
+            return invalid_value(
+                f"{param}.{schema_error.tag}" if param else schema_error.tag,
+                schema_error.found,
+                schema_error.allowed,
+            )
+        case Violation.LOW | Violation.HIGH:
+            return _out_of_range(param, schema_error)
+        case Violation.SHORT:
+            return empty_array(param)
+        case Violation.LONG:
+            return ErrorResponse(
                 message=f"Invalid '{param}': array too long. Expected an array with maximum length "
-                f"{fault.kind.most}, but got an array with length {len(fault.found)} instead.",
+                f"{schema_error.expected_type.maximum}, but got an array with length {len(schema_error.found)} instead.",
                 param=param,
                 code="array_above_max_length",
             )
-        case Wrong.TYPE | Wrong.BASE64:
-            return wrong_type(param, _expected(fault.kinds), fault.found)
+        case Violation.TYPE | Violation.BASE64:
+            return invalid_type(param, _join_types(schema_error.expected_types), schema_error.found)
 
 
-def unknown(param: str) -> Refusal:
+def unknown_parameter(param: str) -> ErrorResponse:
     """A parameter that there is not."""
-    return Refusal(message=f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
+    return ErrorResponse(message=f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
 
 
-def unsupported(param: str, advice: str = "") -> Refusal:
+def unsupported_parameter(param: str, advice: str = "") -> ErrorResponse:
     """A parameter that there is, but not with this model."""
-    return Refusal(
+    return ErrorResponse(
         message=f"Unsupported parameter: '{param}' is not supported with this model.{advice}",
         param=param,
         code="unsupported_parameter",
     )
 
 
-def missing(param: str) -> Refusal:
+def missing_parameter(param: str) -> ErrorResponse:
     """A parameter that has to be there."""
-    return Refusal(
+    return ErrorResponse(
         message=f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
     )
 
 
-def wrong_type(param: str, expected: str, found: object) -> Refusal:
+def invalid_type(param: str, expected: str, found: object) -> ErrorResponse:
     """A parameter that is something else than it has to be."""
-    return Refusal(
-        message=f"Invalid type for '{param}': expected {expected}, but got {kind_of(found)} instead.",
+    return ErrorResponse(
+        message=f"Invalid type for '{param}': expected {expected}, but got {json_type_name(found)} instead.",
         param=param,
         code="invalid_type",
     )
 
 
-def wrong_value(param: str, found: object, known: Collection[str]) -> Refusal:
+def invalid_value(param: str, found: object, known: Collection[str]) -> ErrorResponse:
     """A parameter with another value than it can have."""
     *others, last = (f"'{value}'" for value in known)
     values = f"{', '.join(others)}, and {last}" if others else last
-    return Refusal(
+    return ErrorResponse(
         message=f"Invalid value: '{found}'. Supported values are: {values}.", param=param, code="invalid_value"
     )
 
 
-def empty_list(param: str) -> Refusal:
+def empty_array(param: str) -> ErrorResponse:
     """A list with nothing in it."""
-    return Refusal(
+    return ErrorResponse(
         message=f"Invalid '{param}': empty array. Expected an array with minimum length 1, but got an empty "
         "array instead.",
         param=param,
@@ -93,35 +97,35 @@ def empty_list(param: str) -> Refusal:
     )
 
 
-def _out_of_range(param: str, fault: Fault) -> Refusal:
-    name = "integer" if fault.kind.name == "integer" else "decimal"
+def _out_of_range(param: str, schema_error: SchemaError) -> ErrorResponse:
+    name = "integer" if schema_error.expected_type.name == "integer" else "decimal"
     side, sign, bound = (
-        ("below minimum", ">=", fault.kind.least)
-        if fault.wrong is Wrong.LOW
-        else ("above maximum", "<=", fault.kind.most)
+        ("below minimum", ">=", schema_error.expected_type.minimum)
+        if schema_error.violation is Violation.LOW
+        else ("above maximum", "<=", schema_error.expected_type.maximum)
     )
-    return Refusal(
+    return ErrorResponse(
         message=f"Invalid '{param}': {name} {side} value. Expected a value {sign} {bound}, but got "
-        f"{fault.found} instead.",
+        f"{schema_error.found} instead.",
         param=param,
-        code=f"{name}_{'below_min' if fault.wrong is Wrong.LOW else 'above_max'}_value",
+        code=f"{name}_{'below_min' if schema_error.violation is Violation.LOW else 'above_max'}_value",
     )
 
 
-def _expected(kinds: tuple[Kind, ...]) -> str:
-    said = [_said(kind) for kind in kinds]
-    if len(said) == 1:
-        return said[0]
-    return "one of " + " or ".join([said[0], *(words.partition(" ")[2] for words in said[1:])])
+def _join_types(types: tuple[ValueType, ...]) -> str:
+    names = [_type_name(value_type) for value_type in types]
+    if len(names) == 1:
+        return names[0]
+    return "one of " + " or ".join([names[0], *(name.partition(" ")[2] for name in names[1:])])
 
 
-def _said(kind: Kind) -> str:
-    if kind.item is None:
-        return _KINDS[kind.name]
-    return f"an array of {_KINDS[kind.item.name].partition(' ')[2]}s"
+def _type_name(value_type: ValueType) -> str:
+    if value_type.item is None:
+        return _TYPE_NAMES[value_type.name]
+    return f"an array of {_TYPE_NAMES[value_type.item.name].partition(' ')[2]}s"
 
 
-def _written(path: Place) -> str:
+def _format_path(path: SchemaPath) -> str:
     written = ""
     for step in path:
         if isinstance(step, int):

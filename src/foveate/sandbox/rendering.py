@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from foveate.values import Usage
-from foveate.wire.body import compact
+from foveate.wire.body import to_json
 
 NewId = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sheet:
+class ResponseMetadata:
     """What goes around an answer: the model's name, when it was given, what it cost, and new ids.
 
     `writes` says that the model's cache takes a fee for what is written, and its bill a line for it.
@@ -20,9 +20,9 @@ class Sheet:
     created_at: float
     usage: Usage
     new_id: NewId
-    writes: bool = True
+    charges_cache_writes: bool = True
 
 
-def event(data: object, name: str = "") -> bytes:
+def encode_event(data: object, name: str = "") -> bytes:
     """One server-sent event."""
-    return (f"event: {name}\n".encode() if name else b"") + b"data: " + compact(data) + b"\n\n"
+    return (f"event: {name}\n".encode() if name else b"") + b"data: " + to_json(data) + b"\n\n"

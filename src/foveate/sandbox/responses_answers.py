@@ -8,14 +8,22 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-from foveate.sandbox.answers import Answer, Called, Said, Stop, Thought, Wish, pieces
-from foveate.sandbox.chat_answers import must_call, text_of, text_tools
-from foveate.sandbox.rendering import Sheet, event
-from foveate.wire.body import as_list, as_record, as_text, compact
+from foveate.sandbox.answers import (
+    GeneratedResponse,
+    ResponseSpec,
+    StopReason,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    split_chunks,
+)
+from foveate.sandbox.chat_answers import find_forced_tool, join_text, text_tool_names
+from foveate.sandbox.rendering import ResponseMetadata, encode_event
+from foveate.wire.body import as_dict, as_list, as_text, to_json
 
-_SEALED = "reasoning.encrypted_content"
+_ENCRYPTED_REASONING = "reasoning.encrypted_content"
 # What a response repeats of its request, and what it says where the request said nothing.
-_REPEATED: dict[str, Any] = {
+_ECHOED_DEFAULTS: dict[str, Any] = {
     "background": False,
     "instructions": None,
     "max_output_tokens": None,
@@ -38,164 +46,168 @@ _REPEATED: dict[str, Any] = {
 }
 
 
-def wish(asked: dict[str, Any], room_tokens: int | None) -> Wish:
+def read_response_spec(body: dict[str, Any], room_tokens: int | None) -> ResponseSpec:
     """What an accepted request wants of its answer."""
-    effort = as_text(as_record(asked.get("reasoning")).get("effort"))
-    output = as_record(as_record(asked.get("text")).get("format"))
-    given = asked.get("input")
-    last = as_record(given[-1]).get("content") if isinstance(given, list) and given else given
-    tools = _records(asked.get("tools"))
+    effort = as_text(as_dict(body.get("reasoning")).get("effort"))
+    output = as_dict(as_dict(body.get("text")).get("format"))
+    given = body.get("input")
+    last = as_dict(given[-1]).get("content") if isinstance(given, list) and given else given
+    tools = _records(body.get("tools"))
     tools += [
         inner for tool in tools if tool.get("type") == "namespace" for inner in _records(tool.get("tools"))
     ]
-    schemas = {"json_schema": as_record(output.get("schema")), "json_object": {}}
-    return Wish(
-        model=as_text(asked["model"]),
-        streams=bool(asked.get("stream")),
-        thinks=effort not in ("", "none", "minimal"),
+    schemas = {"json_schema": as_dict(output.get("schema")), "json_object": {}}
+    return ResponseSpec(
+        model=as_text(body["model"]),
+        is_streaming=bool(body.get("stream")),
+        includes_thinking=effort not in ("", "none", "minimal"),
         tools=tuple(
-            (as_text(tool.get("name")), as_record(tool.get("parameters")))
+            (as_text(tool.get("name")), as_dict(tool.get("parameters")))
             for tool in tools
             if tool.get("type") in ("function", "custom")
         ),
-        must_call=must_call(asked.get("tool_choice")),
-        text_tools=text_tools(tools),
+        forced_tool=find_forced_tool(body.get("tool_choice")),
+        text_tools=text_tool_names(tools),
         schema=schemas.get(as_text(output.get("type"))),
-        limit_tokens=asked.get("max_output_tokens"),
-        room_tokens=room_tokens,
-        text=last if isinstance(last, str) else text_of(last),
+        limit_tokens=body.get("max_output_tokens"),
+        window_tokens_left=room_tokens,
+        last_message_text=last if isinstance(last, str) else join_text(last),
     )
 
 
 def _records(given: object) -> list[dict[str, Any]]:
-    return [as_record(one) for one in as_list(given)]
+    return [as_dict(item) for item in as_list(given)]
 
 
-def _namespaces(asked: dict[str, Any]) -> dict[str, str]:
+def _tool_namespaces(body: dict[str, Any]) -> dict[str, str]:
     """Return the namespaces of the tools that are in one, by the names of the tools."""
     return {
         as_text(inner.get("name")): as_text(tool.get("name"))
-        for tool in _records(asked.get("tools"))
+        for tool in _records(body.get("tools"))
         if tool.get("type") == "namespace"
         for inner in _records(tool.get("tools"))
     }
 
 
-class Rendered:
+class ResponsesResponse:
     """An answer in the words of Responses; `output` are its items."""
 
-    def __init__(self, answer: Answer, sheet: Sheet, asked: dict[str, Any]) -> None:
-        self.id = sheet.new_id("resp_")
-        self._sheet = sheet
-        self._asked = asked
-        self._is_cut = answer.stop in (Stop.LIMIT, Stop.WINDOW)
-        is_sealed = _SEALED in as_list(asked.get("include"))
-        self.output = [_item(part, sheet, sealed=is_sealed) for part in answer.parts]
-        namespaces = _namespaces(asked)
+    def __init__(self, generated: GeneratedResponse, metadata: ResponseMetadata, body: dict[str, Any]) -> None:
+        self.id = metadata.new_id("resp_")
+        self._metadata = metadata
+        self._body = body
+        self._is_incomplete = generated.stop in (StopReason.LIMIT, StopReason.WINDOW)
+        is_encrypted = _ENCRYPTED_REASONING in as_list(body.get("include"))
+        self.output = [_render_item(part, metadata, is_encrypted=is_encrypted) for part in generated.parts]
+        namespaces = _tool_namespaces(body)
         for item in self.output:
             if item.get("name") in namespaces:
                 item["namespace"] = namespaces[item["name"]]
-        if self._is_cut and self.output:
+        if self._is_incomplete and self.output:
             self.output[-1] |= {"status": "incomplete"}
 
     def body(self) -> bytes:
         """The response."""
-        return compact(self._ended())
+        return to_json(self._finished_response())
 
     def events(self) -> Iterator[bytes]:
         """The same as a stream."""
         numbers = count()
 
-        def numbered(kind: str, **said: Any) -> bytes:
-            return event({"type": kind, "sequence_number": next(numbers), **said}, kind)
+        def numbered(kind: str, **fields: Any) -> bytes:
+            return encode_event({"type": kind, "sequence_number": next(numbers), **fields}, kind)
 
-        begun = self._response("in_progress", [])
-        yield numbered("response.created", response=begun)
-        yield numbered("response.in_progress", response=begun)
+        response = self._response("in_progress", [])
+        yield numbered("response.created", response=response)
+        yield numbered("response.in_progress", response=response)
         for index, item in enumerate(self.output):
-            yield numbered("response.output_item.added", output_index=index, item=_empty(item))
-            for kind, said in _steps(item):
-                yield numbered(kind, item_id=item["id"], output_index=index, **said)
+            yield numbered("response.output_item.added", output_index=index, item=_empty_item(item))
+            for kind, fields in _item_events(item):
+                yield numbered(kind, item_id=item["id"], output_index=index, **fields)
             yield numbered("response.output_item.done", output_index=index, item=item)
-        ending = "response.incomplete" if self._is_cut else "response.completed"
-        yield numbered(ending, response=self._ended())
+        ending = "response.incomplete" if self._is_incomplete else "response.completed"
+        yield numbered(ending, response=self._finished_response())
 
-    def _ended(self) -> dict[str, Any]:
-        done = self._response("incomplete" if self._is_cut else "completed", self.output)
-        if self._is_cut:
+    def _finished_response(self) -> dict[str, Any]:
+        done = self._response("incomplete" if self._is_incomplete else "completed", self.output)
+        if self._is_incomplete:
             done["incomplete_details"] = {"reason": "max_output_tokens"}
-        return done | {"usage": usage_block(self._sheet)}
+        return done | {"usage": usage_block(self._metadata)}
 
     def _response(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
-        repeated = {
-            name: usual if self._asked.get(name) is None else self._asked[name]
-            for name, usual in _REPEATED.items()
+        echoed = {
+            name: default if self._body.get(name) is None else self._body[name]
+            for name, default in _ECHOED_DEFAULTS.items()
         }
         return {
             "id": self.id,
             "object": "response",
-            "created_at": int(self._sheet.created_at),
+            "created_at": int(self._metadata.created_at),
             "status": status,
             "error": None,
             "incomplete_details": None,
-            "model": self._sheet.model,
+            "model": self._metadata.model,
             "output": output,
-            **repeated,
+            **echoed,
             "usage": None,
         }
 
 
-def usage_block(sheet: Sheet) -> dict[str, Any]:
+def usage_block(metadata: ResponseMetadata) -> dict[str, Any]:
     """A bill as Responses write it: the input includes what was read and written."""
-    cache, output = sheet.usage.cache, sheet.usage.output_tokens
+    cache, output = metadata.usage.cache, metadata.usage.output_tokens
     details: dict[str, Any] = {
         "cached_tokens": cache.read,
         "cache_write_tokens": cache.written_5m + cache.written_1h,
     }
-    if sheet.writes:
+    if metadata.charges_cache_writes:
         written = {"ttl_30m_tokens": cache.written_5m, "ttl_12h_tokens": cache.written_1h}
         details["cache_write_tokens_details"] = written
     return {
         "input_tokens": cache.input_tokens,
         "input_tokens_details": details,
         "output_tokens": output,
-        "output_tokens_details": {"reasoning_tokens": sheet.usage.reasoning_tokens},
+        "output_tokens_details": {"reasoning_tokens": metadata.usage.reasoning_tokens},
         "total_tokens": cache.input_tokens + output,
     }
 
 
-def _item(part: Thought | Said | Called, sheet: Sheet, *, sealed: bool) -> dict[str, Any]:
+def _render_item(
+    part: ThinkingPart | TextPart | ToolCallPart, metadata: ResponseMetadata, *, is_encrypted: bool
+) -> dict[str, Any]:
     match part:
-        case Thought(text):
-            thought: dict[str, Any] = {"id": sheet.new_id("rs_"), "type": "reasoning", "summary": []}
-            return thought | ({"encrypted_content": base64.b64encode(text.encode()).decode()} if sealed else {})
-        case Said(text):
+        case ThinkingPart(text):
+            reasoning: dict[str, Any] = {"id": metadata.new_id("rs_"), "type": "reasoning", "summary": []}
+            return reasoning | (
+                {"encrypted_content": base64.b64encode(text.encode()).decode()} if is_encrypted else {}
+            )
+        case TextPart(text):
             return {
-                "id": sheet.new_id("msg_"),
+                "id": metadata.new_id("msg_"),
                 "type": "message",
                 "status": "completed",
                 "role": "assistant",
-                "content": [_part(text)],
+                "content": [_text_part(text)],
             }
-        case Called(name, arguments, is_text):
+        case ToolCallPart(name, arguments, is_text):
             kind, prefix, field = (
                 ("custom_tool_call", "ctc_", "input") if is_text else ("function_call", "fc_", "arguments")
             )
             return {
-                "id": sheet.new_id(prefix),
+                "id": metadata.new_id(prefix),
                 "type": kind,
                 "status": "completed",
-                "call_id": sheet.new_id("call_"),
+                "call_id": metadata.new_id("call_"),
                 "name": name,
                 field: arguments,
             }
 
 
-def _part(text: str) -> dict[str, Any]:
+def _text_part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _empty(item: dict[str, Any]) -> dict[str, Any]:
+def _empty_item(item: dict[str, Any]) -> dict[str, Any]:
     """An item before anything is said in it."""
     match item["type"]:
         case "message":
@@ -208,21 +220,21 @@ def _empty(item: dict[str, Any]) -> dict[str, Any]:
             return item
 
 
-def _steps(item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _item_events(item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """What happens between an item's beginning and its end."""
     if item["type"] == "message":
         text = item["content"][0]["text"]
-        yield "response.content_part.added", {"content_index": 0, "part": _part("")}
-        for piece in pieces(text):
-            yield "response.output_text.delta", {"content_index": 0, "delta": piece, "logprobs": []}
+        yield "response.content_part.added", {"content_index": 0, "part": _text_part("")}
+        for chunk in split_chunks(text):
+            yield "response.output_text.delta", {"content_index": 0, "delta": chunk, "logprobs": []}
         yield "response.output_text.done", {"content_index": 0, "text": text, "logprobs": []}
-        yield "response.content_part.done", {"content_index": 0, "part": _part(text)}
+        yield "response.content_part.done", {"content_index": 0, "part": _text_part(text)}
     if item["type"] == "function_call":
-        for piece in pieces(item["arguments"]):
-            yield "response.function_call_arguments.delta", {"delta": piece}
-        said = {"name": item["name"], "arguments": item["arguments"]}
-        yield "response.function_call_arguments.done", said
+        for chunk in split_chunks(item["arguments"]):
+            yield "response.function_call_arguments.delta", {"delta": chunk}
+        fields = {"name": item["name"], "arguments": item["arguments"]}
+        yield "response.function_call_arguments.done", fields
     if item["type"] == "custom_tool_call":
-        for piece in pieces(item["input"]):
-            yield "response.custom_tool_call_input.delta", {"delta": piece}
+        for chunk in split_chunks(item["input"]):
+            yield "response.custom_tool_call_input.delta", {"delta": chunk}
         yield "response.custom_tool_call_input.done", {"input": item["input"]}

@@ -13,23 +13,23 @@ import msgspec
 from foveate.config.documents import read_document
 from foveate.errors import BadOption
 
-HEADER = "x-sandbox-answer"
+STEP_HEADER = "x-sandbox-answer"
 # What the first marker does not find behind it, no later one finds either, so there is no second try.
 _MARKER = re.compile(r"(?>.*?\[\[sandbox\s*(?=\{))(\{.*\})\s*\]\]", re.DOTALL)
-_PLACE_FOLLOWS = " - at `$"
-_PLACE = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
+_PATH_PREFIX = " - at `$"
+_PATH_STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScriptedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A call of a tool; without an `input`, with one that fits the tool's schema."""
 
     name: str
     input: dict[str, Any] | None = None
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScriptStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One answer: what is thought, said and called; or what goes wrong.
 
     `status` is answered in the place of anything else, `overloaded` with the provider's own status for it.
@@ -40,7 +40,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     text: str | None = None
     thinking: str | None = None
-    tools: tuple[Call, ...] = ()
+    tools: tuple[ScriptedCall, ...] = ()
     status: Annotated[int, msgspec.Meta(ge=400, le=599)] | None = None
     message: str = ""
     overloaded: bool = False
@@ -54,10 +54,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Steps, one for each request that is accepted; afterwards the usual answer, or the first step again."""
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ScriptStep, ...] = ()
     repeat: bool = False
 
-    def step(self, number: int) -> Step | None:
+    def step(self, number: int) -> ScriptStep | None:
         """The step of the request of that number, counted from 0."""
         if self.repeat and self.steps:
             return self.steps[number % len(self.steps)]
@@ -76,33 +76,35 @@ def read_script(path: Path) -> Script:
     try:
         return msgspec.convert(data, Script)
     except msgspec.ValidationError as error:
-        reason, place = _told(error)
+        reason, path_steps = _split_error(error)
         if isinstance(document.data, list):
-            place = place[1:]
-        raise document.problem(reason, place) from None
+            path_steps = path_steps[1:]
+        raise document.error(reason, path_steps) from None
 
 
-def asked_step(header: str | None, text: str) -> Step | None:
+def find_requested_step(header: str | None, text: str) -> ScriptStep | None:
     """The step that a request brings along, in a header or else in its last message's text.
 
     Raises:
         BadOption: it is not JSON, or has something in it that there is not.
     """
     found = _MARKER.match(text) if header is None else None
-    said = header if header is not None else found[1] if found else None
-    if said is None:
+    encoded = header if header is not None else found[1] if found else None
+    if encoded is None:
         return None
     try:
-        return msgspec.json.decode(said, type=Step)
+        return msgspec.json.decode(encoded, type=ScriptStep)
     except msgspec.ValidationError as error:
-        reason, place = _told(error)
-        raise BadOption(f"{HEADER}: {reason}", path=place) from None
+        reason, path_steps = _split_error(error)
+        raise BadOption(f"{STEP_HEADER}: {reason}", path=path_steps) from None
     except msgspec.DecodeError as error:
-        raise BadOption(f"{HEADER}: not JSON: {error}") from None
+        raise BadOption(f"{STEP_HEADER}: not JSON: {error}") from None
 
 
-def _told(error: msgspec.ValidationError) -> tuple[str, tuple[str | int, ...]]:
+def _split_error(error: msgspec.ValidationError) -> tuple[str, tuple[str | int, ...]]:
     """What is wrong, and where."""
-    reason, _, path = str(error).partition(_PLACE_FOLLOWS)
-    place = tuple(int(index) if index else name for name, index in _PLACE.findall(path.removesuffix("`")))
-    return reason[:1].lower() + reason[1:], place
+    reason, _, path = str(error).partition(_PATH_PREFIX)
+    path_steps = tuple(
+        int(index) if index else name for name, index in _PATH_STEP.findall(path.removesuffix("`"))
+    )
+    return reason[:1].lower() + reason[1:], path_steps

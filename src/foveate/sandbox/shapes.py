@@ -24,8 +24,8 @@ from typing import Any
 from foveate.values import Format
 
 _FOLDER = Path(__file__).parent
-_KIND = re.compile(r"(?P<name>\w+)(?: (?P<least>-?\d+)\.\.(?P<most>\d*))?")
-_LIST = re.compile(r"\[(?P<inner>.*)\](?: (?P<least>\d+)\.\.(?P<most>\d*))?")
+_TYPE_PATTERN = re.compile(r"(?P<name>\w+)(?: (?P<least>-?\d+)\.\.(?P<most>\d*))?")
+_LIST_PATTERN = re.compile(r"\[(?P<inner>.*)\](?: (?P<least>\d+)\.\.(?P<most>\d*))?")
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]+(?:=+\s*)?")
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -39,16 +39,16 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Tag:
+class TypeTag:
     """A step of a path that only says which of several shapes it is."""
 
     name: str
 
 
-Place = tuple[str | int | Tag, ...]
+SchemaPath = tuple[str | int | TypeTag, ...]
 
 
-class Wrong(StrEnum):
+class Violation(StrEnum):
     """What can be wrong with a value."""
 
     MISSING = "missing"
@@ -64,16 +64,16 @@ class Wrong(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class ValueType:
     """One thing that a value may be; `name` is its JSON type, `item` what a list is a list of."""
 
     name: str
-    least: int | None = None
-    most: int | None = None
+    minimum: int | None = None
+    maximum: int | None = None
     values: tuple[str, ...] = ()
-    shape: str = ""
+    schema: str = ""
     tags: tuple[str, ...] = ()
-    item: "Kind | None" = None
+    item: "ValueType | None" = None
 
     def fits(self, found: object) -> bool:
         """Whether a value is of the right JSON type; true and false are no numbers."""
@@ -83,102 +83,112 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class SchemaError:
     """What is wrong, where: what was `found`, and the kinds or words of which it should have been one."""
 
-    path: Place
-    wrong: Wrong
+    path: SchemaPath
+    violation: Violation
     found: Any = None
-    kinds: tuple[Kind, ...] = ()
-    words: tuple[str, ...] = ()
+    expected_types: tuple[ValueType, ...] = ()
+    allowed: tuple[str, ...] = ()
     tag: str = ""
 
     @property
-    def kind(self) -> Kind:
+    def expected_type(self) -> ValueType:
         """The kind that it was nearest to."""
-        return self.kinds[-1]
+        return self.expected_types[-1]
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
-    kinds: tuple[Kind, ...]
+class _FieldSchema:
+    types: tuple[ValueType, ...]
     is_required: bool
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
-    fields: Mapping[str, _Field]
+class _ObjectSchema:
+    fields: Mapping[str, _FieldSchema]
     is_open: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Family:
+class _TaggedSchemas:
     """Shapes that a field tells apart; a shape alone is a family without a tag."""
 
     tag: str
     default: str | None
-    shapes: Mapping[str, _Shape]
+    schemas: Mapping[str, _ObjectSchema]
 
 
-class Shapes:
+class RequestSchemas:
     """The shapes of one format."""
 
     def __init__(self, table: Mapping[str, Mapping[str, Any]]) -> None:
-        self._families = {name: _family(rows, table) for name, rows in table.items()}
+        self._schemas = {name: _parse_schemas(rows, table) for name, rows in table.items()}
 
-    def faults(self, name: str, found: Mapping[str, Any]) -> Iterator[Fault]:
+    def find_errors(self, name: str, found: Mapping[str, Any]) -> Iterator[SchemaError]:
         """What is wrong with an object that should have the shape of that name, the first thing first."""
-        return self._object(found, Kind(name="object", shape=name), ())
+        return self._check_object(found, ValueType(name="object", schema=name), ())
 
-    def _object(self, found: Mapping[str, Any], kind: Kind, path: Place) -> Iterator[Fault]:
-        family = self._families[kind.shape]
-        said = ""
-        if family.tag:
-            said = found.get(family.tag, family.default)
-            known = kind.tags or tuple(family.shapes)
-            if said is None:
-                yield Fault(path=(*path, family.tag), wrong=Wrong.MISSING)
+    def _check_object(
+        self, found: Mapping[str, Any], value_type: ValueType, path: SchemaPath
+    ) -> Iterator[SchemaError]:
+        schemas = self._schemas[value_type.schema]
+        tag_value = ""
+        if schemas.tag:
+            tag_value = found.get(schemas.tag, schemas.default)
+            known = value_type.tags or tuple(schemas.schemas)
+            if tag_value is None:
+                yield SchemaError(path=(*path, schemas.tag), violation=Violation.MISSING)
                 return
-            if said not in known:
-                yield Fault(path=path, wrong=Wrong.TAG, found=said, words=known, tag=family.tag)
+            if tag_value not in known:
+                yield SchemaError(
+                    path=path, violation=Violation.TAG, found=tag_value, allowed=known, tag=schemas.tag
+                )
                 return
-            path = (*path, Tag(said)) if family.tag == "type" else path
-        shape = family.shapes[said]
-        for name, field in shape.fields.items():
+            path = (*path, TypeTag(tag_value)) if schemas.tag == "type" else path
+        schema = schemas.schemas[tag_value]
+        for name, field in schema.fields.items():
             value = found.get(name)
             if field.is_required and name not in found:
-                yield Fault(path=(*path, name), wrong=Wrong.MISSING)
+                yield SchemaError(path=(*path, name), violation=Violation.MISSING)
             elif value is not None or field.is_required:
-                yield from self._value(value, field.kinds, (*path, name))
+                yield from self._check_value(value, field.types, (*path, name))
         for name in found:
-            if name not in shape.fields and name != family.tag and not shape.is_open:
-                yield Fault(path=(*path, name), wrong=Wrong.UNKNOWN)
+            if name not in schema.fields and name != schemas.tag and not schema.is_open:
+                yield SchemaError(path=(*path, name), violation=Violation.UNKNOWN)
 
-    def _value(self, found: Any, kinds: tuple[Kind, ...], path: Place) -> Iterator[Fault]:
-        kind = next((kind for kind in kinds if kind.fits(found)), None)
-        if kind is None:
-            yield Fault(path=path, wrong=Wrong.TYPE, found=found, kinds=kinds)
+    def _check_value(self, found: Any, types: tuple[ValueType, ...], path: SchemaPath) -> Iterator[SchemaError]:
+        value_type = next((value_type for value_type in types if value_type.fits(found)), None)
+        if value_type is None:
+            yield SchemaError(path=path, violation=Violation.TYPE, found=found, expected_types=types)
             return
-        wrong = _out_of_bounds(found, kind)
-        if wrong is not None:
-            yield Fault(path=path, wrong=wrong, found=found, kinds=(kind,), words=kind.values)
-        if kind.item is not None:
+        violation = _check_bounds(found, value_type)
+        if violation is not None:
+            yield SchemaError(
+                path=path,
+                violation=violation,
+                found=found,
+                expected_types=(value_type,),
+                allowed=value_type.values,
+            )
+        if value_type.item is not None:
             for number, item in enumerate(found):
-                yield from self._value(item, (kind.item,), (*path, number))
-        if kind.shape:
-            yield from self._object(found, kind, path)
+                yield from self._check_value(item, (value_type.item,), (*path, number))
+        if value_type.schema:
+            yield from self._check_object(found, value_type, path)
 
 
 @cache
-def shapes_of(spoken: Format) -> Shapes:
+def schemas_for(api_format: Format) -> RequestSchemas:
     """The shapes of a format that the sandbox speaks."""
     name = {
         Format.ANTHROPIC: "anthropic",
         Format.CHAT: "chat",
         Format.RESPONSES: "responses",
         Format.GEMINI: "gemini",
-    }[spoken]
-    return Shapes(tomllib.loads((_FOLDER / f"{name}_shapes.toml").read_text(encoding="utf-8")))
+    }[api_format]
+    return RequestSchemas(tomllib.loads((_FOLDER / f"{name}_shapes.toml").read_text(encoding="utf-8")))
 
 
 def is_base64(text: str) -> bool:
@@ -186,57 +196,61 @@ def is_base64(text: str) -> bool:
     return _BASE64.fullmatch(text) is not None
 
 
-def _out_of_bounds(found: Any, kind: Kind) -> Wrong | None:
-    match kind.name:
-        case "string" if kind.values and found not in kind.values:
-            return Wrong.VALUE
+def _check_bounds(found: Any, value_type: ValueType) -> Violation | None:
+    match value_type.name:
+        case "string" if value_type.values and found not in value_type.values:
+            return Violation.VALUE
         case "base64" if not is_base64(found):
-            return Wrong.BASE64
+            return Violation.BASE64
         case "integer" | "number":
-            if kind.least is not None and not found >= kind.least:
-                return Wrong.LOW
-            return Wrong.HIGH if kind.most is not None and not found <= kind.most else None
+            if value_type.minimum is not None and not found >= value_type.minimum:
+                return Violation.LOW
+            return (
+                Violation.HIGH if value_type.maximum is not None and not found <= value_type.maximum else None
+            )
         case "list":
-            if kind.least is not None and len(found) < kind.least:
-                return Wrong.SHORT
-            return Wrong.LONG if kind.most is not None and len(found) > kind.most else None
+            if value_type.minimum is not None and len(found) < value_type.minimum:
+                return Violation.SHORT
+            return (
+                Violation.LONG if value_type.maximum is not None and len(found) > value_type.maximum else None
+            )
         case _:
             return None
 
 
-def _family(rows: Mapping[str, Any], table: Mapping[str, Mapping[str, Any]]) -> _Family:
+def _parse_schemas(rows: Mapping[str, Any], table: Mapping[str, Mapping[str, Any]]) -> _TaggedSchemas:
     members = {name: row for name, row in rows.items() if isinstance(row, dict)}
     if not members:
-        return _Family(tag="", default=None, shapes={"": _shape(rows, table)})
-    return _Family(
+        return _TaggedSchemas(tag="", default=None, schemas={"": _parse_object(rows, table)})
+    return _TaggedSchemas(
         tag=rows.get("tag", "type"),
         default=rows.get("default"),
-        shapes={tag: _shape(row, table) for names, row in members.items() for tag in names.split()},
+        schemas={tag: _parse_object(row, table) for names, row in members.items() for tag in names.split()},
     )
 
 
-def _shape(row: Mapping[str, str], table: Mapping[str, Mapping[str, Any]]) -> _Shape:
-    more = row.get("...")
-    whole = {**(table[more] if more else {}), **row}
-    fields = {name: _field(said) for name, said in whole.items() if name not in ("...", "*")}
-    return _Shape(fields, is_open="*" in whole)
+def _parse_object(row: Mapping[str, str], table: Mapping[str, Mapping[str, Any]]) -> _ObjectSchema:
+    base = row.get("...")
+    whole = {**(table[base] if base else {}), **row}
+    fields = {name: _parse_field(definition) for name, definition in whole.items() if name not in ("...", "*")}
+    return _ObjectSchema(fields, is_open="*" in whole)
 
 
-def _field(said: str) -> _Field:
-    kinds = tuple(_kind(part) for part in said.removesuffix("!").split(" / "))
-    return _Field(kinds, is_required=said.endswith("!"))
+def _parse_field(definition: str) -> _FieldSchema:
+    types = tuple(_parse_type(part) for part in definition.removesuffix("!").split(" / "))
+    return _FieldSchema(types, is_required=definition.endswith("!"))
 
 
-def _kind(said: str) -> Kind:
-    if said.startswith("= "):
-        return Kind(name="string", values=tuple(said[2:].split()))
-    if said.startswith("@"):
-        shape, _, tags = said[1:].partition(": ")
-        return Kind(name="object", shape=shape, tags=tuple(tags.split()))
-    found = _LIST.fullmatch(said) or _KIND.fullmatch(said)
+def _parse_type(definition: str) -> ValueType:
+    if definition.startswith("= "):
+        return ValueType(name="string", values=tuple(definition[2:].split()))
+    if definition.startswith("@"):
+        schema, _, tags = definition[1:].partition(": ")
+        return ValueType(name="object", schema=schema, tags=tuple(tags.split()))
+    found = _LIST_PATTERN.fullmatch(definition) or _TYPE_PATTERN.fullmatch(definition)
     if found is None:
-        raise ValueError(f"no kind of value: {said}")
+        raise ValueError(f"no kind of value: {definition}")
     parts = found.groupdict()
-    least, most = (int(parts[bound]) if parts[bound] else None for bound in ("least", "most"))
-    item = _kind(parts["inner"]) if "inner" in parts else None
-    return Kind(name=parts.get("name", "list"), least=least, most=most, item=item)
+    minimum, maximum = (int(parts[bound]) if parts[bound] else None for bound in ("least", "most"))
+    item = _parse_type(parts["inner"]) if "inner" in parts else None
+    return ValueType(name=parts.get("name", "list"), minimum=minimum, maximum=maximum, item=item)

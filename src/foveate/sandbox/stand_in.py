@@ -12,10 +12,10 @@ from urllib.parse import parse_qsl
 from blake3 import blake3
 
 from foveate import wire
-from foveate.budget.windows import window_of
+from foveate.budget.windows import find_context_window
 from foveate.cache.prompts import CachedPrompt
-from foveate.cache.requests import BlockTokens, block_tokens_for, cached_prompt
-from foveate.cache.rules import Caching, Rules, rules_for
+from foveate.cache.requests import BlockTokens, block_tokens_for, build_cached_prompt
+from foveate.cache.rules import CacheRules, CachingMode, rules_for
 from foveate.errors import BadOption, MalformedRequest
 from foveate.sandbox import (
     anthropic_answers,
@@ -25,47 +25,47 @@ from foveate.sandbox import (
     responses_answers,
     seals,
 )
-from foveate.sandbox.accepting import decoded, first_problem, too_long
-from foveate.sandbox.accounts import Accounts, Responses, owner_of
-from foveate.sandbox.answers import Answer, Wish, answer
-from foveate.sandbox.asks import LIMIT_BYTES, Ask, Reply
-from foveate.sandbox.continuing import continued, items_of
+from foveate.sandbox.accepting import decode_body, find_error, find_window_error
+from foveate.sandbox.accounts import Accounts, StoredResponses, hash_api_key
+from foveate.sandbox.answers import GeneratedResponse, ResponseSpec, generate_response
+from foveate.sandbox.asks import MAX_BODY_BYTES, SandboxReply, SandboxRequest
+from foveate.sandbox.continuing import input_items, resolve_references
 from foveate.sandbox.doors import (
     AzureRoute,
     Provider,
-    azure_route,
-    betas_of,
-    gemini_method,
+    detect_format,
     is_google_chat,
-    key_of,
-    openai_path,
-    spoken_by,
+    parse_azure_path,
+    parse_gemini_path,
+    read_api_key,
+    read_betas,
+    to_openai_path,
 )
-from foveate.sandbox.message_threads import MessageThreads, ThreadUse
-from foveate.sandbox.models import model_of
-from foveate.sandbox.rendering import Sheet
-from foveate.sandbox.scripts import HEADER, Script, Step, asked_step
+from foveate.sandbox.message_threads import MessageThreads, ThreadRequest
+from foveate.sandbox.models import find_model
+from foveate.sandbox.rendering import ResponseMetadata
+from foveate.sandbox.scripts import STEP_HEADER, Script, ScriptStep, find_requested_step
 from foveate.sandbox.subscriptions import subscription_headers
 from foveate.tokens import counter_for
 from foveate.values import Format, Request, Usage
 from foveate.wire import refusals
-from foveate.wire.body import TOO_DEEP, as_text, compact
-from foveate.wire.refusals import Refusal
+from foveate.wire.body import TOO_DEEP_MESSAGE, as_text, to_json
+from foveate.wire.refusals import ErrorResponse
 
-_ANSWERED = {
+_COMPLETION_PATHS = {
     "/v1/messages": Format.ANTHROPIC,
     "/v1/chat/completions": Format.CHAT,
     "/v1/responses": Format.RESPONSES,
 }
-_COUNTED = {
+_COUNT_PATHS = {
     "/v1/messages/count_tokens": Format.ANTHROPIC,
     "/v1/responses/input_tokens": Format.RESPONSES,
 }
-_MODELS = "/v1/models"
-_GEMINI_MODELS = re.compile(r"/v1(?:beta|alpha)?/models(?:/(.+))?")
+_MODELS_PATH = "/v1/models"
+_GEMINI_MODELS_PATH = re.compile(r"/v1(?:beta|alpha)?/models(?:/(.+))?")
 _GEMINI_METHODS = ("generateContent", "streamGenerateContent", "countTokens")
 # By whose rules Google's models are checked in OpenAI's format, and what answers for Azure's deployments.
-_CHAT_MODEL = "gpt-4.1"
+_DEFAULT_CHAT_MODEL = "gpt-4.1"
 _PROVIDERS = {
     Format.ANTHROPIC: "anthropic",
     Format.CHAT: "openai",
@@ -73,30 +73,33 @@ _PROVIDERS = {
     Format.GEMINI: "google",
 }
 
-Rendered = (
-    anthropic_answers.Rendered | chat_answers.Rendered | responses_answers.Rendered | gemini_answers.Rendered
+RenderedResponse = (
+    anthropic_answers.AnthropicResponse
+    | chat_answers.ChatResponse
+    | responses_answers.ResponsesResponse
+    | gemini_answers.GeminiResponse
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class AcceptedRequest:
     """A request that is accepted, read and counted.
 
     `prefix` tells on Anthropic what a thought stands after; `items` are on Responses the conversation so far.
     `streams` is what Gemini says in the path, and `as_events` in the query. `thread` is its message thread.
     """
 
-    asked: dict[str, Any]
+    body: dict[str, Any]
     request: Request
-    rules: Rules
+    rules: CacheRules
     prompt: CachedPrompt
     owner: bytes
-    is_counted: bool
+    is_count: bool
     prefix: bytes = b""
     items: tuple[dict[str, Any], ...] = ()
-    streams: bool = False
+    is_streaming: bool = False
     as_events: bool = True
-    thread: ThreadUse | None = None
+    thread: ThreadRequest | None = None
 
 
 class Sandbox:
@@ -121,229 +124,274 @@ class Sandbox:
         self._providers = frozenset(providers)
         self._tokens = tokens
         self._accounts = Accounts()
-        self._responses = Responses()
+        self._responses = StoredResponses()
         self._threads = MessageThreads()
         self._ids = 0
-        self._answered = 0
+        self._script_position = 0
 
-    def reply(self, ask: Ask) -> Reply:
+    def reply(self, http_request: SandboxRequest) -> SandboxReply:
         """What a provider would send back; it counts as sent."""
-        reply = self.answered(ask, self.taken(ask))
-        if reply.before_last is not None and not reply.breaks_off:
-            reply.before_last()
-        if reply.at_end is not None:
-            reply.at_end()
+        reply = self.respond(http_request, self.accept(http_request))
+        if reply.before_last_chunk is not None and not reply.disconnects:
+            reply.before_last_chunk()
+        if reply.on_end is not None:
+            reply.on_end()
         return reply
 
-    def taken(self, ask: Ask) -> Taken | Refusal | bytes:
+    def accept(self, http_request: SandboxRequest) -> AcceptedRequest | ErrorResponse | bytes:
         """What becomes of a request before it is billed; of what is not billed at all, the answer.
 
         This is what takes long with a long body. It changes nothing, so that others can be answered meanwhile.
         """
-        spoken = spoken_by(ask, self._providers)
-        key = key_of(ask, spoken)
-        if isinstance(key, Refusal):
+        api_format = detect_format(http_request, self._providers)
+        key = read_api_key(http_request, api_format)
+        if isinstance(key, ErrorResponse):
             return key
-        if len(ask.body) > LIMIT_BYTES:
-            return refusals.too_large(spoken, LIMIT_BYTES)
+        if len(http_request.body) > MAX_BODY_BYTES:
+            return refusals.make_body_too_large_error(api_format, MAX_BODY_BYTES)
         try:
-            return self._routed(ask, spoken, owner_of(key))
+            return self._route(http_request, api_format, hash_api_key(key))
         except MalformedRequest as error:
-            return Refusal(message=str(error))
+            return ErrorResponse(message=str(error))
         except RecursionError:
-            return refusals.unreadable(spoken, TOO_DEEP)
+            return refusals.make_invalid_json_error(api_format, TOO_DEEP_MESSAGE)
 
-    def answered(self, ask: Ask, taken: Taken | Refusal | bytes) -> Reply:
+    def respond(
+        self, http_request: SandboxRequest, accepted: AcceptedRequest | ErrorResponse | bytes
+    ) -> SandboxReply:
         """The answer to what was taken, and the bill: one at a time."""
-        spoken = spoken_by(ask, self._providers)
-        if isinstance(taken, bytes):
-            return self._plain(spoken, taken)
+        api_format = detect_format(http_request, self._providers)
+        if isinstance(accepted, bytes):
+            return self._json_reply(api_format, accepted)
         try:
-            found = taken if isinstance(taken, Refusal) else self._answer(ask, taken)
+            found = accepted if isinstance(accepted, ErrorResponse) else self._generate(http_request, accepted)
         except BadOption as error:
-            found = Refusal(message=str(error))
+            found = ErrorResponse(message=str(error))
         except RecursionError:
-            found = refusals.unreadable(spoken, TOO_DEEP)
-        return self.refused(spoken, found) if isinstance(found, Refusal) else found
+            found = refusals.make_invalid_json_error(api_format, TOO_DEEP_MESSAGE)
+        return self.render_error(api_format, found) if isinstance(found, ErrorResponse) else found
 
-    def refused(self, spoken: Format, refusal: Refusal) -> Reply:
+    def render_error(self, api_format: Format, refusal: ErrorResponse) -> SandboxReply:
         """A refusal as its provider sends it."""
         request_id = self._new_id("req_01")
-        headers = self._headers(spoken, request_id)
+        headers = self._headers(api_format, request_id)
         if refusal.retry_after_seconds is not None:
             headers["retry-after"] = f"{refusal.retry_after_seconds:g}"
-        body = refusals.error_body(spoken, refusal, request_id)
-        return Reply(status=refusal.status, headers=headers, pieces=(body,))
+        body = refusals.error_body(api_format, refusal, request_id)
+        return SandboxReply(status=refusal.status, headers=headers, chunks=(body,))
 
-    def _routed(self, ask: Ask, spoken: Format, owner: bytes) -> Taken | Refusal | bytes:
-        if spoken is Format.GEMINI:
-            return self._routed_gemini(ask, owner)
-        azure = azure_route(ask.path)
-        if azure is not None and azure.needs_version and "api-version" not in dict(parse_qsl(ask.query)):
-            return refusals.failed(spoken, 404, "Resource not found")
-        path = openai_path(ask.path.rstrip("/")) if azure is None else azure.path
-        if path in _ANSWERED | _COUNTED and _serves(spoken, (_ANSWERED | _COUNTED)[path]):
-            if ask.method != "POST":
-                return refusals.failed(spoken, 405, f"Method Not Allowed: {ask.method} {ask.path}")
-            return self._read(ask, spoken, owner, counting=path in _COUNTED, azure=azure)
-        if ask.method == "GET" and (path == _MODELS or path.startswith(f"{_MODELS}/")):
-            return catalogue.models(spoken, path[len(_MODELS) + 1 :])
-        return _no_such_route(ask, spoken)
+    def _route(
+        self, http_request: SandboxRequest, api_format: Format, owner: bytes
+    ) -> AcceptedRequest | ErrorResponse | bytes:
+        if api_format is Format.GEMINI:
+            return self._route_gemini(http_request, owner)
+        azure = parse_azure_path(http_request.path)
+        if (
+            azure is not None
+            and azure.needs_version
+            and "api-version" not in dict(parse_qsl(http_request.query))
+        ):
+            return refusals.make_status_error(api_format, 404, "Resource not found")
+        path = to_openai_path(http_request.path.rstrip("/")) if azure is None else azure.path
+        if path in _COMPLETION_PATHS | _COUNT_PATHS and _is_same_provider(
+            api_format, (_COMPLETION_PATHS | _COUNT_PATHS)[path]
+        ):
+            if http_request.method != "POST":
+                return refusals.make_status_error(
+                    api_format, 405, f"Method Not Allowed: {http_request.method} {http_request.path}"
+                )
+            return self._accept_body(
+                http_request, api_format, owner, counting=path in _COUNT_PATHS, azure=azure
+            )
+        if http_request.method == "GET" and (path == _MODELS_PATH or path.startswith(f"{_MODELS_PATH}/")):
+            return catalogue.render_models(api_format, path[len(_MODELS_PATH) + 1 :])
+        return _route_not_found(http_request, api_format)
 
-    def _routed_gemini(self, ask: Ask, owner: bytes) -> Taken | Refusal | bytes:
-        spoken, named = Format.GEMINI, gemini_method(ask)
-        if named is not None and named[1] in _GEMINI_METHODS and ask.method == "POST":
-            model, method = named
-            taken = self._read(ask, spoken, owner, counting=method == "countTokens", model=model)
-            if isinstance(taken, Refusal):
-                return taken
-            as_events = dict(parse_qsl(ask.query)).get("alt") == "sse"
-            return replace(taken, streams=method == "streamGenerateContent", as_events=as_events)
-        listed = _GEMINI_MODELS.fullmatch(ask.path.rstrip("/"))
-        if ask.method == "GET" and listed is not None:
-            return catalogue.models(spoken, listed[1] or "")
-        return refusals.failed(spoken, 404, f"Not Found: {ask.method} {ask.path}")
+    def _route_gemini(
+        self, http_request: SandboxRequest, owner: bytes
+    ) -> AcceptedRequest | ErrorResponse | bytes:
+        api_format, model_and_method = Format.GEMINI, parse_gemini_path(http_request)
+        if (
+            model_and_method is not None
+            and model_and_method[1] in _GEMINI_METHODS
+            and http_request.method == "POST"
+        ):
+            model, method = model_and_method
+            accepted = self._accept_body(
+                http_request, api_format, owner, counting=method == "countTokens", model=model
+            )
+            if isinstance(accepted, ErrorResponse):
+                return accepted
+            as_events = dict(parse_qsl(http_request.query)).get("alt") == "sse"
+            return replace(accepted, is_streaming=method == "streamGenerateContent", as_events=as_events)
+        listed = _GEMINI_MODELS_PATH.fullmatch(http_request.path.rstrip("/"))
+        if http_request.method == "GET" and listed is not None:
+            return catalogue.render_models(api_format, listed[1] or "")
+        return refusals.make_status_error(
+            api_format, 404, f"Not Found: {http_request.method} {http_request.path}"
+        )
 
-    def _read(
+    def _accept_body(
         self,
-        ask: Ask,
-        spoken: Format,
+        http_request: SandboxRequest,
+        api_format: Format,
         owner: bytes,
         *,
         counting: bool,
         model: str = "",
         azure: AzureRoute | None = None,
-    ) -> Taken | Refusal:
+    ) -> AcceptedRequest | ErrorResponse:
         """The request, unless there is something wrong with it; `model` is the one that the path names."""
-        asked = decoded(spoken, ask.body)
-        if isinstance(asked, Refusal):
-            return asked
+        body = decode_body(api_format, http_request.body)
+        if isinstance(body, ErrorResponse):
+            return body
         if azure is not None:
-            model = _deployed(azure.deployment or as_text(asked.get("model")))
-            asked = asked | {"model": model}
+            model = _deployed_model(azure.deployment or as_text(body.get("model")))
+            body = body | {"model": model}
         thread = None
-        if spoken is Format.ANTHROPIC and not counting:
-            thread = self._threads.resolve(asked, owner, betas_of(ask), now=self._clock())
-        if isinstance(thread, Refusal):
+        if api_format is Format.ANTHROPIC and not counting:
+            thread = self._threads.resolve(body, owner, read_betas(http_request), now=self._clock())
+        if isinstance(thread, ErrorResponse):
             return thread
         if thread is not None:
-            asked = thread.whole
-        whole = continued(asked, self._responses, owner) if spoken is Format.RESPONSES else asked
-        if isinstance(whole, Refusal):
+            body = thread.body
+        whole = resolve_references(body, self._responses, owner) if api_format is Format.RESPONSES else body
+        if isinstance(whole, ErrorResponse):
             return whole
-        is_as_sent = whole is asked and thread is None
-        request = wire.read(ask.body if is_as_sent else compact(whole), spoken, model=model)
-        is_google = spoken is Format.GEMINI or is_google_chat(ask)
-        if is_google and spoken is Format.CHAT and model_of(Format.GEMINI, request.model) is not None:
-            whole = whole | {"model": _CHAT_MODEL}
-        refusal = first_problem(spoken, whole, counting=counting, betas=betas_of(ask), model=model)
+        is_as_sent = whole is body and thread is None
+        request = wire.parse_request(
+            http_request.body if is_as_sent else to_json(whole), api_format, model=model
+        )
+        is_google = api_format is Format.GEMINI or is_google_chat(http_request)
+        if is_google and api_format is Format.CHAT and find_model(Format.GEMINI, request.model) is not None:
+            whole = whole | {"model": _DEFAULT_CHAT_MODEL}
+        refusal = find_error(api_format, whole, counting=counting, betas=read_betas(http_request), model=model)
         if refusal is not None:
             return refusal
-        rules = rules_for(request.model, "google" if is_google else _PROVIDERS[spoken])
-        prompt = cached_prompt(request, rules, self._tokens(request.model))
-        refusal = None if counting else too_long(spoken, whole, prompt.tokens, model=model)
-        return refusal or Taken(
-            asked=asked,
+        rules = rules_for(request.model, "google" if is_google else _PROVIDERS[api_format])
+        prompt = build_cached_prompt(request, rules, self._tokens(request.model))
+        refusal = None if counting else find_window_error(api_format, whole, prompt.tokens, model=model)
+        return refusal or AcceptedRequest(
+            body=body,
             request=request,
             rules=rules,
             prompt=prompt,
             owner=owner,
-            is_counted=counting,
-            prefix=seals.prefix_of(asked).digest() if spoken is Format.ANTHROPIC else b"",
-            items=items_of(whole) if spoken is Format.RESPONSES else (),
+            is_count=counting,
+            prefix=seals.hash_prefix(body).digest() if api_format is Format.ANTHROPIC else b"",
+            items=input_items(whole) if api_format is Format.RESPONSES else (),
             thread=thread,
         )
 
-    def _count(self, taken: Taken) -> Reply:
-        spoken, tokens = taken.request.format, taken.prompt.tokens
-        if spoken is Format.ANTHROPIC:
-            return self._plain(spoken, compact({"input_tokens": tokens}))
-        if spoken is Format.GEMINI:
-            return self._plain(spoken, gemini_answers.count_body(tokens))
-        return self._plain(spoken, compact({"object": "response.input_tokens", "input_tokens": tokens}))
+    def _render_count(self, accepted: AcceptedRequest) -> SandboxReply:
+        api_format, tokens = accepted.request.format, accepted.prompt.tokens
+        if api_format is Format.ANTHROPIC:
+            return self._json_reply(api_format, to_json({"input_tokens": tokens}))
+        if api_format is Format.GEMINI:
+            return self._json_reply(api_format, gemini_answers.render_count(tokens))
+        return self._json_reply(
+            api_format, to_json({"object": "response.input_tokens", "input_tokens": tokens})
+        )
 
-    def _answer(self, ask: Ask, taken: Taken) -> Reply | Refusal:
-        if taken.is_counted:
-            return self._count(taken)
-        spoken = taken.request.format
-        wish = _wish(taken)
-        step = asked_step(ask.headers.get(HEADER), wish.text)
+    def _generate(
+        self, http_request: SandboxRequest, accepted: AcceptedRequest
+    ) -> SandboxReply | ErrorResponse:
+        if accepted.is_count:
+            return self._render_count(accepted)
+        api_format = accepted.request.format
+        spec = _response_spec(accepted)
+        step = find_requested_step(http_request.headers.get(STEP_HEADER), spec.last_message_text)
         if step is None:
-            step = self._script.step(self._answered)
-            self._answered += 1
-        failure = _failure(spoken, step, streams=wish.streams)
+            step = self._script.step(self._script_position)
+            self._script_position += 1
+        failure = _scripted_error(api_format, step, is_streaming=spec.is_streaming)
         if failure is not None:
             return failure
-        if taken.thread is not None:
-            refusal = self._threads.claim(taken.owner, taken.thread, now=self._clock())
+        if accepted.thread is not None:
+            refusal = self._threads.claim(accepted.owner, accepted.thread, now=self._clock())
             if refusal is not None:
                 return refusal
-        counter = counter_for(taken.request.model)
-        told = answer(wish, step, lambda text: counter.text(text).tokens)
-        rendered = self._rendered(taken, told, delay_seconds=step.delay_seconds if step else 0)
-        headers = self._headers(spoken, self._new_id("req_01"))
-        answers = self._accounts.of(taken.owner).answers
-        headers |= subscription_headers(ask, spoken, requests=answers, now=self._clock())
-        if not wish.streams:
-            reply = Reply(status=200, headers=headers, pieces=(rendered.body(),))
-            return _faulty(self._with_thread(reply, taken, rendered), step, spoken)
-        kind = "text/event-stream; charset=utf-8" if taken.as_events else "application/json; charset=UTF-8"
-        headers |= {"content-type": kind, "cache-control": "no-cache"}
-        reply = Reply(status=200, headers=headers, pieces=tuple(rendered.events()), streams=True)
-        return _faulty(self._with_thread(reply, taken, rendered), step, spoken)
+        counter = counter_for(accepted.request.model)
+        generated = generate_response(spec, step, lambda text: counter.text(text).tokens)
+        rendered = self._render(accepted, generated, delay_seconds=step.delay_seconds if step else 0)
+        headers = self._headers(api_format, self._new_id("req_01"))
+        response_count = self._accounts.get(accepted.owner).response_count
+        headers |= subscription_headers(http_request, api_format, requests=response_count, now=self._clock())
+        if not spec.is_streaming:
+            reply = SandboxReply(status=200, headers=headers, chunks=(rendered.body(),))
+            return _apply_faults(self._continue_thread_at_end(reply, accepted, rendered), step, api_format)
+        content_type = (
+            "text/event-stream; charset=utf-8" if accepted.as_events else "application/json; charset=UTF-8"
+        )
+        headers |= {"content-type": content_type, "cache-control": "no-cache"}
+        reply = SandboxReply(status=200, headers=headers, chunks=tuple(rendered.events()), is_streaming=True)
+        return _apply_faults(self._continue_thread_at_end(reply, accepted, rendered), step, api_format)
 
-    def _with_thread(self, reply: Reply, taken: Taken, rendered: Rendered) -> Reply:
+    def _continue_thread_at_end(
+        self, reply: SandboxReply, accepted: AcceptedRequest, rendered: RenderedResponse
+    ) -> SandboxReply:
         """Have the thread of a request go on once its answer is sent."""
-        thread, owner = taken.thread, taken.owner
-        if thread is None or not isinstance(rendered, anthropic_answers.Rendered):
+        thread, owner = accepted.thread, accepted.owner
+        if thread is None or not isinstance(rendered, anthropic_answers.AnthropicResponse):
             return reply
         message_id, content = rendered.id, rendered.content
         return replace(
             reply,
-            before_last=lambda: self._threads.store(owner, thread, message_id, content, now=self._clock()),
-            at_end=lambda: self._threads.release(owner, thread),
+            before_last_chunk=lambda: self._threads.store(
+                owner, thread, message_id, content, now=self._clock()
+            ),
+            on_end=lambda: self._threads.release(owner, thread),
         )
 
-    def _rendered(self, taken: Taken, told: Answer, *, delay_seconds: float) -> Rendered:
+    def _render(
+        self, accepted: AcceptedRequest, generated: GeneratedResponse, *, delay_seconds: float
+    ) -> RenderedResponse:
         now = self._clock()
-        account = self._accounts.of(taken.owner)
-        cache = account.bill(taken.prompt, taken.rules, at=now, answers_at=now + delay_seconds)
-        times = _times(taken)
-        output, thought = told.output_tokens * times, told.thought_tokens * times
-        sheet = Sheet(
-            model=taken.request.model,
-            created_at=now,
-            usage=Usage(cache=cache, output_tokens=output, reasoning_tokens=thought),
-            new_id=self._new_id,
-            writes=taken.rules.caching is Caching.BOTH,
+        account = self._accounts.get(accepted.owner)
+        cache = account.serve(accepted.prompt, accepted.rules, at=now, answers_at=now + delay_seconds)
+        choice_count = _count_choices(accepted)
+        output_tokens, thinking_tokens = (
+            generated.output_tokens * choice_count,
+            generated.thinking_tokens * choice_count,
         )
-        match taken.request.format:
+        metadata = ResponseMetadata(
+            model=accepted.request.model,
+            created_at=now,
+            usage=Usage(cache=cache, output_tokens=output_tokens, reasoning_tokens=thinking_tokens),
+            new_id=self._new_id,
+            charges_cache_writes=accepted.rules.caching is CachingMode.BOTH,
+        )
+        match accepted.request.format:
             case Format.ANTHROPIC:
-                asked, prefix = taken.asked, taken.prefix
-                return anthropic_answers.Rendered(
-                    told,
-                    sheet,
-                    show=lambda text: anthropic_answers.shown(asked, text),
-                    sign=lambda text: seals.signature(sheet.model, prefix, text),
+                body, prefix = accepted.body, accepted.prefix
+                return anthropic_answers.AnthropicResponse(
+                    generated,
+                    metadata,
+                    show=lambda text: anthropic_answers.visible_thinking(body, text),
+                    sign=lambda text: seals.sign_thinking(metadata.model, prefix, text),
                 )
             case Format.CHAT:
-                return chat_answers.Rendered(told, sheet, taken.asked)
+                return chat_answers.ChatResponse(generated, metadata, accepted.body)
             case Format.GEMINI:
-                return gemini_answers.Rendered(told, sheet, taken.asked, as_events=taken.as_events)
+                return gemini_answers.GeminiResponse(
+                    generated, metadata, accepted.body, as_events=accepted.as_events
+                )
             case _:
-                response = responses_answers.Rendered(told, sheet, taken.asked)
-                if taken.asked.get("store") is not False:
-                    self._responses.store(taken.owner, response.id, (*taken.items, *response.output))
+                response = responses_answers.ResponsesResponse(generated, metadata, accepted.body)
+                if accepted.body.get("store") is not False:
+                    self._responses.store(accepted.owner, response.id, (*accepted.items, *response.output))
                 return response
 
-    def _plain(self, spoken: Format, body: bytes) -> Reply:
-        return Reply(status=200, headers=self._headers(spoken, self._new_id("req_01")), pieces=(body,))
+    def _json_reply(self, api_format: Format, body: bytes) -> SandboxReply:
+        return SandboxReply(
+            status=200, headers=self._headers(api_format, self._new_id("req_01")), chunks=(body,)
+        )
 
-    def _headers(self, spoken: Format, request_id: str) -> dict[str, str]:
+    def _headers(self, api_format: Format, request_id: str) -> dict[str, str]:
         own = {"content-type": "application/json"}
-        if spoken is Format.GEMINI:
+        if api_format is Format.GEMINI:
             return own
-        if spoken is Format.ANTHROPIC:
+        if api_format is Format.ANTHROPIC:
             return own | {"request-id": request_id, "anthropic-organization-id": "sandbox"}
         return own | {
             "x-request-id": request_id,
@@ -357,74 +405,78 @@ class Sandbox:
         return prefix + blake3(self._seed + self._ids.to_bytes(8, "big")).hexdigest(length=12)
 
 
-def _wish(taken: Taken) -> Wish:
-    window = window_of(taken.request.model)
-    room = None if window is None else window.tokens - taken.prompt.tokens
-    match taken.request.format:
+def _response_spec(accepted: AcceptedRequest) -> ResponseSpec:
+    window = find_context_window(accepted.request.model)
+    window_tokens_left = None if window is None else window.tokens - accepted.prompt.tokens
+    match accepted.request.format:
         case Format.ANTHROPIC:
-            return anthropic_answers.wish(taken.asked, room)
+            return anthropic_answers.read_response_spec(accepted.body, window_tokens_left)
         case Format.CHAT:
-            return chat_answers.wish(taken.asked, room)
+            return chat_answers.read_response_spec(accepted.body, window_tokens_left)
         case Format.GEMINI:
-            return gemini_answers.wish(taken.asked, taken.request.model, room, streams=taken.streams)
+            return gemini_answers.read_response_spec(
+                accepted.body, accepted.request.model, window_tokens_left, streams=accepted.is_streaming
+            )
         case _:
-            return responses_answers.wish(taken.asked, room)
+            return responses_answers.read_response_spec(accepted.body, window_tokens_left)
 
 
-def _deployed(name: str) -> str:
+def _deployed_model(name: str) -> str:
     """The model of a deployment: the one of that name, or else any."""
-    return name if model_of(Format.CHAT, name) is not None else _CHAT_MODEL
+    return name if find_model(Format.CHAT, name) is not None else _DEFAULT_CHAT_MODEL
 
 
-def _times(taken: Taken) -> int:
+def _count_choices(accepted: AcceptedRequest) -> int:
     """How many answers are wanted, each of which is billed."""
-    match taken.request.format:
+    match accepted.request.format:
         case Format.CHAT:
-            return chat_answers.choices(taken.asked)
+            return chat_answers.count_choices(accepted.body)
         case Format.GEMINI:
-            return gemini_answers.candidates(taken.asked)
+            return gemini_answers.count_candidates(accepted.body)
         case _:
             return 1
 
 
-def _failure(spoken: Format, step: Step | None, *, streams: bool) -> Refusal | None:
+def _scripted_error(api_format: Format, step: ScriptStep | None, *, is_streaming: bool) -> ErrorResponse | None:
     """What a step answers in the place of an answer."""
     if step is None:
         return None
     if step.status is not None:
-        found = refusals.failed(spoken, step.status, step.message)
-    elif step.overloaded or (step.fail_after is not None and not streams):
-        found = refusals.overloaded(spoken)
+        found = refusals.make_status_error(api_format, step.status, step.message)
+    elif step.overloaded or (step.fail_after is not None and not is_streaming):
+        found = refusals.make_overloaded_error(api_format)
     else:
         return None
     return replace(found, retry_after_seconds=step.retry_after_seconds)
 
 
-def _faulty(reply: Reply, step: Step | None, spoken: Format) -> Reply:
+def _apply_faults(reply: SandboxReply, step: ScriptStep | None, api_format: Format) -> SandboxReply:
     """A reply as slow, and as soon broken off, as a step wants it."""
     if step is None:
         return reply
-    pieces = reply.pieces
+    chunks = reply.chunks
     if step.fail_after is not None:
-        pieces = (*pieces[: step.fail_after], catalogue.stream_error(spoken, step.fail_after))
-        reply = replace(reply, before_last=None)
+        chunks = (*chunks[: step.fail_after], catalogue.render_stream_error(api_format, step.fail_after))
+        reply = replace(reply, before_last_chunk=None)
     if step.disconnect_after is not None:
-        whole = pieces if reply.streams else (pieces[0][: len(pieces[0]) // 2],)
-        pieces = whole[: step.disconnect_after]
+        sent_chunks = chunks if reply.is_streaming else (chunks[0][: len(chunks[0]) // 2],)
+        chunks = sent_chunks[: step.disconnect_after]
     return replace(
         reply,
-        pieces=pieces,
+        chunks=chunks,
         delay_seconds=step.delay_seconds,
         pace_seconds=step.pace_seconds,
-        breaks_off=step.disconnect_after is not None,
+        disconnects=step.disconnect_after is not None,
     )
 
 
-def _serves(spoken: Format, wanted: Format) -> bool:
-    return _PROVIDERS[spoken] == _PROVIDERS[wanted]
+def _is_same_provider(api_format: Format, wanted: Format) -> bool:
+    return _PROVIDERS[api_format] == _PROVIDERS[wanted]
 
 
-def _no_such_route(ask: Ask, spoken: Format) -> Refusal:
-    if spoken is Format.ANTHROPIC:
-        return refusals.failed(spoken, 404, "Not Found")
-    return refusals.failed(spoken, 404, f"Invalid URL ({ask.method} {ask.path})")
+def _route_not_found(http_request: SandboxRequest, api_format: Format) -> ErrorResponse:
+    if api_format is Format.ANTHROPIC:
+        return refusals.make_status_error(api_format, 404, "Not Found")
+    return refusals.make_status_error(
+        api_format, 404, f"Invalid URL ({http_request.method} {http_request.path})"
+    )

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from foveate.session.chain import HASH_BYTES, Chain
-from foveate.session.ids import is_unique
-from foveate.session.turns import Answer, Session
-from foveate.tokens.memo import digest
+from foveate.session.chain import HASH_BYTES, HashChain
+from foveate.session.ids import is_unique_name
+from foveate.session.turns import AnswerRecord, Session
+from foveate.tokens.memo import hash_bytes
 from foveate.values import Format
-from foveate.wire.answer_parts import MAX_TEXT_CHARS, AnswerParts, is_from_model, message_parts
+from foveate.wire.answer_parts import MAX_TEXT_CHARS, AnswerParts, is_from_model, read_message_parts
 
 # Some clients put texts of their own behind the last answer, each with an "Ok." that no model wrote.
 _MAX_ANSWERS = 8
@@ -21,7 +21,7 @@ _MIN_TEXT_CHARS = 120
 _RANDOM_ID = re.compile(r"(?=[^0-9]*[0-9])[A-Za-z0-9_-]{0,64}[A-Za-z0-9]{16,128}")
 
 
-class AnswerMarks(msgspec.Struct, frozen=True):
+class AnswerDigests(msgspec.Struct, frozen=True):
     """Digests of one answer.
 
     An `exact` one covers all that was said before, the most telling one first. A `loose` one covers the answer
@@ -43,31 +43,40 @@ class AnswerMarks(msgspec.Struct, frozen=True):
         return self.exact + self.loose + self.short
 
 
-def answer_rows(
-    session: Session, spoken: Format, parts: AnswerParts, at: float, *, scope: str = "", is_stored: bool = False
-) -> list[Answer]:
+def make_answer_records(
+    session: Session,
+    api_format: Format,
+    parts: AnswerParts,
+    at: float,
+    *,
+    scope: str = "",
+    is_stored: bool = False,
+) -> list[AnswerRecord]:
     """Return what is stored of an answer that a session has just got.
 
     `scope` separates callers, who may get responses with the same ids. `is_stored`: the provider stores the
     answer, so that it can be continued by its id. It stores all responses of the Responses API.
     """
-    marks: tuple[bytes, ...] = ()
+    digests: tuple[bytes, ...] = ()
     if session.caller:
-        marks = _marks(session.agent, session.caller, session.tip, parts).all
-    if (is_stored or spoken is Format.RESPONSES) and parts.id:
-        marks += (response_mark(session.agent, parts.id, scope),)
-    return [Answer(mark=mark, session_id=session.id, tip=session.tip, at=at) for mark in marks]
+        digests = _digest_answer(session.agent, session.caller, session.tip, parts).all
+    if (is_stored or api_format is Format.RESPONSES) and parts.id:
+        digests += (digest_response_id(session.agent, parts.id, scope),)
+    return [
+        AnswerRecord(digest=answer_digest, session_id=session.id, tip=session.tip, at=at)
+        for answer_digest in digests
+    ]
 
 
-def response_mark(agent: str, response_id: str, scope: str) -> bytes:
+def digest_response_id(agent: str, response_id: str, scope: str) -> bytes:
     """Return the digest of a provider's id of a response; some servers just number their responses."""
-    mark = "response", agent, response_id
-    return _digest(*mark) if is_unique(response_id) else _digest(*mark, scope)
+    key = "response", agent, response_id
+    return _digest(*key) if is_unique_name(response_id) else _digest(*key, scope)
 
 
-def answers_sent_back(
-    agent: str, caller: str, spoken: Format, chain: Chain, messages: Sequence[bytes]
-) -> Iterator[AnswerMarks]:
+def digest_sent_back_answers(
+    agent: str, caller: str, api_format: Format, chain: HashChain, messages: Sequence[bytes]
+) -> Iterator[AnswerDigests]:
     """Yield digests of the last answers in a request, the latest first.
 
     Raises:
@@ -83,11 +92,11 @@ def answers_sent_back(
         while start > lowest and is_from_model(messages[start - 1]):
             start -= 1
         before = chain.hashes[start - 1] if start else b""
-        yield _marks(agent, caller, before, message_parts(spoken, messages[start:end]))
+        yield _digest_answer(agent, caller, before, read_message_parts(api_format, messages[start:end]))
         end, count = start, count + 1
 
 
-def _marks(agent: str, caller: str, tip: bytes, parts: AnswerParts) -> AnswerMarks:
+def _digest_answer(agent: str, caller: str, tip: bytes, parts: AnswerParts) -> AnswerDigests:
     call, exact = parts.tool_calls[0] if parts.tool_calls else "", []
     if call:
         exact.append(_digest("tool call", agent, caller, tip, call))
@@ -95,14 +104,14 @@ def _marks(agent: str, caller: str, tip: bytes, parts: AnswerParts) -> AnswerMar
         exact.append(_digest("text", agent, caller, tip, parts.text))
     loose: tuple[bytes, ...] = ()
     if _RANDOM_ID.fullmatch(call):
-        return AnswerMarks(tuple(exact), (_digest("tool call", agent, caller, call),), is_unique=True)
+        return AnswerDigests(tuple(exact), (_digest("tool call", agent, caller, call),), is_unique=True)
     if not call and len(parts.text) >= _MIN_TEXT_CHARS:
         loose = (_digest("text", agent, caller, parts.text),)
     elif not call and parts.text:
-        return AnswerMarks(tuple(exact), short=(_digest("text", agent, caller, parts.text),))
-    return AnswerMarks(tuple(exact), loose, is_cut=not call and len(parts.text) >= MAX_TEXT_CHARS)
+        return AnswerDigests(tuple(exact), short=(_digest("text", agent, caller, parts.text),))
+    return AnswerDigests(tuple(exact), loose, is_cut=not call and len(parts.text) >= MAX_TEXT_CHARS)
 
 
 def _digest(*parts: str | bytes) -> bytes:
-    coded = [part.encode("utf-8", "replace") if isinstance(part, str) else part for part in parts]
-    return digest(*coded)[:HASH_BYTES]
+    encoded = [part.encode("utf-8", "replace") if isinstance(part, str) else part for part in parts]
+    return hash_bytes(*encoded)[:HASH_BYTES]

@@ -19,35 +19,35 @@ from blake3 import blake3
 
 from foveate import wire
 from foveate.tokens.caches import register
-from foveate.tokens.memo import digest
+from foveate.tokens.memo import hash_bytes
 from foveate.tokens.threads import run_in_thread
 from foveate.values import Format, Request
-from foveate.wire.body import as_text, compact, message_record, value
+from foveate.wire.body import as_text, parse_json, parse_message_object, to_json
 from foveate.wire.large_json import LARGE_BYTES
-from foveate.wire.trails import Latest, noted
+from foveate.wire.trails import HistoryCache, count_memoized
 
 HASH_BYTES = 16
 
 # Messages that are longer, and new, are read beside the event loop.
-_LONG_BYTES = 64 * 1024
+_THREAD_BYTES = 64 * 1024
 # A message takes as long as so many bytes of a long one, however short it is.
-_MESSAGE_BYTES = 512
-_FEW_MESSAGES = 16
+_MESSAGE_OVERHEAD_BYTES = 512
+_SHORT_CHAIN_MESSAGES = 16
 
 # Hashes that are kept must never mean something else: what is said here changes with what is hashed.
 _SEED = b"foveate chain 1"
 
 # Under which a link has its hash and its spelling.
-_LINK = object()
+_HASH_KEY = object()
 
 
-class Chain(msgspec.Struct, frozen=True, kw_only=True):
+class HashChain(msgspec.Struct, frozen=True, kw_only=True):
     """The hash of each message with all before it, without the `head` system messages that stand first.
 
     `spellings` are, in a row, the digests of each message alone as it is counted: with the order of its keys.
     """
 
-    head: int
+    leading_system_messages: int
     hashes: tuple[bytes, ...]
     spellings: bytes
 
@@ -60,97 +60,99 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
         return self.spellings[position * HASH_BYTES : (position + 1) * HASH_BYTES]
 
 
-_NO_CHAIN = Chain(head=0, hashes=(), spellings=b"")
-_CHAINS: Latest[Chain] = Latest()
+_EMPTY_CHAIN = HashChain(leading_system_messages=0, hashes=(), spellings=b"")
+_CHAINS: HistoryCache[HashChain] = HistoryCache()
 register(_CHAINS)
 
 
-def chain_of(request: Request) -> Chain:
+def compute_chain(request: Request) -> HashChain:
     """The chain of a request's messages; a long conversation costs a look at each, and reading what is new.
 
     Raises:
         MalformedRequest: a message cannot be read, or is nested too deeply.
     """
-    trail = wire.trail(request)
-    return _chain(request, trail, noted(trail.links, _LINK))
+    history = wire.message_history(request)
+    return _extend_chain(request, history, count_memoized(history.nodes, _HASH_KEY))
 
 
-async def chain_beside(request: Request) -> Chain:
+async def compute_chain_in_thread(request: Request) -> HashChain:
     """The chain of a request's messages, made beside the event loop where much of it is new.
 
     Raises:
         MalformedRequest: as `chain_of`.
     """
-    size_bytes = len(request.body) + _MESSAGE_BYTES * len(request.messages)
+    size_bytes = len(request.body) + _MESSAGE_OVERHEAD_BYTES * len(request.messages)
     if size_bytes >= LARGE_BYTES:
-        return await run_in_thread(lambda: chain_of(request), size_bytes)
-    trail = wire.trail(request)
-    known = noted(trail.links, _LINK)
-    if sum([len(link.raw) + _MESSAGE_BYTES for link in trail.links[known:]]) < _LONG_BYTES:
-        return _chain(request, trail, known)
-    return await asyncio.to_thread(_chain, request, trail, known)
+        return await run_in_thread(lambda: compute_chain(request), size_bytes)
+    history = wire.message_history(request)
+    known = count_memoized(history.nodes, _HASH_KEY)
+    if sum([len(node.raw) + _MESSAGE_OVERHEAD_BYTES for node in history.nodes[known:]]) < _THREAD_BYTES:
+        return _extend_chain(request, history, known)
+    return await asyncio.to_thread(_extend_chain, request, history, known)
 
 
-def _chain(request: Request, trail: wire.Trail, known: int) -> Chain:
-    links = trail.links
-    if known < len(links):
-        reached = links[known - 1].known[_LINK][0] if known else _begun(request.format)
-        for at in range(known, len(links)):
-            message = message_record(links[at].raw)
-            reached = digest(reached, *_said(request, trail, at, message))[:HASH_BYTES]
-            links[at].known[_LINK] = reached, _spelling(links[at].raw, message)
+def _extend_chain(request: Request, history: wire.MessageHistory, known: int) -> HashChain:
+    nodes = history.nodes
+    if known < len(nodes):
+        chain_hash = nodes[known - 1].memo[_HASH_KEY][0] if known else _initial_hash(request.format)
+        for at in range(known, len(nodes)):
+            message = parse_message_object(nodes[at].raw)
+            chain_hash = hash_bytes(chain_hash, *_canonical_message(request, history, at, message))[:HASH_BYTES]
+            nodes[at].memo[_HASH_KEY] = chain_hash, _hash_spelling(nodes[at].raw, message)
     # A short one is put together sooner than it is found.
-    is_long = len(links) > _FEW_MESSAGES
-    size, before = (_CHAINS.before(links) if is_long else None) or (0, _NO_CHAIN)
-    found = [link.known[_LINK] for link in links[size:]]
-    chain = Chain(
-        head=trail.head,
-        hashes=before.hashes + tuple([reached for reached, _ in found]),
-        spellings=before.spellings + b"".join([spelled for _, spelled in found]),
+    is_long = len(nodes) > _SHORT_CHAIN_MESSAGES
+    size, before = (_CHAINS.find_prefix(nodes) if is_long else None) or (0, _EMPTY_CHAIN)
+    found = [node.memo[_HASH_KEY] for node in nodes[size:]]
+    chain = HashChain(
+        leading_system_messages=history.leading_system_messages,
+        hashes=before.hashes + tuple([chain_hash for chain_hash, _ in found]),
+        spellings=before.spellings + b"".join([spelling for _, spelling in found]),
     )
     if is_long:
-        _CHAINS.put(links, chain, instead_of=size)
+        _CHAINS.put(nodes, chain, replaces=size)
     return chain
 
 
 @cache
-def _begun(spoken: Format) -> bytes:
-    return _short(_SEED + b"\0" + spoken.encode())
+def _initial_hash(api_format: Format) -> bytes:
+    return _hash(_SEED + b"\0" + api_format.encode())
 
 
-def _spelling(raw: bytes, message: dict[str, Any]) -> bytes:
+def _hash_spelling(raw: bytes, message: dict[str, Any]) -> bytes:
     """A digest of one message as it is counted: without marks and spacing, with the order of its keys."""
-    unmarked = wire.unmarked(raw)
-    return _short(compact(message) if unmarked is raw else unmarked)
+    stripped = wire.strip_breakpoints(raw)
+    return _hash(to_json(message) if stripped is raw else stripped)
 
 
-def _said(request: Request, trail: wire.Trail, at: int, message: dict[str, Any]) -> list[bytes]:
+def _canonical_message(
+    request: Request, history: wire.MessageHistory, at: int, message: dict[str, Any]
+) -> list[bytes]:
     """Who speaks, and what is said."""
-    spoken = request.format
-    plain = wire.FORMATS[spoken].SHAPE.plain_block(message)
-    if plain is not None:  # its block is made when somebody looks at it
-        return [_role(message.get("role")), compact(plain, order="sorted")]
-    blocks = wire.blocks_at(request, trail, at)
-    role = blocks[0].role if blocks else wire.message(spoken, trail.links[at].raw).role
-    inside: list[bytes] = []
+    api_format = request.format
+    plain_block = wire.FORMATS[api_format].LAYOUT.make_plain_text_block(message)
+    if plain_block is not None:  # its block is made when somebody looks at it
+        return [_encode_role(message.get("role")), to_json(plain_block, order="sorted")]
+    blocks = wire.blocks_at(request, history, at)
+    role = blocks[0].role if blocks else wire.parse_message(api_format, history.nodes[at].raw).role
+    content: list[bytes] = []
     # What stands beside the content of a chat message, where blocks come in the order of the keys.
-    beside: list[bytes] = []
+    other_fields: list[bytes] = []
     for block in blocks:
-        inner = value(block.said)
-        is_beside = spoken is Format.CHAT and isinstance(inner, dict) and inner.keys() == {block.kind}
-        (beside if is_beside else inside).append(_spelled(inner, block.kind, spoken))
-    return [_role(role), *inside, *sorted(beside)]
+        inner = parse_json(block.canonical_json)
+        is_other_field = api_format is Format.CHAT and isinstance(inner, dict) and inner.keys() == {block.kind}
+        (other_fields if is_other_field else content).append(_canonical_block(inner, block.kind, api_format))
+    return [_encode_role(role), *content, *sorted(other_fields)]
 
 
-def _role(said: object) -> bytes:
-    return (as_text(said) or "user").encode("utf-8", "replace")
+def _encode_role(role: object) -> bytes:
+    return (as_text(role) or "user").encode("utf-8", "replace")
 
 
-def _spelled(found: Any, kind: str, spoken: Format) -> bytes:
-    if spoken is Format.ANTHROPIC and kind == "tool_result" and isinstance(found.get("content"), str):
-        found["content"] = [{"type": "text", "text": found["content"]}]
-    return compact(found, order="sorted")
+def _canonical_block(block: Any, kind: str, api_format: Format) -> bytes:
+    if api_format is Format.ANTHROPIC and kind == "tool_result" and isinstance(block.get("content"), str):
+        block["content"] = [{"type": "text", "text": block["content"]}]
+    return to_json(block, order="sorted")
 
 
-def _short(data: bytes) -> bytes:
+def _hash(data: bytes) -> bytes:
     return blake3(data).digest(HASH_BYTES)

@@ -5,22 +5,22 @@ from functools import partial
 
 import msgspec
 
-from foveate.session.chain import HASH_BYTES, Chain
-from foveate.session.ids import named_id, session_id
-from foveate.session.naming import client_name, is_retry
+from foveate.session.chain import HASH_BYTES, HashChain
+from foveate.session.ids import derive_named_session_id, derive_session_id
+from foveate.session.naming import is_retry, read_client_name
 from foveate.session.turns import Session
-from foveate.tokens.memo import digest
+from foveate.tokens.memo import hash_bytes
 from foveate.values import Format, Request
 from foveate.wire.answer_parts import is_from_model
-from foveate.wire.around import around_of, parameters_of
-from foveate.wire.body import as_record, as_text, value
+from foveate.wire.around import get_envelope, get_parameters
+from foveate.wire.body import as_dict, as_text, parse_json
 
 # The fields that hold a system prompt or tools, in all formats.
-_SETTING = ("system", "instructions", "tools", "systemInstruction", "system_instruction", "toolConfig")
-_DIGEST = object()
+_SETTING_FIELDS = ("system", "instructions", "tools", "systemInstruction", "system_instruction", "toolConfig")
+_DIGEST_KEY = object()
 
 
-class Conversation(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedConversation(msgspec.Struct, frozen=True, kw_only=True):
     """What one request shows of its conversation.
 
     `messages` are those of `chain`. `named` is the id of its session if the client names it, and `parent_id` of
@@ -33,13 +33,13 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     agent: str
     caller: str
     format: Format
-    chain: Chain
+    chain: HashChain
     messages: Sequence[bytes]
-    setting: Callable[[], bytes]
-    named: str | None = None
+    compute_setting: Callable[[], bytes]
+    named_session_id: str | None = None
     parent_id: str | None = None
     scope: str = ""
-    previous: str = ""
+    previous_response_id: str = ""
     is_partial: bool = False
     is_retry: bool = False
 
@@ -47,7 +47,11 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     def tip(self) -> bytes:
         """The hash of its last message, with all that came before."""
         last = self.chain.hashes[-1] if self.chain else b""
-        return digest(self.previous.encode("utf-8", "replace"), last)[:HASH_BYTES] if self.previous else last
+        return (
+            hash_bytes(self.previous_response_id.encode("utf-8", "replace"), last)[:HASH_BYTES]
+            if self.previous_response_id
+            else last
+        )
 
     def continues(self, session: Session) -> bool:
         """Return whether it says all that a session has said, and more."""
@@ -59,53 +63,59 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
         return any(is_from_model(raw) for raw in reversed(self.messages[:end]))
 
 
-def conversation_of(
+def observe_conversation(
     request: Request,
-    chain: Chain,
+    chain: HashChain,
     *,
     agent: str,
     caller: str = "",
     scope: str = "",
     header: str | None = None,
     headers: Mapping[str, str] | None = None,
-) -> Conversation:
+) -> ObservedConversation:
     """Describe the conversation of a request.
 
     `caller` identifies who sends it, and `scope` separates names and response ids of different callers.
     `header` is what `x-foveate-session` says, and `headers` are those in which clients name conversations.
     """
-    parameters = parameters_of(request)
-    name = client_name(headers or {}, parameters) if header is None else None
-    thread = as_record(value(parameters.get("thread")))
-    previous = as_text(value(parameters.get("previous_response_id")) or thread.get("previous_message_id"))
-    named = None
+    parameters = get_parameters(request)
+    name = read_client_name(headers or {}, parameters) if header is None else None
+    thread = as_dict(parse_json(parameters.get("thread")))
+    previous_response_id = as_text(
+        parse_json(parameters.get("previous_response_id")) or thread.get("previous_message_id")
+    )
+    named_session_id = None
     if header is not None:
-        named = named_id(agent, header, scope)
+        named_session_id = derive_named_session_id(agent, header, scope)
     elif name is not None:
-        named = name.id(agent, scope)
-    return Conversation(
+        named_session_id = name.session_id(agent, scope)
+    return ObservedConversation(
         agent=agent,
-        caller=session_id("caller", agent, caller),
+        caller=derive_session_id("caller", agent, caller),
         format=request.format,
         chain=chain,
-        messages=request.messages[chain.head :],
-        setting=partial(_setting, request, chain.head),
-        named=named,
-        parent_id=name.parent_id(agent, scope) if name is not None else None,
+        messages=request.messages[chain.leading_system_messages :],
+        compute_setting=partial(_digest_setting, request, chain.leading_system_messages),
+        named_session_id=named_session_id,
+        parent_id=name.parent_session_id(agent, scope) if name is not None else None,
         scope=scope,
-        previous=previous,
+        previous_response_id=previous_response_id,
         is_retry=is_retry(headers or {}),
-        is_partial=bool(previous) or "conversation" in parameters,
+        is_partial=bool(previous_response_id) or "conversation" in parameters,
     )
 
 
-def _setting(request: Request, head: int) -> bytes:
+def _digest_setting(request: Request, leading_system_messages: int) -> bytes:
     """Return a digest of the system prompt and tools of a request."""
-    around = around_of(request)
-    found: bytes | None = around.known.get(_DIGEST) if around is not None else None
-    if found is None:
-        fields = parameters_of(request)
-        found = digest(*(bytes(fields.get(name) or b"") for name in _SETTING))[:HASH_BYTES]
-        if around is not None:
-            around.known[_DIGEST] = found
-    return digest(found, *request.messages[:head])[:HASH_BYTES] if head else found
+    envelope = get_envelope(request)
+    setting: bytes | None = envelope.memo.get(_DIGEST_KEY) if envelope is not None else None
+    if setting is None:
+        fields = get_parameters(request)
+        setting = hash_bytes(*(bytes(fields.get(name) or b"") for name in _SETTING_FIELDS))[:HASH_BYTES]
+        if envelope is not None:
+            envelope.memo[_DIGEST_KEY] = setting
+    return (
+        hash_bytes(setting, *request.messages[:leading_system_messages])[:HASH_BYTES]
+        if leading_system_messages
+        else setting
+    )

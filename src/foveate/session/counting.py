@@ -15,88 +15,90 @@ from msgspec.structs import astuple, replace
 
 from foveate import wire
 from foveate.errors import MalformedRequest
-from foveate.session.chain import Chain
-from foveate.session.news import News
-from foveate.session.turns import CountRows, Turns
+from foveate.session.chain import HashChain
+from foveate.session.news import PendingWrite
+from foveate.session.turns import CountUpdate, SessionStore
 from foveate.tokens import RequestCount, RequestCounter
 from foveate.tokens.caches import register
-from foveate.tokens.memo import Memo, digest
-from foveate.tokens.rendering import Measured
-from foveate.tokens.tally import EMPTY
+from foveate.tokens.memo import LruCache, hash_bytes
+from foveate.tokens.rendering import MeasuredRendering
+from foveate.tokens.tally import EMPTY_TALLY
 from foveate.tokens.threads import run_in_thread
 from foveate.values import (
     Document,
     Format,
     Image,
+    MediaSource,
     Message,
     Opaque,
     Request,
-    Source,
     Text,
     Thinking,
     ToolCall,
     ToolResult,
 )
-from foveate.wire.body import TOO_DEEP
+from foveate.wire.body import TOO_DEEP_MESSAGE
 
 Result = TypeVar("Result")
 
 # A few long sessions, for messages whose marks have moved.
-_KEPT_TURNS = 32 * 1024
-_KEPT_COUNTERS = 64
-_MARKED = 4
+_MAX_CACHED_TURNS = 32 * 1024
+_MAX_CACHED_COUNTERS = 64
+_MAX_SAVED_MARKERS = 4
 # Messages that are longer are counted beside the event loop.
-_LONG_BYTES = 8 * 1024
+_THREAD_BYTES = 8 * 1024
 # Noting a count takes about as long as counting so much.
-_NOTE_BYTES = 64
-_NOTED_AT_ONCE = 1000
+_TURN_OVERHEAD_BYTES = 64
+_SAVED_BATCH_TURNS = 1000
 
 # What is kept was counted by these rules: raised with each change by which a message comes to something else.
-RULES = 8
+COUNTING_RULES_VERSION = 8
 
-_ROW = msgspec.msgpack.Decoder(tuple[bytes, Measured])
-_NOTHING = astuple(Measured())
+_ROW_DECODER = msgspec.msgpack.Decoder(tuple[bytes, MeasuredRendering])
+_EMPTY_MEASUREMENT = astuple(MeasuredRendering())
 
-_RULE = "Never push; the 42 tests in src/näve.py take 3.5 s.\n"
-_CODE = 'def f(x: int) -> str:\n    return f"{x:>8}" if x else "名前を入力"\n'
+_SAMPLE_TEXT = "Never push; the 42 tests in src/näve.py take 3.5 s.\n"
+_SAMPLE_CODE = 'def f(x: int) -> str:\n    return f"{x:>8}" if x else "名前を入力"\n'
 # Something of all that a message can hold, by which two counters of one model are told apart.
-_SAMPLE = (
+_SAMPLE_MESSAGES = (
     Message(
         role="user",
         parts=(
-            Text(_RULE),
-            Image(source=Source.INLINE, width=640, height=480),
-            Document(source=Source.INLINE, media_type="text/plain", text=_CODE),
+            Text(_SAMPLE_TEXT),
+            Image(source=MediaSource.INLINE, width=640, height=480),
+            Document(source=MediaSource.INLINE, media_type="text/plain", text=_SAMPLE_CODE),
         ),
     ),
     Message(
         role="assistant",
         parts=(
-            Thinking(_RULE, 400),
+            Thinking(_SAMPLE_TEXT, 400),
             ToolCall(name="read_file", arguments='{"path":"a/b.py"}', format=Format.ANTHROPIC),
         ),
     ),
-    Message(role="tool", parts=(ToolResult(parts=(Text(_CODE),), id="1"), Opaque("odd", b'{"type":"odd"}'))),
+    Message(
+        role="tool", parts=(ToolResult(parts=(Text(_SAMPLE_CODE),), id="1"), Opaque("odd", b'{"type":"odd"}'))
+    ),
 )
 
 
-class TurnCounts:
+class TurnCounter:
     """Counts requests, and keeps in `turns` what each of their turns came to."""
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
-        self.drop()
+    def __init__(self, store: SessionStore) -> None:
+        self._store = store
+        self.clear()
         register(self)
 
-    def drop(self) -> None:
+    def clear(self) -> None:
         """Forget what is remembered of it beside."""
-        self._each: Memo[Measured] = Memo(_KEPT_TURNS)
+        self._measured_messages: LruCache[MeasuredRendering] = LruCache(_MAX_CACHED_TURNS)
 
     async def count(
         self,
         agent: str,
         request: Request,
-        chain: Chain,
+        chain: HashChain,
         counter: RequestCounter,
         *,
         known: int | None = None,
@@ -108,164 +110,185 @@ class TurnCounts:
         Raises:
             MalformedRequest: a part cannot be read, or is nested too deeply to be rendered.
         """
-        counted = await self.counted(agent, request, chain, counter, known=known)
-        await self.keep(agent, counted)
+        counted = await self.count_without_saving(agent, request, chain, counter, known=known)
+        await self.save(agent, counted)
         return counted.count
 
-    async def counted(
-        self, agent: str, request: Request, chain: Chain, counter: RequestCounter, *, known: int | None = None
-    ) -> "Counted":
+    async def count_without_saving(
+        self,
+        agent: str,
+        request: Request,
+        chain: HashChain,
+        counter: RequestCounter,
+        *,
+        known: int | None = None,
+    ) -> "CountResult":
         """The same, for who keeps what is new about it in time.
 
         Raises:
             MalformedRequest: as `count`.
         """
-        trail = wire.trail(request)
-        start, tally = counter.tallied(trail)
+        history = wire.message_history(request)
+        start, tally = counter.cached_tally(history)
         places = range(start, len(chain))
-        found = await self._known(agent, request, chain, trail, places, counter, known) if places else {}
-        new_bytes = sum([len(trail.links[at].raw) for at in places if at not in found])
+        found = await self._find_known(agent, request, chain, history, places, counter, known) if places else {}
+        new_bytes = sum([len(history.nodes[at].raw) for at in places if at not in found])
 
-        def together() -> Counted:
-            measured = self._measured(request, chain, trail, places, counter, found)
-            ended = counter.noted(trail, start, tally, measured)
-            count = counter.counted(request, trail, counter.head(request, trail), ended, in_parts=False)
-            return Counted(count, name_of(counter), self._new(agent, chain, trail, counter))
+        def measure_and_sum() -> CountResult:
+            measured = self._measure(request, chain, history, places, counter, found)
+            ended = counter.store_tally(history, start, tally, measured)
+            count = counter.build_count(
+                request, history, counter.tally_head(request, history), ended, with_parts=False
+            )
+            return CountResult(
+                count, get_counter_name(counter), self._find_unsaved(agent, chain, history, counter)
+            )
 
-        return await beside(together, new_bytes + _NOTE_BYTES * len(places) + counter.new_around_bytes(request))
+        return await run_in_thread_if_large(
+            measure_and_sum,
+            new_bytes + _TURN_OVERHEAD_BYTES * len(places) + counter.new_envelope_bytes(request),
+        )
 
-    async def keep(self, agent: str, counted: "Counted") -> None:
+    async def save(self, agent: str, counted: "CountResult") -> None:
         """Keep what was counted and is not kept yet."""
         if not counted.new:
             return
-        rows = await beside(counted.rows, _NOTE_BYTES * len(counted.new))
-        await self._turns.keep_counts(agent, rows, counted.counter)
-        for start in range(0, len(counted.new), _NOTED_AT_ONCE):
+        rows = await run_in_thread_if_large(counted.rows, _TURN_OVERHEAD_BYTES * len(counted.new))
+        await self._store.save_counts(agent, rows, counted.counter)
+        for start in range(0, len(counted.new), _SAVED_BATCH_TURNS):
             if start:
                 await asyncio.sleep(0)  # others are served meanwhile
-            self._kept(agent, counted.counter, counted.new[start : start + _NOTED_AT_ONCE])
+            self._mark_turns_saved(agent, counted.counter, counted.new[start : start + _SAVED_BATCH_TURNS])
 
-    def news(self, agent: str, counted: "Counted") -> News:
+    def make_pending_write(self, agent: str, counted: "CountResult") -> PendingWrite:
         """The same, for who keeps it together with others; what is long is kept alone."""
-        alone = partial(self.keep, agent, counted)
-        if _NOTE_BYTES * len(counted.new) >= _LONG_BYTES:
-            return News(alone)
-        return News(
+        alone = partial(self.save, agent, counted)
+        if _TURN_OVERHEAD_BYTES * len(counted.new) >= _THREAD_BYTES:
+            return PendingWrite(alone)
+        return PendingWrite(
             alone,
-            rows=lambda: CountRows(agent=agent, counter=counted.counter, counts=counted.rows()),
-            kept=lambda is_kept: self._kept(agent, counted.counter, counted.new) if is_kept else None,
+            make_rows=lambda: CountUpdate(agent=agent, counter=counted.counter, counts=counted.rows()),
+            on_saved=lambda is_kept: (
+                self._mark_turns_saved(agent, counted.counter, counted.new) if is_kept else None
+            ),
         )
 
-    def _kept(self, agent: str, counter: str, turns: "Sequence[CountedTurn]") -> None:
+    def _mark_turns_saved(self, agent: str, counter: str, turns: "Sequence[UnsavedTurn]") -> None:
         for turn in turns:
-            self._mark(turn.link, (agent, counter))
+            self._mark_saved(turn.node, (agent, counter))
 
-    def _new(self, agent: str, chain: Chain, trail: wire.Trail, counter: RequestCounter) -> list["CountedTurn"]:
+    def _find_unsaved(
+        self, agent: str, chain: HashChain, history: wire.MessageHistory, counter: RequestCounter
+    ) -> list["UnsavedTurn"]:
         """The turns of which nothing was kept for the agent, the last one first."""
-        own = agent, name_of(counter)
-        found: list[CountedTurn] = []
-        for at in range(len(trail.links) - 1, -1, -1):
-            link = trail.links[at]
-            if own in link.known.get(self, ()):
+        marker = agent, get_counter_name(counter)
+        unsaved: list[UnsavedTurn] = []
+        for at in range(len(history.nodes) - 1, -1, -1):
+            node = history.nodes[at]
+            if marker in node.memo.get(self, ()):
                 break
-            found.append(
-                CountedTurn(link, chain.hashes[at], chain.spelling(at), counter.measured_at(trail, at))
+            unsaved.append(
+                UnsavedTurn(node, chain.hashes[at], chain.spelling(at), counter.measured_at(history, at))
             )
-        return found
+        return unsaved
 
-    def _mark(self, link: wire.Link, whose: tuple[str, str]) -> None:
+    def _mark_saved(self, node: wire.MessageNode, marker: tuple[str, str]) -> None:
         """Remember that a turn's count is kept; for the agents and counters that were last."""
-        kept = link.known.get(self, ())
-        if whose not in kept:
-            link.known[self] = (*kept, whose)[-_MARKED:]
+        markers = node.memo.get(self, ())
+        if marker not in markers:
+            node.memo[self] = (*markers, marker)[-_MAX_SAVED_MARKERS:]
 
-    async def _known(
+    async def _find_known(
         self,
         agent: str,
         request: Request,
-        chain: Chain,
-        trail: wire.Trail,
+        chain: HashChain,
+        history: wire.MessageHistory,
         places: range,
         counter: RequestCounter,
         known_turns: int | None,
-    ) -> dict[int, Measured]:
+    ) -> dict[int, MeasuredRendering]:
         """What of the messages at `places` of the chain is remembered, or kept."""
-        key = _key_of(counter, request.format)
-        known = {at: found for at in places if (found := self._each.get(key + chain.spelling(at))) is not None}
+        key = _counter_key(counter, request.format)
+        known = {
+            at: found
+            for at in places
+            if (found := self._measured_messages.get(key + chain.spelling(at))) is not None
+        }
         old = places if known_turns is None else range(places.start, known_turns)
         hashes = [chain.hashes[at] for at in old if at not in known]
         if not hashes:
             return known
-        name = name_of(counter)
-        kept = await self._turns.counts(agent, hashes, name)
-        for at in places if kept else ():
-            row = kept.get(chain.hashes[at])
-            if row is not None and (found := _read(row, chain.spelling(at))) is not None:
+        name = get_counter_name(counter)
+        saved = await self._store.get_counts(agent, hashes, name)
+        for at in places if saved else ():
+            row = saved.get(chain.hashes[at])
+            if row is not None and (found := _decode_row(row, chain.spelling(at))) is not None:
                 known[at] = found
-                self._mark(trail.links[at], (agent, name))
+                self._mark_saved(history.nodes[at], (agent, name))
         return known
 
-    def _measured(
+    def _measure(
         self,
         request: Request,
-        chain: Chain,
-        trail: wire.Trail,
+        chain: HashChain,
+        history: wire.MessageHistory,
         places: range,
         counter: RequestCounter,
-        known: Mapping[int, Measured],
-    ) -> list[Measured]:
+        known: Mapping[int, MeasuredRendering],
+    ) -> list[MeasuredRendering]:
         """What the messages at `places` of the chain come to: as it is known, or counted now."""
-        key = _key_of(counter, request.format)
+        key = _counter_key(counter, request.format)
         new = [at for at in places if at not in known]
-        raws = [wire.unmarked(trail.links[at].raw) for at in new]
-        counted = counter.measured(*[wire.message(request.format, raw) for raw in raws])
+        raws = [wire.strip_breakpoints(history.nodes[at].raw) for at in new]
+        counted = counter.measure_messages(*[wire.parse_message(request.format, raw) for raw in raws])
         for at, measured in zip(new, counted, strict=True):
-            self._each.put(key + chain.spelling(at), measured)
+            self._measured_messages.put(key + chain.spelling(at), measured)
         if not known:
             return counted
         fresh = dict(zip(new, counted, strict=True))
         return [fresh[at] if at in fresh else known[at] for at in places]
 
 
-class CountedTurn(msgspec.Struct, frozen=True):
+class UnsavedTurn(msgspec.Struct, frozen=True):
     """What one turn came to, and what it is told by."""
 
-    link: wire.Link
+    node: wire.MessageNode
     hash: bytes
     spelling: bytes
-    measured: Measured
+    measured: MeasuredRendering
 
 
-class Counted(msgspec.Struct, frozen=True):
+class CountResult(msgspec.Struct, frozen=True):
     """A count, and the turns of which `counter` has something new to write down."""
 
     count: RequestCount
     counter: str
-    new: Sequence[CountedTurn] = ()
+    new: Sequence[UnsavedTurn] = ()
 
     def rows(self) -> dict[bytes, bytes]:
         """That of each turn, by its hash."""
-        return {turn.hash: _row(turn.measured, turn.spelling) for turn in self.new}
+        return {turn.hash: _encode_row(turn.measured, turn.spelling) for turn in self.new}
 
 
-@lru_cache(_KEPT_COUNTERS)
-def _key_of(counter: RequestCounter, spoken: Format) -> bytes:
+@lru_cache(_MAX_CACHED_COUNTERS)
+def _counter_key(counter: RequestCounter, api_format: Format) -> bytes:
     """What a counter's counts of messages in one format are remembered under."""
-    return digest(name_of(counter).encode(), spoken.encode())
+    return hash_bytes(get_counter_name(counter).encode(), api_format.encode())
 
 
-@lru_cache(_KEPT_COUNTERS)
-def name_of(counter: RequestCounter) -> str:
+@lru_cache(_MAX_CACHED_COUNTERS)
+def get_counter_name(counter: RequestCounter) -> str:
     """The name under which a counter's counts are kept; another rule or vocabulary makes it another one.
 
     A sample tells vocabularies and families apart. It meets not every rule, so their version is in it too.
     """
-    tally = counter.extend(EMPTY, *_SAMPLE)
-    said = msgspec.msgpack.encode(astuple(replace(tally, before=None)))
-    return f"{counter.model!a} {counter.backend} {RULES} {digest(said)[:8].hex()}"
+    tally = counter.extend_tally(EMPTY_TALLY, *_SAMPLE_MESSAGES)
+    encoded = msgspec.msgpack.encode(astuple(replace(tally, previous=None)))
+    return f"{counter.model!a} {counter.backend} {COUNTING_RULES_VERSION} {hash_bytes(encoded)[:8].hex()}"
 
 
-async def counted_beside(request: Request, counter: RequestCounter) -> RequestCount:
+async def count_in_thread(request: Request, counter: RequestCounter) -> RequestCount:
     """The count of a request of which nothing is kept, without its parts.
 
     It is made beside the event loop where much of it is new.
@@ -273,30 +296,35 @@ async def counted_beside(request: Request, counter: RequestCounter) -> RequestCo
     Raises:
         MalformedRequest: as `RequestCounter.request`.
     """
-    trail = wire.trail(request)
-    new = (*request.messages[: trail.head], *(link.raw for link in trail.links[counter.tallied(trail)[0] :]))
-    size_bytes = counter.new_around_bytes(request) + sum(map(len, new))
-    return await beside(lambda: counter.request(request, in_parts=False), size_bytes)
+    history = wire.message_history(request)
+    new = (
+        *request.messages[: history.leading_system_messages],
+        *(node.raw for node in history.nodes[counter.cached_tally(history)[0] :]),
+    )
+    size_bytes = counter.new_envelope_bytes(request) + sum(map(len, new))
+    return await run_in_thread_if_large(lambda: counter.count_request(request, with_parts=False), size_bytes)
 
 
-async def beside(work: Callable[[], Result], size_bytes: int, *, least_bytes: int = _LONG_BYTES) -> Result:
+async def run_in_thread_if_large(
+    function: Callable[[], Result], size_bytes: int, *, min_bytes: int = _THREAD_BYTES
+) -> Result:
     """What `work` gives; beside the event loop where it takes long."""
     try:
-        return await run_in_thread(work, size_bytes) if size_bytes >= least_bytes else work()
+        return await run_in_thread(function, size_bytes) if size_bytes >= min_bytes else function()
     except RecursionError:
-        raise MalformedRequest(TOO_DEEP) from None
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
 
 
-def _row(measured: Measured, spelling: bytes) -> bytes:
-    fields = zip(Measured.__struct_fields__, astuple(measured), _NOTHING, strict=True)
-    said = {name: inner for name, inner, usual in fields if inner != usual}
-    return msgspec.msgpack.encode((spelling, said))
+def _encode_row(measured: MeasuredRendering, spelling: bytes) -> bytes:
+    fields = zip(MeasuredRendering.__struct_encode_fields__, astuple(measured), _EMPTY_MEASUREMENT, strict=True)
+    changed = {name: inner for name, inner, default in fields if inner != default}
+    return msgspec.msgpack.encode((spelling, changed))
 
 
-def _read(row: bytes, spelling: bytes) -> Measured | None:
+def _decode_row(row: bytes, spelling: bytes) -> MeasuredRendering | None:
     """What was counted of a message that is spelled so; None where that is not what was counted."""
     try:
-        spelled, measured = _ROW.decode(row)
+        row_spelling, measured = _ROW_DECODER.decode(row)
     except msgspec.DecodeError:  # by a version that wrote something else down
         return None
-    return measured if spelled == spelling else None
+    return measured if row_spelling == spelling else None

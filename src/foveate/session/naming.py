@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from foveate.errors import MalformedRequest
-from foveate.session.ids import scoped_id, session_id
-from foveate.wire.body import Fields, as_record, as_text, value
+from foveate.session.ids import derive_session_id, scope_session_id
+from foveate.wire.body import Fields, as_dict, as_text, parse_json
 
 MAX_ID_CHARS = 256
 """A longer id is ignored: agents send UUIDs."""
@@ -34,18 +34,18 @@ _PARENT = "x-parent-session-id"
 # The SDKs of Anthropic and OpenAI say so with each request.
 _RETRY = "x-stainless-retry-count"
 # Other headers that name a conversation. A client may send one of them to one provider and another to the next.
-_PLAIN = (
+_PLAIN_HEADERS = (
     *("x-session-id", "x-opencode-session", "x-session-affinity", "session_id", "x-litellm-session-id"),
     "x-task-id",
 )
-HEADERS = frozenset(
+NAMING_HEADERS = frozenset(
     (
         *(_CLAUDE_SESSION, _CLAUDE_AGENT, _CLAUDE_PARENT, "thread-id", "session-id", _CODEX_METADATA),
-        *(_CODEX_PARENT, _PARENT, *_PLAIN, _RETRY),
+        *(_CODEX_PARENT, _PARENT, *_PLAIN_HEADERS, _RETRY),
     )
 )
 """The headers that are read here."""
-SOURCES = ("claude-code", "codex", "session", "conversation")
+NAME_SOURCES = ("claude-code", "codex", "session", "conversation")
 """Who gives names; the same name from another source is another session."""
 
 # How Claude Code named its sessions before it sent JSON.
@@ -59,108 +59,108 @@ class ClientName(msgspec.Struct, frozen=True, kw_only=True):
     name: tuple[str, ...]
     parent: tuple[str, ...] | None = None
 
-    def id(self, agent: str, scope: str = "") -> str:
+    def session_id(self, agent: str, scope: str = "") -> str:
         """Return the id of the session: an agent cannot reach a session of another one."""
-        return client_session_id(agent, self.source, self.name, scope)
+        return derive_client_session_id(agent, self.source, self.name, scope)
 
-    def parent_id(self, agent: str, scope: str = "") -> str | None:
+    def parent_session_id(self, agent: str, scope: str = "") -> str | None:
         """Return the id of the session that started this one."""
         if self.parent is None or self.parent == self.name:
             return None
-        return client_session_id(agent, self.source, self.parent, scope)
+        return derive_client_session_id(agent, self.source, self.parent, scope)
 
 
-def client_session_id(agent: str, source: str, name: tuple[str, ...], scope: str = "") -> str:
+def derive_client_session_id(agent: str, source: str, name: tuple[str, ...], scope: str = "") -> str:
     """Return the id of an agent's session that its client names so.
 
     `scope` separates callers, whose names may be the same unless they are unique.
     """
-    return scoped_id(session_id("client", agent, source, *name), name[0], scope)
+    return scope_session_id(derive_session_id("client", agent, source, *name), name[0], scope)
 
 
-def client_name(headers: Mapping[str, str], fields: Fields | Mapping[str, bytes]) -> ClientName | None:
+def read_client_name(headers: Mapping[str, str], fields: Fields | Mapping[str, bytes]) -> ClientName | None:
     """Return the name that a client gives the conversation of a request, by its headers or its body.
 
     `fields` are the fields of the body. Ids that are empty or too long are ignored.
     """
     return (
-        _claude_code(headers, lambda: _claude_user(fields))
-        or _codex(headers, fields)
-        or _plain(headers)
-        or _conversation(fields)
+        _read_claude_code_name(headers, lambda: _read_claude_user(fields))
+        or _read_codex_name(headers, fields)
+        or _read_plain_name(headers)
+        or _read_conversation_name(fields)
     )
 
 
-def _claude_code(headers: Mapping[str, str], from_body: Callable[[], str]) -> ClientName | None:
-    session = _checked(headers.get(_CLAUDE_SESSION)) or from_body()
+def _read_claude_code_name(headers: Mapping[str, str], from_body: Callable[[], str]) -> ClientName | None:
+    session = _valid_id(headers.get(_CLAUDE_SESSION)) or from_body()
     if not session:
         return None
-    agent, parent = _checked(headers.get(_CLAUDE_AGENT)), _checked(headers.get(_CLAUDE_PARENT))
+    agent, parent = _valid_id(headers.get(_CLAUDE_AGENT)), _valid_id(headers.get(_CLAUDE_PARENT))
     if not agent:
         return ClientName(source="claude-code", name=(session,))
     started_by = (session, parent) if parent else (session,)
     return ClientName(source="claude-code", name=(session, agent), parent=started_by)
 
 
-def _claude_user(fields: Fields | Mapping[str, bytes]) -> str:
-    user = as_text(_record(fields, "metadata").get("user_id"))
+def _read_claude_user(fields: Fields | Mapping[str, bytes]) -> str:
+    user = as_text(_read_object(fields, "metadata").get("user_id"))
     if user.startswith("{"):
-        return _checked(_parsed(user).get("session_id"))
-    found = _OLD_CLAUDE_USER.search(user[-200:]) if user.startswith("user_") else None
-    return found[1] if found else ""
+        return _valid_id(_parse_text(user).get("session_id"))
+    match = _OLD_CLAUDE_USER.search(user[-200:]) if user.startswith("user_") else None
+    return match[1] if match else ""
 
 
-def _codex(headers: Mapping[str, str], fields: Fields | Mapping[str, bytes]) -> ClientName | None:
-    metadata = _parsed(headers.get(_CODEX_METADATA, ""))
-    in_body = _record(fields, "client_metadata")
-    metadata = metadata or _parsed(as_text(in_body.get(_CODEX_METADATA))) or in_body
-    session = _checked(headers.get("session-id")) or _checked(metadata.get("session_id"))
-    thread = _checked(headers.get("thread-id")) or _checked(metadata.get("thread_id")) or session
+def _read_codex_name(headers: Mapping[str, str], fields: Fields | Mapping[str, bytes]) -> ClientName | None:
+    metadata = _parse_text(headers.get(_CODEX_METADATA, ""))
+    in_body = _read_object(fields, "client_metadata")
+    metadata = metadata or _parse_text(as_text(in_body.get(_CODEX_METADATA))) or in_body
+    session = _valid_id(headers.get("session-id")) or _valid_id(metadata.get("session_id"))
+    thread = _valid_id(headers.get("thread-id")) or _valid_id(metadata.get("thread_id")) or session
     if not thread:
         return None
-    parent = _checked(headers.get(_CODEX_PARENT)) or _checked(metadata.get("parent_thread_id"))
-    parent = parent or _checked(in_body.get(_CODEX_PARENT)) or session
+    parent = _valid_id(headers.get(_CODEX_PARENT)) or _valid_id(metadata.get("parent_thread_id"))
+    parent = parent or _valid_id(in_body.get(_CODEX_PARENT)) or session
     return ClientName(source="codex", name=(thread,), parent=(parent,) if parent else None)
 
 
-def _plain(headers: Mapping[str, str]) -> ClientName | None:
-    name = next((name for header in _PLAIN if (name := _checked(headers.get(header)))), "")
+def _read_plain_name(headers: Mapping[str, str]) -> ClientName | None:
+    name = next((name for header in _PLAIN_HEADERS if (name := _valid_id(headers.get(header)))), "")
     if not name:
         return None
-    parent = _checked(headers.get(_PARENT))
+    parent = _valid_id(headers.get(_PARENT))
     return ClientName(source="session", name=(name,), parent=(parent,) if parent else None)
 
 
-def _conversation(fields: Fields | Mapping[str, bytes]) -> ClientName | None:
+def _read_conversation_name(fields: Fields | Mapping[str, bytes]) -> ClientName | None:
     try:
-        said = value(fields.get("conversation"))
+        conversation = parse_json(fields.get("conversation"))
     except MalformedRequest:
         return None
-    name = _checked(as_record(said).get("id") if isinstance(said, dict) else said)
+    name = _valid_id(as_dict(conversation).get("id") if isinstance(conversation, dict) else conversation)
     return ClientName(source="conversation", name=(name,)) if name else None
 
 
-def _checked(said: object) -> str:
-    text = said.strip() if isinstance(said, str) else ""
+def _valid_id(value: object) -> str:
+    text = value.strip() if isinstance(value, str) else ""
     return text if len(text) <= MAX_ID_CHARS else ""
 
 
-def _record(fields: Fields | Mapping[str, bytes], name: str) -> dict[str, object]:
+def _read_object(fields: Fields | Mapping[str, bytes], name: str) -> dict[str, object]:
     raw = fields.get(name)
     if raw is None or memoryview(raw).nbytes > _MAX_METADATA_CHARS:
         return {}
     try:
-        return as_record(value(raw))
+        return as_dict(parse_json(raw))
     except MalformedRequest:
         return {}
 
 
-def _parsed(said: str) -> dict[str, object]:
+def _parse_text(text: str) -> dict[str, object]:
     """Return a JSON object that a client sends as text; empty if it is something else or too long."""
-    if not said.startswith("{") or len(said) > _MAX_METADATA_CHARS:
+    if not text.startswith("{") or len(text) > _MAX_METADATA_CHARS:
         return {}
     try:
-        return as_record(msgspec.json.decode(said.encode("utf-8", "replace")))
+        return as_dict(msgspec.json.decode(text.encode("utf-8", "replace")))
     except (msgspec.DecodeError, RecursionError):
         return {}
 

@@ -5,20 +5,20 @@ from functools import partial
 
 import msgspec
 
-from foveate.session.turns import Stored, Turns
+from foveate.session.turns import SessionStore, SessionWrite
 
 
-class News(msgspec.Struct, frozen=True):
+class PendingWrite(msgspec.Struct, frozen=True):
     """Something to be stored: `alone`, or if there are `rows` of it by then, with those of others.
 
     Then `kept` is told whether they are stored. If one of them cannot be, none is, and each is stored alone.
     """
 
-    alone: Callable[[], Awaitable[object]]
-    rows: Callable[[], Stored | None] = lambda: None
-    kept: Callable[[bool], None] = lambda _: None
+    write_alone: Callable[[], Awaitable[object]]
+    make_rows: Callable[[], SessionWrite | None] = lambda: None
+    on_saved: Callable[[bool], None] = lambda _: None
 
 
-def stored(rows: Stored, turns: Turns) -> News:
+def make_pending_write(rows: SessionWrite, store: SessionStore) -> PendingWrite:
     """Return the news that stores `rows` in `turns`."""
-    return News(partial(turns.keep, (rows,)), lambda: rows)
+    return PendingWrite(partial(store.save, (rows,)), lambda: rows)

@@ -11,7 +11,7 @@ RECENT_SECONDS = 8 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenLimit:
+class ObservedLimit:
     """A limit of the subscription that an agent's calls use, as it was at a time."""
 
     agent: str
@@ -25,15 +25,15 @@ class SeenLimit:
         return 0.0 if resets_at is not None and resets_at <= now else self.limit.used
 
 
-class RateLimits(Protocol):
+class RateLimitStore(Protocol):
     """Keeps the newest state of every limit.
 
     Raises:
         StoreUnavailable: it cannot be reached.
     """
 
-    async def keep(self, limits: Sequence[SeenLimit]) -> None:
+    async def save(self, limits: Sequence[ObservedLimit]) -> None:
         """Keep these, unless what is there is newer."""
 
-    async def recent(self, *, since: float) -> Sequence[SeenLimit]:
+    async def find_recent(self, *, since: float) -> Sequence[ObservedLimit]:
         """The limits that were told of since then, by agent, provider and name."""

@@ -8,7 +8,7 @@ from foveate.values import Format, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptRequest:
+class ArchivedRequest:
     """A request with its bill, as far as one came: `sent` went out, and `came` is what the client sent.
 
     `came` is None where nothing was changed. There are no headers, and so no keys.
@@ -22,28 +22,28 @@ class KeptRequest:
     model: str
     at: float
     status: int
-    sent: bytes = field(repr=False)
-    came: bytes | None = field(default=None, repr=False)
+    request_body: bytes = field(repr=False)
+    original_body: bytes | None = field(default=None, repr=False)
     usage: Usage | None = None
 
 
-class Requests(Protocol):
+class RequestArchive(Protocol):
     """Keeps whole requests.
 
     Raises:
         StoreUnavailable: it cannot be reached.
     """
 
-    async def keep(self, request: KeptRequest) -> int:
+    async def save(self, request: ArchivedRequest) -> int:
         """Keep a request; how many bytes that takes. One that is kept already stays as it is."""
 
-    async def trim(self, *, before: float, most_bytes: int) -> int:
+    async def trim(self, *, before: float, max_bytes: int) -> int:
         """Drop those from before that time, and the oldest of more than `most_bytes`; how many were dropped."""
 
-    async def request(self, request_id: str) -> KeptRequest | None:
+    async def get(self, request_id: str) -> ArchivedRequest | None:
         """One by its id; None where it is not kept, or no longer."""
 
-    async def of_session(
+    async def find_by_session(
         self, session_id: str, *, limit: int = 2, before: float | None = None
-    ) -> Sequence[KeptRequest]:
+    ) -> Sequence[ArchivedRequest]:
         """The last ones of a session, the newest first; with `before`, the last ones before that time."""

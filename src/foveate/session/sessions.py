@@ -23,27 +23,27 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from foveate.session.answers import MAX_MESSAGES, AnswerMarks, answers_sent_back, response_mark
-from foveate.session.chain import Chain
-from foveate.session.conversation import Conversation
-from foveate.session.ids import new_id
-from foveate.session.recent_sessions import Flight, RecentSessions
-from foveate.session.turns import Answer, Session, Turn, Turns
-from foveate.tokens.memo import Memo
+from foveate.session.answers import MAX_MESSAGES, AnswerDigests, digest_response_id, digest_sent_back_answers
+from foveate.session.chain import HashChain
+from foveate.session.conversation import ObservedConversation
+from foveate.session.ids import new_session_id
+from foveate.session.recent_sessions import InFlightRequest, RecentSessions
+from foveate.session.turns import AnswerRecord, Session, SessionStore, Turn
+from foveate.tokens.memo import LruCache
 from foveate.tokens.threads import run_in_thread
 from foveate.wire.answer_parts import is_from_model
 from foveate.wire.large_json import LARGE_BYTES
 
-_MAX_IN_VAIN = 8 * 1024
+_MAX_WAITED_FOR = 8 * 1024
 # A session may end so many messages before a request does: an answer and the results of its calls follow.
-_LAST_MESSAGES = 32
+_MAX_NEW_MESSAGES = 32
 # A session is stored again without news after this time.
-_SEEN_AGAIN_SECONDS = 60.0
+_SAVE_AGAIN_SECONDS = 60.0
 # By then another worker has stored the answer that it has just passed on; later if the store is busy.
-_OTHERS_SECONDS = (0.05, 0.2)
+_RETRY_DELAYS_SECONDS = (0.05, 0.2)
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class SessionMatch(msgspec.Struct, frozen=True, kw_only=True):
     """The session of a request as it is with it.
 
     `known` is how many of its messages may have been seen before; if it is new, in the session `known_from`.
@@ -53,16 +53,16 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     session: Session
-    known: int
+    known_messages: int
     is_new: bool
-    known_from: str | None = None
+    known_from_session_id: str | None = None
     is_fork: bool = False
     is_changed: bool = True
-    is_aside: bool = False
+    is_side_request: bool = False
     turns: Sequence[Turn] = ()
 
 
-class _Choice(msgspec.Struct, frozen=True):
+class _SessionChoice(msgspec.Struct, frozen=True):
     """The session that a request goes on with or forks from; None if it begins one.
 
     `known` is how many messages of a new session have been said before, in the session `known_from`.
@@ -70,14 +70,14 @@ class _Choice(msgspec.Struct, frozen=True):
 
     session: Session | None
     forked_at: bytes | None = None
-    known: int = 0
-    known_from: str | None = None
+    known_messages: int = 0
+    known_from_session_id: str | None = None
 
 
-_NEW = _Choice(None)
+_NEW_SESSION = _SessionChoice(None)
 
 
-class Sessions:
+class SessionMatcher:
     """Finds the sessions of requests, and remembers them for the next ones.
 
     `has_others`: other processes serve requests with the same store.
@@ -85,320 +85,419 @@ class Sessions:
 
     def __init__(
         self,
-        turns: Turns,
+        store: SessionStore,
         *,
-        has_others: bool = False,
-        make_id: Callable[[], str] = new_id,
+        has_other_workers: bool = False,
+        make_id: Callable[[], str] = new_session_id,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._turns = turns
-        self._has_others = has_others
+        self._store = store
+        self._has_other_workers = has_other_workers
         self._make_id = make_id
         self._sleep = sleep
         self._recent = RecentSessions()
-        self._in_vain: Memo[bool] = Memo(_MAX_IN_VAIN)
+        self._waited_for: LruCache[bool] = LruCache(_MAX_WAITED_FOR)
 
-    async def find(self, request: Conversation, *, now: float) -> Found:
+    async def find(self, conversation: ObservedConversation, *, now: float) -> SessionMatch:
         """Return the session of a request. Nothing is remembered of it before `begin`.
 
         Raises:
             MalformedRequest: a message cannot be read.
             StoreUnavailable: the store has to be asked, and cannot be reached.
         """
-        if request.named is not None:
-            there = self._recent.session(request.named) or await self._turns.session(request.named)
-            has_history = there is None and request.has_answer_before(len(request.chain))
-            known = await self._last_known(request) if has_history else None
-            found = self._named(request, request.named, there, now, known=known.position + 1 if known else 0)
-            return replace(found, known_from=known.session_id if known else None)
-        choice = await self._choose(request)
+        if conversation.named_session_id is not None:
+            existing = self._recent.get_session(conversation.named_session_id) or await self._store.get_session(
+                conversation.named_session_id
+            )
+            has_history = existing is None and conversation.has_answer_before(len(conversation.chain))
+            known = await self._find_last_known_turn(conversation) if has_history else None
+            match = self._match_named(
+                conversation,
+                conversation.named_session_id,
+                existing,
+                now,
+                known=known.position + 1 if known else 0,
+            )
+            return replace(match, known_from_session_id=known.session_id if known else None)
+        choice = await self._choose(conversation)
         if choice.session is None:
-            begun = self._begun(request, self._make_id(), now)
-            found = self._found(request, begun, 0, choice.known, is_new=True)
-            return replace(found, known_from=choice.known_from)
+            new_session = self._make_session(conversation, self._make_id(), now)
+            match = self._make_match(conversation, new_session, 0, choice.known_messages, is_new=True)
+            return replace(match, known_from_session_id=choice.known_from_session_id)
         if choice.forked_at is not None:
             fork = replace(
-                self._begun(request, self._make_id(), now),
+                self._make_session(conversation, self._make_id(), now),
                 parent_id=choice.session.id,
                 forked_at=choice.forked_at,
             )
-            return self._found(request, fork, 0, choice.known or len(request.chain), is_new=True, is_fork=True)
-        return self._going_on(request, choice.session, now)
+            return self._make_match(
+                conversation,
+                fork,
+                0,
+                choice.known_messages or len(conversation.chain),
+                is_new=True,
+                is_fork=True,
+            )
+        return self._match_existing(conversation, choice.session, now)
 
-    def named(self, request: Conversation, *, now: float) -> Found:
+    def find_named(self, conversation: ObservedConversation, *, now: float) -> SessionMatch:
         """Return the session that a client names, without the store."""
-        assert request.named is not None
-        return self._named(request, request.named, self._recent.session(request.named), now)
-
-    def begin(self, found: Found) -> Flight:
-        """Remember that a request of a session is being sent."""
-        return self._recent.begin(found.session)
-
-    def end(self, session: Session, flight: Flight, rows: Sequence[Answer], *, is_answered: bool) -> None:
-        """Remember how a request of a session was answered."""
-        self._recent.end(session, flight, rows, is_answered=is_answered)
-
-    def _named(
-        self, request: Conversation, id_: str, there: Session | None, now: float, *, known: int = 0
-    ) -> Found:
-        if there is None:
-            begun = replace(self._begun(request, id_, now), parent_id=request.parent_id)
-            return self._found(request, begun, 0, known, is_new=True)
-        return self._going_on(request, there, now)
-
-    def _going_on(self, request: Conversation, there: Session, now: float) -> Found:
-        is_continued = request.continues(there) or there.tip == request.tip
-        known = there.messages if is_continued else 0
-        is_aside = not request.continues(there) and self._is_aside(request, there)
-        session = replace(
-            there,
-            tip=there.tip if is_aside else request.tip,
-            messages=there.messages if is_aside else len(request.chain),
-            setting=there.setting if is_aside or request.named is None else request.setting(),
-            seen_at=max(there.seen_at, now),
-            parent_id=there.parent_id or request.parent_id,
-            caller=_caller(request) if there.caller is None else there.caller,
+        assert conversation.named_session_id is not None
+        return self._match_named(
+            conversation,
+            conversation.named_session_id,
+            self._recent.get_session(conversation.named_session_id),
+            now,
         )
-        was_seen = there.tip == request.tip and there.seen_at <= now < there.seen_at + _SEEN_AGAIN_SECONDS
-        if was_seen and there.caller is not None:
-            session = there
-        found = self._found(request, session, known, known or len(request.chain), is_new=False)
-        return replace(found, is_changed=session is not there, is_aside=is_aside)
 
-    def _is_aside(self, request: Conversation, there: Session) -> bool:
+    def begin(self, match: SessionMatch) -> InFlightRequest:
+        """Remember that a request of a session is being sent."""
+        return self._recent.begin(match.session)
+
+    def end(
+        self, session: Session, in_flight: InFlightRequest, rows: Sequence[AnswerRecord], *, is_answered: bool
+    ) -> None:
+        """Remember how a request of a session was answered."""
+        self._recent.end(session, in_flight, rows, is_answered=is_answered)
+
+    def _match_named(
+        self,
+        conversation: ObservedConversation,
+        id_: str,
+        existing: Session | None,
+        now: float,
+        *,
+        known: int = 0,
+    ) -> SessionMatch:
+        if existing is None:
+            new_session = replace(self._make_session(conversation, id_, now), parent_id=conversation.parent_id)
+            return self._make_match(conversation, new_session, 0, known, is_new=True)
+        return self._match_existing(conversation, existing, now)
+
+    def _match_existing(
+        self, conversation: ObservedConversation, existing: Session, now: float
+    ) -> SessionMatch:
+        is_continued = conversation.continues(existing) or existing.tip == conversation.tip
+        known = existing.messages if is_continued else 0
+        is_side_request = not conversation.continues(existing) and self._is_side_request(conversation, existing)
+        session = replace(
+            existing,
+            tip=existing.tip if is_side_request else conversation.tip,
+            messages=existing.messages if is_side_request else len(conversation.chain),
+            setting=existing.setting
+            if is_side_request or conversation.named_session_id is None
+            else conversation.compute_setting(),
+            seen_at=max(existing.seen_at, now),
+            parent_id=existing.parent_id or conversation.parent_id,
+            caller=_session_caller(conversation) if existing.caller is None else existing.caller,
+        )
+        was_seen = (
+            existing.tip == conversation.tip
+            and existing.seen_at <= now < existing.seen_at + _SAVE_AGAIN_SECONDS
+        )
+        if was_seen and existing.caller is not None:
+            session = existing
+        match = self._make_match(conversation, session, known, known or len(conversation.chain), is_new=False)
+        return replace(match, is_changed=session is not existing, is_side_request=is_side_request)
+
+    def _is_side_request(self, conversation: ObservedConversation, existing: Session) -> bool:
         """Return whether a request has another prompt than the rest of its named session, and no more messages.
 
         The first request of a session may be one aside: a longer conversation takes its place.
         """
-        is_longer = len(request.chain) > there.messages
-        return request.named is not None and not is_longer and there.setting not in (None, request.setting())
-
-    def _begun(self, request: Conversation, id_: str, now: float) -> Session:
-        return Session(
-            id=id_,
-            agent=request.agent,
-            tip=request.tip,
-            messages=len(request.chain),
-            created_at=now,
-            seen_at=now,
-            caller=_caller(request),
-            setting=request.setting(),
-            first_messages=len(request.chain),
+        is_longer = len(conversation.chain) > existing.messages
+        return (
+            conversation.named_session_id is not None
+            and not is_longer
+            and existing.setting not in (None, conversation.compute_setting())
         )
 
-    def _found(
+    def _make_session(self, conversation: ObservedConversation, id_: str, now: float) -> Session:
+        return Session(
+            id=id_,
+            agent=conversation.agent,
+            tip=conversation.tip,
+            messages=len(conversation.chain),
+            created_at=now,
+            seen_at=now,
+            caller=_session_caller(conversation),
+            setting=conversation.compute_setting(),
+            first_messages=len(conversation.chain),
+        )
+
+    def _make_match(
         self,
-        request: Conversation,
+        conversation: ObservedConversation,
         session: Session,
         stored: int,
         known: int,
         *,
         is_new: bool,
         is_fork: bool = False,
-    ) -> Found:
-        hashes = () if request.is_partial else request.chain.hashes[stored:]
-        turns = [Turn(hash=one, position=stored + at, session_id=session.id) for at, one in enumerate(hashes)]
-        return Found(
+    ) -> SessionMatch:
+        hashes = () if conversation.is_partial else conversation.chain.hashes[stored:]
+        turns = [
+            Turn(hash=chain_hash, position=stored + at, session_id=session.id)
+            for at, chain_hash in enumerate(hashes)
+        ]
+        return SessionMatch(
             session=session,
-            known=known,
+            known_messages=known,
             is_new=is_new,
             is_fork=is_fork,
-            is_changed=bool(request.chain) or request.named is not None,
+            is_changed=bool(conversation.chain) or conversation.named_session_id is not None,
             turns=turns,
         )
 
-    async def _choose(self, request: Conversation) -> _Choice:
-        if request.previous:
-            return await self._choose_by_response(request)
-        answers = answers_sent_back(
-            request.agent, request.caller, request.format, request.chain, request.messages
+    async def _choose(self, conversation: ObservedConversation) -> _SessionChoice:
+        if conversation.previous_response_id:
+            return await self._choose_by_response(conversation)
+        answers = digest_sent_back_answers(
+            conversation.agent,
+            conversation.caller,
+            conversation.format,
+            conversation.chain,
+            conversation.messages,
         )
-        size_bytes = sum(map(len, request.messages[-MAX_MESSAGES:]))
+        size_bytes = sum(map(len, conversation.messages[-MAX_MESSAGES:]))
         if size_bytes >= LARGE_BYTES:
-            answers = iter(await run_in_thread(partial(tuple[AnswerMarks, ...], answers), size_bytes))
+            answers = iter(await run_in_thread(partial(tuple[AnswerDigests, ...], answers), size_bytes))
         latest = next(answers, None)
         if latest is None:
-            return self._repeated_beginning(request)
-        rows = self._recent.answers(latest.exact[:1])
-        choice = self._chosen(request, rows, is_cut=latest.is_cut) if rows else None
-        if choice is None and not self._has_others:
-            choice = self._by_end(request, self._remembered_ends(request)) or self._like_another(request)
-        if choice is not None and self._is_certain(request, latest, choice):
+            return self._choose_retried(conversation)
+        rows = self._recent.find_answers(latest.exact[:1])
+        choice = self._choose_among(conversation, rows, is_cut=latest.is_cut) if rows else None
+        if choice is None and not self._has_other_workers:
+            choice = self._choose_by_end(
+                conversation, self._find_remembered_ends(conversation)
+            ) or self._begin_like_another(conversation)
+        if choice is not None and self._is_certain(conversation, latest, choice):
             return choice
         sent_back = [latest, *answers]
-        waits = list(self._waits(latest.exact[:1]))
+        delays = list(self._take_retry_delays(latest.exact[:1]))
         while True:
-            choice = await self._stored(request, sent_back, is_last=not waits)
-            if choice.session is not None or not waits:
+            choice = await self._choose_from_store(conversation, sent_back, is_last=not delays)
+            if choice.session is not None or not delays:
                 return choice
-            await self._sleep(waits.pop(0))
+            await self._sleep(delays.pop(0))
 
-    async def _choose_by_response(self, request: Conversation) -> _Choice:
-        marks = [response_mark(request.agent, request.previous, request.scope)]
-        rows = self._recent.answers(marks) or await self._answered(marks)
-        for seconds in self._waits(marks) if not rows else ():
+    async def _choose_by_response(self, conversation: ObservedConversation) -> _SessionChoice:
+        digests = [
+            digest_response_id(conversation.agent, conversation.previous_response_id, conversation.scope)
+        ]
+        rows = self._recent.find_answers(digests) or await self._find_answers(digests)
+        for seconds in self._take_retry_delays(digests) if not rows else ():
             await self._sleep(seconds)
-            rows = await self._answered(marks)
+            rows = await self._find_answers(digests)
             if rows:
                 break
-        return self._chosen(request, rows) if rows else _NEW
+        return self._choose_among(conversation, rows) if rows else _NEW_SESSION
 
-    def _waits(self, marks: Sequence[bytes]) -> Sequence[float]:
+    def _take_retry_delays(self, digests: Sequence[bytes]) -> Sequence[float]:
         """Return how long to wait for an answer that another worker may be about to store; once for each."""
-        if not self._has_others or not marks or self._in_vain.get(marks[0]):
+        if not self._has_other_workers or not digests or self._waited_for.get(digests[0]):
             return ()
-        self._in_vain.put(marks[0], True)
-        return _OTHERS_SECONDS
+        self._waited_for.put(digests[0], True)
+        return _RETRY_DELAYS_SECONDS
 
-    def _is_certain(self, request: Conversation, latest: AnswerMarks, choice: _Choice) -> bool:
+    def _is_certain(
+        self, conversation: ObservedConversation, latest: AnswerDigests, choice: _SessionChoice
+    ) -> bool:
         """Return whether the store need not be asked: the request goes on with the one session that it can be.
 
         Sessions with the same words may have got the same text from other processes.
         """
         session = choice.session
-        if not self._has_others or session is None:
+        if not self._has_other_workers or session is None:
             return True
-        is_going_on = choice.forked_at is None and session.tip != request.tip
-        return latest.is_unique and is_going_on and session.setting == request.setting()
+        is_going_on = choice.forked_at is None and session.tip != conversation.tip
+        return latest.is_unique and is_going_on and session.setting == conversation.compute_setting()
 
-    async def _stored(self, request: Conversation, answers: Sequence[AnswerMarks], *, is_last: bool) -> _Choice:
+    async def _choose_from_store(
+        self, conversation: ObservedConversation, answers: Sequence[AnswerDigests], *, is_last: bool
+    ) -> _SessionChoice:
         """Choose by what is stored; a session that got another answer only if this `is_last` to be tried."""
-        rows = await self._answered([mark for each in answers for mark in each.all])
-        for each in answers:
-            choice = self._by_answer(request, each, rows)
+        rows = await self._find_answers([digest for answer in answers for digest in answer.all])
+        for answer in answers:
+            choice = self._choose_by_answer(conversation, answer, rows)
             if choice is not None:
                 return choice
-        choice = _by_short_answer(answers, rows)
+        choice = _choose_by_short_answer(answers, rows)
         if choice is not None:
             return choice
-        ends = await self._turns.ending_at(request.agent, request.caller, _last_hashes(request.chain))
-        sessions = {one.id: one for one in self._remembered_ends(request)}
-        sessions |= {one.id: self._recent.latest(one) for one, _ in ends}
-        choice = self._by_end(request, list(sessions.values()))
-        if self._has_others and choice is not None and choice.session is not None:
-            was_answered = {one.id: is_answered for one, is_answered in ends}
+        ends = await self._store.find_sessions_ending_at(
+            conversation.agent, conversation.caller, _last_hashes(conversation.chain)
+        )
+        sessions = {session.id: session for session in self._find_remembered_ends(conversation)}
+        sessions |= {session.id: self._recent.newer_state(session) for session, _ in ends}
+        choice = self._choose_by_end(conversation, list(sessions.values()))
+        if self._has_other_workers and choice is not None and choice.session is not None:
+            was_answered = {session.id: is_answered for session, is_answered in ends}
             id_ = choice.session.id
             if was_answered.get(id_) or self._recent.is_answered(choice.session):
                 # The client has changed the answer, or another process is about to store a better session.
                 if not is_last:
-                    return _NEW
+                    return _NEW_SESSION
                 choice = choice if id_ in was_answered else None  # otherwise it went on in another process
-        return choice or await self._forked(request)
+        return choice or await self._choose_fork(conversation)
 
-    async def _answered(self, marks: Sequence[bytes]) -> list[tuple[Answer, Session]]:
+    async def _find_answers(self, digests: Sequence[bytes]) -> list[tuple[AnswerRecord, Session]]:
         """Return answers as they are stored or remembered."""
-        remembered = self._recent.answers(marks)
-        seen = {(row.mark, row.session_id) for row, _ in remembered}
-        stored = await self._turns.answered(marks)
-        more = [(row, self._recent.latest(one)) for row, one in stored if (row.mark, one.id) not in seen]
+        remembered = self._recent.find_answers(digests)
+        seen = {(row.digest, row.session_id) for row, _ in remembered}
+        stored = await self._store.find_answers(digests)
+        more = [
+            (row, self._recent.newer_state(session))
+            for row, session in stored
+            if (row.digest, session.id) not in seen
+        ]
         return remembered + more
 
-    def _by_answer(
-        self, request: Conversation, marks: AnswerMarks, rows: Sequence[tuple[Answer, Session]]
-    ) -> _Choice | None:
-        for number, mark in enumerate(marks.exact):
-            exact = [(row, one) for row, one in rows if row.mark == mark]
+    def _choose_by_answer(
+        self,
+        conversation: ObservedConversation,
+        digests: AnswerDigests,
+        rows: Sequence[tuple[AnswerRecord, Session]],
+    ) -> _SessionChoice | None:
+        for number, digest in enumerate(digests.exact):
+            exact = [(row, session) for row, session in rows if row.digest == digest]
             if exact and (number == 0 or len(exact) == 1):
-                return self._chosen(request, exact, is_cut=marks.is_cut)
-        loose = {one.id: (row, one) for row, one in rows if row.mark in marks.loose}
+                return self._choose_among(conversation, exact, is_cut=digests.is_cut)
+        loose = {session.id: (row, session) for row, session in rows if row.digest in digests.loose}
         if len(loose) != 1:
             return None
-        ((row, one),) = loose.values()
-        return _Choice(one) if one.tip == row.tip or request.continues(one) else None
+        ((row, session),) = loose.values()
+        return _SessionChoice(session) if session.tip == row.tip or conversation.continues(session) else None
 
-    def _chosen(
-        self, request: Conversation, rows: Sequence[tuple[Answer, Session]], *, is_cut: bool = False
-    ) -> _Choice:
+    def _choose_among(
+        self,
+        conversation: ObservedConversation,
+        rows: Sequence[tuple[AnswerRecord, Session]],
+        *,
+        is_cut: bool = False,
+    ) -> _SessionChoice:
         """Choose among sessions that got an answer which the request sends back.
 
         Several such sessions are the same word for word so far, unless the answer `is_cut`. Other processes may
         be about to choose one of them too.
         """
         if len(rows) > 1:
-            setting = request.setting()
-            rows = [(row, one) for row, one in rows if one.setting == setting] or rows
-        going_on = [one for row, one in rows if one.tip == row.tip or request.continues(one)]
-        if len(going_on) == 1 or (going_on and not is_cut and not self._has_others):
-            return _Choice(max(going_on, key=lambda one: (one.messages, one.seen_at)))
-        repeated = [one for _, one in rows if one.tip == request.tip and not self._recent.is_waiting(one)]
-        if len(repeated) == 1 and not going_on:
-            return _Choice(repeated[0])
+            setting = conversation.compute_setting()
+            rows = [(row, session) for row, session in rows if session.setting == setting] or rows
+        continued = [
+            session for row, session in rows if session.tip == row.tip or conversation.continues(session)
+        ]
+        if len(continued) == 1 or (continued and not is_cut and not self._has_other_workers):
+            return _SessionChoice(max(continued, key=lambda session: (session.messages, session.seen_at)))
+        repeated = [
+            session
+            for _, session in rows
+            if session.tip == conversation.tip and not self._recent.is_waiting(session)
+        ]
+        if len(repeated) == 1 and not continued:
+            return _SessionChoice(repeated[0])
         row, latest = max(rows, key=lambda each: each[1].seen_at)
-        return _Choice(latest, forked_at=row.tip)
+        return _SessionChoice(latest, forked_at=row.tip)
 
-    def _repeated_beginning(self, request: Conversation) -> _Choice:
+    def _choose_retried(self, conversation: ObservedConversation) -> _SessionChoice:
         """Choose the session that began with the same request and failed, if the client retries it."""
-        failed = [one for one in self._recent.ending_at(request.caller, request.tip) if self._failed(one)]
-        if request.is_retry and len(failed) == 1 and failed[0].setting == request.setting():
-            return _Choice(failed[0])
-        return _NEW
+        failed = [
+            session
+            for session in self._recent.find_ending_at(conversation.caller, conversation.tip)
+            if self._has_failed(session)
+        ]
+        if conversation.is_retry and len(failed) == 1 and failed[0].setting == conversation.compute_setting():
+            return _SessionChoice(failed[0])
+        return _NEW_SESSION
 
-    def _like_another(self, request: Conversation) -> _Choice | None:
+    def _begin_like_another(self, conversation: ObservedConversation) -> _SessionChoice | None:
         """Begin a session if another one began with the same request: then the store knows nothing of it."""
-        alike = self._recent.ending_at(request.caller, request.tip)
-        began = [one for one in alike if one.first_messages == len(request.chain) and one.parent_id is None]
-        return _Choice(None, known=len(request.chain), known_from=began[0].id) if began else None
+        alike = self._recent.find_ending_at(conversation.caller, conversation.tip)
+        began = [
+            session
+            for session in alike
+            if session.first_messages == len(conversation.chain) and session.parent_id is None
+        ]
+        return (
+            _SessionChoice(None, known_messages=len(conversation.chain), known_from_session_id=began[0].id)
+            if began
+            else None
+        )
 
-    def _remembered_ends(self, request: Conversation) -> list[Session]:
+    def _find_remembered_ends(self, conversation: ObservedConversation) -> list[Session]:
         """Return those remembered sessions of which the request has all messages that end last in it."""
-        ends = (self._recent.ending_at(request.caller, tip) for tip in _last_hashes(request.chain))
+        ends = (
+            self._recent.find_ending_at(conversation.caller, tip) for tip in _last_hashes(conversation.chain)
+        )
         return next(filter(None, ends), [])
 
-    def _by_end(self, request: Conversation, sessions: Sequence[Session]) -> _Choice | None:
+    def _choose_by_end(
+        self, conversation: ObservedConversation, sessions: Sequence[Session]
+    ) -> _SessionChoice | None:
         """Choose the session that the request continues word for word, if there is one only."""
-        repeated = [one for one in sessions if one.tip == request.tip]
+        repeated = [session for session in sessions if session.tip == conversation.tip]
         if repeated:
-            is_retried = request.is_retry and len(repeated) == 1 and self._failed(repeated[0])
-            return _Choice(repeated[0]) if is_retried else None
-        ending = [one for one in sessions if request.continues(one)]
-        longest = max((one.messages for one in ending), default=0)
-        same = [one for one in ending if one.messages == longest]
+            is_retried = conversation.is_retry and len(repeated) == 1 and self._has_failed(repeated[0])
+            return _SessionChoice(repeated[0]) if is_retried else None
+        ending = [session for session in sessions if conversation.continues(session)]
+        longest = max((session.messages for session in ending), default=0)
+        same = [session for session in ending if session.messages == longest]
         if len(same) != 1:
-            return _NEW if same else None
-        (one,) = same
-        is_alike = one.setting in (None, request.setting()) or request.has_answer_before(longest)
-        return _Choice(one) if is_alike else None
+            return _NEW_SESSION if same else None
+        (session,) = same
+        is_alike = session.setting in (None, conversation.compute_setting()) or conversation.has_answer_before(
+            longest
+        )
+        return _SessionChoice(session) if is_alike else None
 
-    def _failed(self, session: Session) -> bool:
+    def _has_failed(self, session: Session) -> bool:
         """Return whether the last request of a session is known to have had no answer."""
         return not self._recent.is_waiting(session) and not self._recent.is_answered(session)
 
-    async def _forked(self, request: Conversation) -> _Choice:
+    async def _choose_fork(self, conversation: ObservedConversation) -> _SessionChoice:
         """Choose the session that the request forks from: they share an answer that it got after it began."""
-        turn = await self._last_known(request)
+        turn = await self._find_last_known_turn(conversation)
         if turn is None:
-            return _NEW
+            return _NEW_SESSION
         known = turn.position + 1
-        owner = self._recent.session(turn.session_id) or await self._turns.session(turn.session_id)
-        if owner is None or owner.caller not in (None, request.caller):
-            return _Choice(None, known=known, known_from=turn.session_id)
-        is_shared = any(is_from_model(raw) for raw in request.messages[owner.first_messages : known])
+        owner = self._recent.get_session(turn.session_id) or await self._store.get_session(turn.session_id)
+        if owner is None or owner.caller not in (None, conversation.caller):
+            return _SessionChoice(None, known_messages=known, known_from_session_id=turn.session_id)
+        is_shared = any(is_from_model(raw) for raw in conversation.messages[owner.first_messages : known])
         if is_shared:
-            return _Choice(owner, turn.hash, known)
-        return _Choice(None, known=known, known_from=turn.session_id)
+            return _SessionChoice(owner, turn.hash, known)
+        return _SessionChoice(None, known_messages=known, known_from_session_id=turn.session_id)
 
-    async def _last_known(self, request: Conversation) -> Turn | None:
+    async def _find_last_known_turn(self, conversation: ObservedConversation) -> Turn | None:
         """Return the last of the request's last messages that is stored."""
-        known = await self._turns.known(request.agent, _last_hashes(request.chain))
+        known = await self._store.find_turns(conversation.agent, _last_hashes(conversation.chain))
         return max(known.values(), key=lambda turn: turn.position, default=None)
 
 
-def _by_short_answer(answers: Sequence[AnswerMarks], rows: Sequence[tuple[Answer, Session]]) -> _Choice | None:
+def _choose_by_short_answer(
+    answers: Sequence[AnswerDigests], rows: Sequence[tuple[AnswerRecord, Session]]
+) -> _SessionChoice | None:
     """Choose the session whose last answer was this short text, if the request has an earlier one of it too."""
     latest, *earlier = answers
-    ending = {one.id: one for row, one in rows if row.mark in latest.short and one.tip == row.tip}
+    ending = {
+        session.id: session for row, session in rows if row.digest in latest.short and session.tip == row.tip
+    }
     if len(ending) != 1:
         return None
-    ((id_, one),) = ending.items()
-    others = {mark for each in earlier for mark in each.loose}
-    return _Choice(one) if any(row.mark in others and row.session_id == id_ for row, _ in rows) else None
+    ((id_, session),) = ending.items()
+    others = {digest for answer in earlier for digest in answer.loose}
+    return (
+        _SessionChoice(session)
+        if any(row.digest in others and row.session_id == id_ for row, _ in rows)
+        else None
+    )
 
 
-def _caller(request: Conversation) -> str:
+def _session_caller(conversation: ObservedConversation) -> str:
     """Return the caller of a session; none if it has a name, which alone leads to it."""
-    return request.caller if request.named is None else ""
+    return conversation.caller if conversation.named_session_id is None else ""
 
 
-def _last_hashes(chain: Chain) -> tuple[bytes, ...]:
+def _last_hashes(chain: HashChain) -> tuple[bytes, ...]:
     """Return the hashes at which a session may end that the chain goes on from, the last one first."""
-    return chain.hashes[: -_LAST_MESSAGES - 1 : -1]
+    return chain.hashes[: -_MAX_NEW_MESSAGES - 1 : -1]

@@ -6,42 +6,42 @@ from datetime import UTC, datetime
 
 from foveate.errors import MalformedRequest
 from foveate.values import Request
-from foveate.wire.around import parameters_of
-from foveate.wire.body import as_list, as_record, as_text, record, role_of, value
+from foveate.wire.around import get_parameters
+from foveate.wire.body import as_dict, as_list, as_text, parse_json, parse_object, read_role
 
 _MAX_FOLDER_CHARS = 400
 _MAX_OPENING_CHARS = 60
-_FIRST_MESSAGES = 8
-_MAX_BYTES = 256 * 1024
+_MAX_MESSAGES = 8
+_MAX_MESSAGE_BYTES = 256 * 1024
 # What agents tell of their working directory (Claude Code 2.1, Codex 0.166, opencode 1.18, Gemini CLI, Qwen),
 # as JSON has it: up to the end of the line or the tag.
 _FOLDER = re.compile(
     rb"(?:[Ww]orking directory: |working in the directory: |<cwd>)((?:[^\"\\<\n]|\\\\){1,400})"
 )
 # One of these stands in whatever the pattern finds. They are found in a sixth of the time.
-_FOLDER_SIGNS = (b"orking directory: ", b"working in the directory: ", b"<cwd>")
+_FOLDER_MARKERS = (b"orking directory: ", b"working in the directory: ", b"<cwd>")
 
 
-def working_folder(request: Request, head: int) -> str | None:
+def find_working_folder(request: Request, leading_system_messages: int) -> str | None:
     """Return the working directory that a client tells its model, if it does.
 
     `head` is how many of the messages are system messages at the beginning.
     """
-    fields = parameters_of(request)
+    fields = get_parameters(request)
     system = (fields.get("system"), fields.get("instructions"))
-    for said in (*system, *request.messages[: head + _FIRST_MESSAGES]):
-        text = bytes(said or b"")[:_MAX_BYTES]
-        found = _FOLDER.search(text) if any(sign in text for sign in _FOLDER_SIGNS) else None
-        if found is not None:
-            return _as_text(found[1])
+    for raw in (*system, *request.messages[: leading_system_messages + _MAX_MESSAGES]):
+        text = bytes(raw or b"")[:_MAX_MESSAGE_BYTES]
+        match = _FOLDER.search(text) if any(sign in text for sign in _FOLDER_MARKERS) else None
+        if match is not None:
+            return _decode_folder(match[1])
     return None
 
 
-def opening_words(messages: Sequence[bytes]) -> str | None:
+def find_opening_words(messages: Sequence[bytes]) -> str | None:
     """Return the first words of a user, without what a client puts in tags before them."""
-    for raw in messages[:_FIRST_MESSAGES]:
+    for raw in messages[:_MAX_MESSAGES]:
         try:
-            words = _user_words(raw) if len(raw) < _MAX_BYTES else ""
+            words = _read_user_words(raw) if len(raw) < _MAX_MESSAGE_BYTES else ""
         except MalformedRequest:
             return None
         if words:
@@ -50,7 +50,9 @@ def opening_words(messages: Sequence[bytes]) -> str | None:
     return None
 
 
-def session_title(agent: str, started_at: float, folder: str | None = None, opening: str | None = None) -> str:
+def make_session_title(
+    agent: str, started_at: float, folder: str | None = None, opening: str | None = None
+) -> str:
     """Return a title for a session, such as `claude-code in garden, 17 Nov 09:12`; times are UTC."""
     what = f"{agent} in {folder_name(folder)}" if folder else f"{agent}: {opening}" if opening else agent
     return f"{what}, {datetime.fromtimestamp(started_at, UTC):%-d %b %H:%M}"
@@ -61,21 +63,23 @@ def folder_name(folder: str) -> str:
     return re.split(r"[/\\]", folder.rstrip("/\\"))[-1] or folder
 
 
-def _user_words(raw: bytes) -> str:
-    if role_of(raw) != "user":
+def _read_user_words(raw: bytes) -> str:
+    if read_role(raw) != "user":
         return ""
-    content = record(raw).get("content")
-    texts = [as_text(content)] if isinstance(content, str) else [_text(block) for block in as_list(content)]
+    content = parse_object(raw).get("content")
+    texts = (
+        [as_text(content)] if isinstance(content, str) else [_read_text(block) for block in as_list(content)]
+    )
     return next((" ".join(text.split()) for text in texts if text.strip() and text.strip()[0] != "<"), "")
 
 
-def _text(block: object) -> str:
-    return as_text(as_record(block).get("text"))
+def _read_text(block: object) -> str:
+    return as_text(as_dict(block).get("text"))
 
 
-def _as_text(found: bytes) -> str | None:
+def _decode_folder(raw: bytes) -> str | None:
     try:
-        text = as_text(value(b'"' + found + b'"')).strip()
+        text = as_text(parse_json(b'"' + raw + b'"')).strip()
     except MalformedRequest:
         return None
     return text[:_MAX_FOLDER_CHARS] or None

@@ -13,7 +13,7 @@ from typing import Protocol
 from foveate.values import CacheUsage
 
 
-class Per(StrEnum):
+class TotalsGroup(StrEnum):
     """What totals are parted by; hours and days are those of UTC, as `2026-11-16T09` and `2026-11-16`."""
 
     HOUR = "hour"
@@ -23,7 +23,7 @@ class Per(StrEnum):
     CATEGORY = "category"
 
 
-class Order(StrEnum):
+class SessionOrder(StrEnum):
     """Which sessions come first."""
 
     NEWEST = "newest"
@@ -106,16 +106,16 @@ class SessionTotals:
     totals: Totals
 
 
-class Added(Protocol):
+class RollupStore(Protocol):
     """Reads what was added up.
 
     Raises:
         StoreUnavailable: it cannot be reached.
     """
 
-    async def totals(
+    async def sum_totals(
         self,
-        per: Sequence[Per] = (),
+        group_by: Sequence[TotalsGroup] = (),
         *,
         since: float | None = None,
         until: float | None = None,
@@ -127,32 +127,34 @@ class Added(Protocol):
         was asked.
         """
 
-    async def sessions(
+    async def list_sessions(
         self,
         *,
         limit: int,
-        order: Order = Order.NEWEST,
+        order: SessionOrder = SessionOrder.NEWEST,
         after: SessionTotals | None = None,
         before: SessionTotals | None = None,
         since: float | None = None,
         agent: str | None = None,
-        beginning: str = "",
+        id_prefix: str = "",
     ) -> Sequence[SessionTotals]:
         """A page of sessions asked `since`, of an agent, by an id.
 
         The next page is `after` the last of it, the one that comes first is `before` the first of it.
         """
 
-    async def count(self, *, since: float | None = None, agent: str | None = None, beginning: str = "") -> int:
+    async def count_sessions(
+        self, *, since: float | None = None, agent: str | None = None, id_prefix: str = ""
+    ) -> int:
         """How many sessions those pages have in all."""
 
-    async def session(self, session_id: str) -> SessionTotals | None:
+    async def get_session(self, session_id: str) -> SessionTotals | None:
         """One session."""
 
-    async def agents(self) -> Sequence[str]:
+    async def list_agents(self) -> Sequence[str]:
         """The agents that have asked anything, by their names."""
 
-    async def pulse(self, session_id: str | None = None, *, agent: str | None = None) -> str:
+    async def get_change_token(self, session_id: str | None = None, *, agent: str | None = None) -> str:
         """What is another as soon as anything was added, or of one session: also a fold or its undo.
 
         Without a session, `agent` is whose additions count; None: those of all.

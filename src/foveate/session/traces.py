@@ -32,7 +32,7 @@ class TracedEdit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheBreak:
+class CacheMiss:
     """Why a request could not read what the one before it left in the cache, in words, and what that cost.
 
     `is_planned`: Foveate rewrote the history, and savings include what that cost.
@@ -71,11 +71,11 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     edits_left_out: int = 0
     problems: tuple[tuple[str, str], ...] = ()
     fold_id: str | None = None
-    broke: CacheBreak | None = None
+    broke: CacheMiss | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bill:
+class TracedCharge:
     """What a request was charged, and how that compares with its cost without Foveate.
 
     `is_inherited`: at the price of its model's family. `is_subscription`: a list-price equivalent.
@@ -90,11 +90,11 @@ class Bill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
+class ChargedTrace:
     """A trace with its bill; None where none was booked."""
 
     trace: Trace
-    bill: Bill | None = None
+    charge: TracedCharge | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,20 +110,20 @@ class TracedSession:
     parent_id: str | None = None
 
 
-class Traces(Protocol):
+class TraceStore(Protocol):
     """Keeps traces. All that is read comes in pages, the newest first: the next one is `before` the last row.
 
     Raises:
         StoreUnavailable: it cannot be reached.
     """
 
-    async def keep(self, traces: Sequence[Trace], breaks: Sequence[tuple[str, CacheBreak]] = ()) -> None:
+    async def save(self, traces: Sequence[Trace], cache_misses: Sequence[tuple[str, CacheMiss]] = ()) -> None:
         """Keep these; and to requests that are kept, by their ids, that their cache broke."""
 
-    async def trace(self, request_id: str) -> Traced | None:
+    async def get(self, request_id: str) -> ChargedTrace | None:
         """That of one request."""
 
-    async def listed(
+    async def list_traces(
         self,
         *,
         limit: int,
@@ -132,13 +132,13 @@ class Traces(Protocol):
         until: float | None = None,
         agent: str | None = None,
         session_id: str | None = None,
-    ) -> Sequence[Traced]:
+    ) -> Sequence[ChargedTrace]:
         """Those of a time (`since` up to, not with, `until`), of an agent, of a session; `before`: (at, id)."""
 
-    async def sessions(
+    async def list_sessions(
         self, *, limit: int, since: float | None = None, agent: str | None = None
     ) -> Sequence[TracedSession]:
         """The sessions with traces, those first that were asked last."""
 
-    async def ids(self, beginning: str, *, limit: int) -> tuple[list[str], list[str]]:
+    async def find_ids(self, prefix: str, *, limit: int) -> tuple[list[str], list[str]]:
         """The ids, of those that begin so, of sessions and of requests with traces."""

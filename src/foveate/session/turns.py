@@ -39,29 +39,29 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """An answer that a session got to the request that ends at `tip`, by a digest that identifies it."""
 
-    mark: bytes
+    digest: bytes
     session_id: str
     tip: bytes
     at: float
 
 
-class Move(msgspec.Struct, frozen=True, kw_only=True):
+class SessionUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """A session as it is now, and those of its turns that may not be stored yet."""
 
     session: Session
     turns: Sequence[Turn] = ()
 
 
-class Answers(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """Digests of one answer."""
 
-    rows: Sequence[Answer]
+    rows: Sequence[AnswerRecord]
 
 
-class CountRows(msgspec.Struct, frozen=True, kw_only=True):
+class CountUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """What `counter` wrote down of an agent's turns, by their hashes."""
 
     agent: str
@@ -69,37 +69,39 @@ class CountRows(msgspec.Struct, frozen=True, kw_only=True):
     counts: Mapping[bytes, bytes]
 
 
-Stored = Move | Answers | CountRows
+SessionWrite = SessionUpdate | AnswerUpdate | CountUpdate
 """What requests have stored."""
 
 
-class Turns(Protocol):
+class SessionStore(Protocol):
     """Stores sessions, their turns and answers, and token counts of turns."""
 
-    async def known(self, agent: str, hashes: Sequence[bytes]) -> Mapping[bytes, Turn]:
+    async def find_turns(self, agent: str, hashes: Sequence[bytes]) -> Mapping[bytes, Turn]:
         """Return those of `hashes` that are stored for `agent`."""
 
-    async def session(self, session_id: str) -> Session | None:
+    async def get_session(self, session_id: str) -> Session | None:
         """Return a session by its id."""
 
-    async def answered(self, marks: Sequence[bytes]) -> Sequence[tuple[Answer, Session]]:
+    async def find_answers(self, digests: Sequence[bytes]) -> Sequence[tuple[AnswerRecord, Session]]:
         """Return the answers with these digests, and their sessions; some of them if there are very many."""
 
-    async def ending_at(self, agent: str, caller: str, tips: Sequence[bytes]) -> Sequence[tuple[Session, bool]]:
+    async def find_sessions_ending_at(
+        self, agent: str, caller: str, tips: Sequence[bytes]
+    ) -> Sequence[tuple[Session, bool]]:
         """Return sessions of a caller (or of nobody known) that end at one of `tips`; some of very many.
 
         Each comes with whether its last request was answered.
         """
 
-    async def keep(self, rows: Sequence[Stored]) -> None:
+    async def save(self, rows: Sequence[SessionWrite]) -> None:
         """Store all of them in one transaction.
 
         The later of two states of a session wins. A turn stays with the session that had it first; the other
         session then depends on that one, which is stored for as long as it is.
         """
 
-    async def counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:
+    async def get_counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:
         """What `counter` wrote down of each of those turns, as far as that is kept."""
 
-    async def keep_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
+    async def save_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
         """Keep what `counter` wrote down of turns; what it wrote before of the same ones is replaced."""

@@ -5,7 +5,16 @@ a file of transactions that implements the protocol (as `turns.py`), and a name 
 """
 
 from foveate.store.opening import Store, default_url, is_server, open_store, store_name
-from foveate.store.retention import Forgotten
-from foveate.store.sizes import Forgettable, Sizes
+from foveate.store.retention import PruneResult
+from foveate.store.sizes import PrunePreview, StoreSizes
 
-__all__ = ["Forgettable", "Forgotten", "Sizes", "Store", "default_url", "is_server", "open_store", "store_name"]
+__all__ = [
+    "PrunePreview",
+    "PruneResult",
+    "Store",
+    "StoreSizes",
+    "default_url",
+    "is_server",
+    "open_store",
+    "store_name",
+]

@@ -4,30 +4,32 @@ import asyncio
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from foveate.store.database import T, Work
+from foveate.store.database import T, TransactionCallback
 
-MOST = 2
+MAX_CONCURRENT_READS = 2
 """So many reads of pages are under way at once, of those that a database takes."""
 
 
-class Reads(Protocol):
+class Reader(Protocol):
     """Reads a database, as all of them do."""
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, callback: TransactionCallback[T]) -> T:
         """What `work` finds."""
 
 
-class Aside:
+class LowPriorityReader:
     """The same database for those who can wait: few of their reads are under way, the others come in turn."""
 
-    def __init__(self, database: Reads, most: int = MOST) -> None:
+    def __init__(self, database: Reader, max_concurrent: int = MAX_CONCURRENT_READS) -> None:
         self._database = database
-        self._most = most
+        self._max_concurrent = max_concurrent
         # A store may be used from any event loop, and nobody can wait for another loop's.
-        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+        self._semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, callback: TransactionCallback[T]) -> T:
         """What `work` finds, once it is its turn."""
-        turns = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._most))
-        async with turns:
-            return await self._database.read(work)
+        semaphore = self._semaphores.setdefault(
+            asyncio.get_running_loop(), asyncio.Semaphore(self._max_concurrent)
+        )
+        async with semaphore:
+            return await self._database.read(callback)

@@ -14,12 +14,19 @@ from typing import Any
 
 import msgspec
 
-from foveate.cost.ledger import Entry, Over, Reservation, Standing
-from foveate.cost.money import LEAST_DOLLARS, MOST_PICODOLLARS, dollars, picodollars_at_most
+from foveate.cost.ledger import AccountBalance, AccountOverLimit, Charge, Reservation
+from foveate.cost.money import MAX_PICODOLLARS, MIN_DOLLARS, to_dollars, to_picodollars_rounded_up
 from foveate.errors import BadOption
-from foveate.store.adding import add_bills
-from foveate.store.database import Rows, in_groups, in_rows
-from foveate.store.ledger_rows import ADD_ENTRIES, CHARGED_AT, amount_of, name_of, names_of, row_of
+from foveate.store.adding import add_charges
+from foveate.store.database import Transaction, batch_inserts, group_placeholders
+from foveate.store.ledger_rows import (
+    ADD_CHARGES,
+    CHARGED_INDEX,
+    read_amount,
+    to_ledger_row,
+    to_storable_name,
+    to_storable_names,
+)
 
 _ADD_RESERVATIONS = """
 INSERT INTO reservations_v1 (call_id, accounts, picodollars, expires_at) VALUES {}
@@ -28,31 +35,31 @@ ON CONFLICT (call_id) DO NOTHING RETURNING call_id
 _TAKE_RESERVATIONS = (
     "DELETE FROM reservations_v1 WHERE call_id IN ({}) RETURNING call_id, accounts, picodollars"
 )
-_RENEW = "UPDATE reservations_v1 SET expires_at = ? WHERE call_id IN ({}) RETURNING call_id"
+_EXTEND_RESERVATIONS = "UPDATE reservations_v1 SET expires_at = ? WHERE call_id IN ({}) RETURNING call_id"
 # Not one UPDATE, which locks its rows in no order; these are locked one after the other, as they are listed.
 # What is spent ends where it could no longer be added to: no cap is as large.
-_BOOK = f"""
+_UPDATE_ACCOUNTS = f"""
 INSERT INTO accounts_v1 (name, spent, reserved) VALUES {{}}
 ON CONFLICT (name) DO UPDATE
-SET spent = CASE WHEN accounts_v1.spent > {MOST_PICODOLLARS} - excluded.spent THEN {MOST_PICODOLLARS}
+SET spent = CASE WHEN accounts_v1.spent > {MAX_PICODOLLARS} - excluded.spent THEN {MAX_PICODOLLARS}
                  ELSE accounts_v1.spent + excluded.spent END,
     reserved = accounts_v1.reserved + excluded.reserved
 """
-_BOOK_AND_TELL = _BOOK + "RETURNING name, spent, reserved"
+_UPDATE_AND_RETURN_ACCOUNTS = _UPDATE_ACCOUNTS + "RETURNING name, spent, reserved"
 # In one statement, so that both are as they were at one moment.
-_FIND_STANDINGS = """
+_FIND_BALANCES = """
 SELECT name, spent, reserved, 0 FROM accounts_v1 WHERE name IN ({})
 UNION ALL SELECT accounts, 0, picodollars, 1 FROM reservations_v1 WHERE expires_at <= ?
 """
 
-_KEEP_CHARGED = "UPDATE ledger_v1 SET charged_picodollars = ? WHERE call_id = ?"
+_SET_CHARGED_AMOUNT = "UPDATE ledger_v1 SET charged_picodollars = ? WHERE call_id = ?"
 
-_LEAST = picodollars_at_most(LEAST_DOLLARS)
+_MIN_AMOUNT = to_picodollars_rounded_up(MIN_DOLLARS)
 
 Amounts = dict[str, int]
-_Taken = tuple[Sequence[str], int]
+_ReservedAmount = tuple[Sequence[str], int]
 """Accounts, and what is reserved of each of them."""
-Standings = dict[str, tuple[int, int]]
+Balances = dict[str, tuple[int, int]]
 """By the names of accounts: what is spent and what is reserved, in picodollars."""
 
 
@@ -64,10 +71,10 @@ class Settlement(msgspec.Struct, frozen=True):
     spent: int | None
 
     @classmethod
-    def of(cls, entry: Entry, accounts: Sequence[str]) -> "Settlement":
+    def from_charge(cls, charge: Charge, accounts: Sequence[str]) -> "Settlement":
         """The same of an entry."""
-        row = row_of(entry)
-        return cls(row, names_of(*accounts), row[CHARGED_AT])
+        row = to_ledger_row(charge)
+        return cls(row, to_storable_names(*accounts), row[CHARGED_INDEX])
 
     @property
     def call_id(self) -> str:
@@ -83,7 +90,7 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ReservationRequest:
     """A reservation in whole picodollars and in names that can be kept.
 
     `limited` leads from these to the names of the accounts that have a limit.
@@ -93,20 +100,22 @@ class Wanted:
     amount: int
     names: Sequence[str]
     limits: Mapping[str, int]
-    limited: Mapping[str, str]
+    account_by_name: Mapping[str, str]
     expires_at: float
 
     @classmethod
-    def of(cls, reservation: Reservation) -> "Wanted":
+    def from_reservation(cls, reservation: Reservation) -> "ReservationRequest":
         """The same of a reservation."""
         if not math.isfinite(reservation.expires_at):
             raise BadOption(f"a reservation runs out at some time, not at {reservation.expires_at}")
         return cls(
-            call_id=name_of(reservation.call_id),
-            amount=amount_of(reservation.dollars, rounded=picodollars_at_most),
-            names=names_of(*reservation.accounts),
-            limits={name_of(name): _limit(most) for name, most in reservation.limits.items()},
-            limited={name_of(name): name for name in reservation.limits},
+            call_id=to_storable_name(reservation.call_id),
+            amount=read_amount(reservation.dollars, convert=to_picodollars_rounded_up),
+            names=to_storable_names(*reservation.accounts),
+            limits={
+                to_storable_name(name): _limit_picodollars(limit) for name, limit in reservation.limits.items()
+            },
+            account_by_name={to_storable_name(name): name for name in reservation.limits},
             expires_at=reservation.expires_at,
         )
 
@@ -119,78 +128,99 @@ class Renewal:
     expires_at: float
 
 
-Asked = Settlement | Release | Wanted | Renewal
-Answer = bool | Mapping[str, Standing] | Over | frozenset[str]
+LedgerOperation = Settlement | Release | ReservationRequest | Renewal
+LedgerResult = bool | Mapping[str, AccountBalance] | AccountOverLimit | frozenset[str]
 
 
-def book(rows: Rows, asked: Sequence[Asked]) -> list[Answer | Exception]:
+def apply_operations(
+    transaction: Transaction, operations: Sequence[LedgerOperation]
+) -> list[LedgerResult | Exception]:
     """What came of each: whether it is settled or released now, and how accounts stand, or which has no room.
 
     Of a renewal: for which of its calls something is reserved. What is settled and released is, before anything
     is renewed or reserved.
     """
-    settlements = [one for one in asked if isinstance(one, Settlement)]
-    wanted = [one for one in asked if isinstance(one, Wanted)]
-    settled = _add_entries(rows, settlements) if settlements else {}
-    released = {one.call_id for one in asked if isinstance(one, Release)}
-    freed = _take(rows, {one.call_id for one in settlements} | released)
-    _keep_charged(rows, settled.values(), freed)
-    renewed = {id(one): _renew(rows, one) for one in asked if isinstance(one, Renewal)}
-    new = _add_reservations(rows, wanted) if wanted else {}
-    less = _less_reserved(freed.values())
-    accounts = _Accounts(rows, _spent(settled.values(), freed), less, wanted, new.values())
-    taken = {call_id: accounts.take(one) for call_id, one in new.items()}
-    _take(rows, [call_id for call_id, found in taken.items() if isinstance(found, Over | BadOption)])
-    accounts.keep(rows)
-    bills = [one.row for one in settled.values()]
+    settlements = [operation for operation in operations if isinstance(operation, Settlement)]
+    requests = [operation for operation in operations if isinstance(operation, ReservationRequest)]
+    settled = _add_charges(transaction, settlements) if settlements else {}
+    released = {operation.call_id for operation in operations if isinstance(operation, Release)}
+    freed = _remove_reservations(transaction, {operation.call_id for operation in settlements} | released)
+    _record_charged_amounts(transaction, settled.values(), freed)
+    renewed = {
+        id(operation): _extend_reservations(transaction, operation)
+        for operation in operations
+        if isinstance(operation, Renewal)
+    }
+    new = _add_reservations(transaction, requests) if requests else {}
+    reserved = _negate_reserved(freed.values())
+    accounts = _LockedAccounts(
+        transaction, _sum_spent(settled.values(), freed), reserved, requests, new.values()
+    )
+    reserved_results = {call_id: accounts.reserve(operation) for call_id, operation in new.items()}
+    _remove_reservations(
+        transaction,
+        [
+            call_id
+            for call_id, found in reserved_results.items()
+            if isinstance(found, AccountOverLimit | BadOption)
+        ],
+    )
+    accounts.save(transaction)
+    charge_rows = [operation.row for operation in settled.values()]
 
-    answers: list[Answer | Exception] = []
-    for one in asked:
-        match one:
+    results: list[LedgerResult | Exception] = []
+    for operation in operations:
+        match operation:
             case Settlement():
                 # Of two for the same call in one transaction, the first is the one.
-                answers.append(settled.pop(one.call_id, None) is not None)
+                results.append(settled.pop(operation.call_id, None) is not None)
             case Release():
-                answers.append(freed.pop(one.call_id, None) is not None)
-            case Wanted():
-                answers.append(taken[one.call_id] if one.call_id in taken else accounts.tell(one))
+                results.append(freed.pop(operation.call_id, None) is not None)
+            case ReservationRequest():
+                results.append(
+                    reserved_results[operation.call_id]
+                    if operation.call_id in reserved_results
+                    else accounts.limited_balances(operation)
+                )
             case Renewal():
-                answers.append(renewed[id(one)])
-    if bills:
-        add_bills(rows, bills)
-    return answers
+                results.append(renewed[id(operation)])
+    if charge_rows:
+        add_charges(transaction, charge_rows)
+    return results
 
 
-def free(rows: Rows, call_ids: Iterable[str]) -> int:
+def release_reservations(transaction: Transaction, call_ids: Iterable[str]) -> int:
     """For how many of these calls something was reserved; it no longer is."""
-    freed = _take(rows, call_ids)
-    _book(rows, {}, _less_reserved(freed.values()))
+    freed = _remove_reservations(transaction, call_ids)
+    _update_accounts(transaction, {}, _negate_reserved(freed.values()))
     return len(freed)
 
 
-def find_standings(rows: Rows, names: Iterable[str], now: float) -> Standings:
+def find_balances(transaction: Transaction, names: Iterable[str], now: float) -> Balances:
     """How accounts stand; those that nothing was booked on are left out.
 
     What has run out by `now` is not counted, and stays for those who reserve: their clock may be another.
     """
-    standings: Standings = {}
-    for marks, some in in_groups(sorted(names)):
-        found = rows.all(_FIND_STANDINGS.format(marks), (*some, now))
-        over = _less_reserved((_parted(names), amount) for names, _, amount, is_over in found if is_over)
-        standings |= {
-            name: (spent, reserved + over.get(name, 0))
-            for name, spent, reserved, is_over in found
-            if not is_over
+    balances: Balances = {}
+    for placeholders, group in group_placeholders(sorted(names)):
+        found = transaction.fetch_all(_FIND_BALANCES.format(placeholders), (*group, now))
+        expired = _negate_reserved(
+            (_decode_names(names), amount) for names, _, amount, is_expired in found if is_expired
+        )
+        balances |= {
+            name: (spent, reserved + expired.get(name, 0))
+            for name, spent, reserved, is_expired in found
+            if not is_expired
         }
-    return standings
+    return balances
 
 
-def standing_of(spent: int, reserved: int) -> Standing:
+def to_balance(spent: int, reserved: int) -> AccountBalance:
     """How an account stands, in dollars."""
-    return Standing(spent=dollars(spent), reserved=dollars(reserved))
+    return AccountBalance(spent=to_dollars(spent), reserved=to_dollars(reserved))
 
 
-class _Accounts:
+class _LockedAccounts:
     """The accounts that something is to be reserved of, as they stand after all that was settled and released.
 
     Nobody else can change them until the transaction is through.
@@ -198,128 +228,154 @@ class _Accounts:
 
     def __init__(
         self,
-        rows: Rows,
+        transaction: Transaction,
         spent: Amounts,
         reserved: Amounts,
-        wanted: Sequence[Wanted],
-        new: Iterable[Wanted],
+        requests: Sequence[ReservationRequest],
+        new: Iterable[ReservationRequest],
     ) -> None:
         """What is `wanted` for calls that are `new` is reserved in the same statement.
 
         There is room for most of it, and what there is none for is given back.
         """
-        self._taken: Amounts = {}
-        self._advance: Amounts = {}
-        self._standings: Standings = {}
-        if not wanted:
-            _book(rows, spent, reserved)
+        self._reserved: Amounts = {}
+        self._reserved_in_advance: Amounts = {}
+        self._balances: Balances = {}
+        if not requests:
+            _update_accounts(transaction, spent, reserved)
             return
-        advance = _summed((one.names, one.amount) for one in new)
-        if max(advance.values(), default=0) <= MOST_PICODOLLARS:  # as much as a database can add at once
-            self._advance = advance
+        advance = _sum_by_account((request.names, request.amount) for request in new)
+        if max(advance.values(), default=0) <= MAX_PICODOLLARS:  # as much as a database can add at once
+            self._reserved_in_advance = advance
         # Those that nothing is added to are held this way too.
-        for name in {name for one in wanted for name in one.names}:
-            reserved[name] = reserved.get(name, 0) + self._advance.get(name, 0)
-        for name, (has_spent, has_reserved) in _book_and_tell(rows, spent, reserved).items():
-            self._standings[name] = has_spent, has_reserved - self._advance.get(name, 0)
+        for name in {name for request in requests for name in request.names}:
+            reserved[name] = reserved.get(name, 0) + self._reserved_in_advance.get(name, 0)
+        for name, (has_spent, has_reserved) in _update_and_read_accounts(transaction, spent, reserved).items():
+            self._balances[name] = has_spent, has_reserved - self._reserved_in_advance.get(name, 0)
 
-    def take(self, wanted: Wanted) -> Mapping[str, Standing] | Over | BadOption:
+    def reserve(
+        self, request: ReservationRequest
+    ) -> Mapping[str, AccountBalance] | AccountOverLimit | BadOption:
         """How the accounts with a limit stand with it, if there is room."""
-        after = {name: self._with(name, wanted.amount) for name in wanted.names}
+        after = {name: self._balance_with(name, request.amount) for name in request.names}
         for name, (spent, reserved) in after.items():
-            if spent + reserved > wanted.limits.get(name, math.inf):
-                before = standing_of(*self._standings[name])
-                return Over(account=wanted.limited[name], limit=dollars(wanted.limits[name]), standing=before)
-            if reserved > MOST_PICODOLLARS:
+            if spent + reserved > request.limits.get(name, math.inf):
+                before = to_balance(*self._balances[name])
+                return AccountOverLimit(
+                    account=request.account_by_name[name],
+                    limit=to_dollars(request.limits[name]),
+                    balance=before,
+                )
+            if reserved > MAX_PICODOLLARS:
                 return BadOption(f"more dollars are reserved of {name} than can be kept")
-        self._standings.update(after)
-        for name in wanted.names:
-            self._taken[name] = self._taken.get(name, 0) + wanted.amount
-        return self.tell(wanted)
+        self._balances.update(after)
+        for name in request.names:
+            self._reserved[name] = self._reserved.get(name, 0) + request.amount
+        return self.limited_balances(request)
 
-    def tell(self, wanted: Wanted) -> Mapping[str, Standing]:
+    def limited_balances(self, request: ReservationRequest) -> Mapping[str, AccountBalance]:
         """How the accounts with a limit stand."""
-        return {account: standing_of(*self._standings[name]) for name, account in wanted.limited.items()}
+        return {account: to_balance(*self._balances[name]) for name, account in request.account_by_name.items()}
 
-    def keep(self, rows: Rows) -> None:
+    def save(self, transaction: Transaction) -> None:
         """Write down what was taken, where that is not what was reserved in advance."""
-        if self._taken == self._advance:
+        if self._reserved == self._reserved_in_advance:
             return
-        names = self._taken.keys() | self._advance.keys()
-        _book(rows, {}, {name: self._taken.get(name, 0) - self._advance.get(name, 0) for name in names})
+        names = self._reserved.keys() | self._reserved_in_advance.keys()
+        _update_accounts(
+            transaction,
+            {},
+            {name: self._reserved.get(name, 0) - self._reserved_in_advance.get(name, 0) for name in names},
+        )
 
-    def _with(self, name: str, amount: int) -> tuple[int, int]:
-        spent, reserved = self._standings[name]
+    def _balance_with(self, name: str, amount: int) -> tuple[int, int]:
+        spent, reserved = self._balances[name]
         return spent, reserved + amount
 
 
-def _add_reservations(rows: Rows, wanted: Sequence[Wanted]) -> dict[str, Wanted]:
+def _add_reservations(
+    transaction: Transaction, requests: Sequence[ReservationRequest]
+) -> dict[str, ReservationRequest]:
     """What is reserved from now on for calls that nothing was reserved for before, by these."""
-    first: dict[str, Wanted] = {}
-    for one in wanted:
-        first.setdefault(one.call_id, one)
+    first: dict[str, ReservationRequest] = {}
+    for request in requests:
+        first.setdefault(request.call_id, request)
     new = [
-        (one.call_id, _joined(one.names), one.amount, one.expires_at)
-        for one in sorted(first.values(), key=lambda one: one.call_id)
+        (request.call_id, _encode_names(request.names), request.amount, request.expires_at)
+        for request in sorted(first.values(), key=lambda request: request.call_id)
     ]
-    groups = in_rows(_ADD_RESERVATIONS, new)
-    added = {call_id for statement, some in groups for (call_id,) in rows.all(statement, some)}
-    return {call_id: one for call_id, one in first.items() if call_id in added}
+    groups = batch_inserts(_ADD_RESERVATIONS, new)
+    added = {call_id for statement, batch in groups for (call_id,) in transaction.fetch_all(statement, batch)}
+    return {call_id: request for call_id, request in first.items() if call_id in added}
 
 
-def _add_entries(rows: Rows, settlements: Sequence[Settlement]) -> dict[str, Settlement]:
+def _add_charges(transaction: Transaction, settlements: Sequence[Settlement]) -> dict[str, Settlement]:
     """Those that were not settled before, by their calls."""
     first: dict[str, Settlement] = {}
-    for one in settlements:
-        first.setdefault(one.call_id, one)
-    groups = in_rows(ADD_ENTRIES, [first[call_id].row for call_id in sorted(first)])
-    new = [call_id for statement, some in groups for (call_id,) in rows.all(statement, some)]
+    for settlement in settlements:
+        first.setdefault(settlement.call_id, settlement)
+    groups = batch_inserts(ADD_CHARGES, [first[call_id].row for call_id in sorted(first)])
+    new = [call_id for statement, batch in groups for (call_id,) in transaction.fetch_all(statement, batch)]
     return {call_id: first[call_id] for call_id in new}
 
 
-def _take(rows: Rows, call_ids: Iterable[str]) -> dict[str, _Taken]:
+def _remove_reservations(transaction: Transaction, call_ids: Iterable[str]) -> dict[str, _ReservedAmount]:
     """The accounts and the amounts of what was reserved for these calls; it no longer is."""
-    groups = in_groups(sorted(call_ids))
-    taken = [row for marks, some in groups for row in rows.all(_TAKE_RESERVATIONS.format(marks), some)]
-    return {call_id: (_parted(accounts), amount) for call_id, accounts, amount in taken}
+    groups = group_placeholders(sorted(call_ids))
+    removed = [
+        row
+        for placeholders, group in groups
+        for row in transaction.fetch_all(_TAKE_RESERVATIONS.format(placeholders), group)
+    ]
+    return {call_id: (_decode_names(accounts), amount) for call_id, accounts, amount in removed}
 
 
-def _renew(rows: Rows, renewal: Renewal) -> frozenset[str]:
+def _extend_reservations(transaction: Transaction, renewal: Renewal) -> frozenset[str]:
     """Those of the calls that something is reserved for, from now on for longer."""
-    groups = in_groups(sorted(renewal.call_ids))
+    groups = group_placeholders(sorted(renewal.call_ids))
     found = [
-        row for marks, some in groups for row in rows.all(_RENEW.format(marks), (renewal.expires_at, *some))
+        row
+        for placeholders, group in groups
+        for row in transaction.fetch_all(
+            _EXTEND_RESERVATIONS.format(placeholders), (renewal.expires_at, *group)
+        )
     ]
     return frozenset(call_id for (call_id,) in found)
 
 
-def _spent(settled: Iterable[Settlement], freed: Mapping[str, _Taken]) -> Amounts:
+def _sum_spent(settled: Iterable[Settlement], freed: Mapping[str, _ReservedAmount]) -> Amounts:
     spent: Amounts = {}
-    for one in settled:
-        amount = _charged(freed.get(one.call_id)) if one.spent is None else one.spent
-        for name in one.names:
-            spent[name] = min(spent.get(name, 0) + amount, MOST_PICODOLLARS)
+    for settlement in settled:
+        amount = (
+            _charged_amount(freed.get(settlement.call_id)) if settlement.spent is None else settlement.spent
+        )
+        for name in settlement.names:
+            spent[name] = min(spent.get(name, 0) + amount, MAX_PICODOLLARS)
     return spent
 
 
-def _keep_charged(rows: Rows, settled: Iterable[Settlement], freed: Mapping[str, _Taken]) -> None:
+def _record_charged_amounts(
+    transaction: Transaction, settled: Iterable[Settlement], freed: Mapping[str, _ReservedAmount]
+) -> None:
     """Record what accounts are charged for calls of unknown price, if that is what was reserved for them."""
-    for one in settled:
-        if one.spent is None:
-            rows.change(_KEEP_CHARGED, (_charged(freed.get(one.call_id)), one.call_id))
+    for settlement in settled:
+        if settlement.spent is None:
+            transaction.execute(
+                _SET_CHARGED_AMOUNT, (_charged_amount(freed.get(settlement.call_id)), settlement.call_id)
+            )
 
 
-def _charged(reserved: _Taken | None) -> int:
+def _charged_amount(reserved: _ReservedAmount | None) -> int:
     """What is charged for a call whose price is not known: it may have cost all that was reserved for it."""
     _, amount = reserved or ((), 0)
-    return amount if amount > _LEAST else 0
+    return amount if amount > _MIN_AMOUNT else 0
 
 
-def _less_reserved(freed: Iterable[_Taken]) -> Amounts:
-    return _summed((names, -amount) for names, amount in freed)
+def _negate_reserved(freed: Iterable[_ReservedAmount]) -> Amounts:
+    return _sum_by_account((names, -amount) for names, amount in freed)
 
 
-def _summed(amounts: Iterable[_Taken]) -> Amounts:
+def _sum_by_account(amounts: Iterable[_ReservedAmount]) -> Amounts:
     """What comes to each account."""
     sums: Amounts = {}
     for names, amount in amounts:
@@ -328,34 +384,34 @@ def _summed(amounts: Iterable[_Taken]) -> Amounts:
     return sums
 
 
-def _book(rows: Rows, spent: Amounts, reserved: Amounts) -> None:
+def _update_accounts(transaction: Transaction, spent: Amounts, reserved: Amounts) -> None:
     """Have so much more spent and reserved of accounts."""
-    for statement, some in in_rows(_BOOK, _amounts(spent, reserved)):
-        rows.change(statement, some)
+    for statement, batch in batch_inserts(_UPDATE_ACCOUNTS, _account_rows(spent, reserved)):
+        transaction.execute(statement, batch)
 
 
-def _book_and_tell(rows: Rows, spent: Amounts, reserved: Amounts) -> Standings:
+def _update_and_read_accounts(transaction: Transaction, spent: Amounts, reserved: Amounts) -> Balances:
     """How accounts stand once so much more is spent and reserved of them."""
-    groups = in_rows(_BOOK_AND_TELL, _amounts(spent, reserved))
-    found = [row for statement, some in groups for row in rows.all(statement, some)]
+    groups = batch_inserts(_UPDATE_AND_RETURN_ACCOUNTS, _account_rows(spent, reserved))
+    found = [row for statement, batch in groups for row in transaction.fetch_all(statement, batch)]
     return {name: (spent, reserved) for name, spent, reserved in found}
 
 
-def _amounts(spent: Amounts, reserved: Amounts) -> list[tuple[str, int, int]]:
+def _account_rows(spent: Amounts, reserved: Amounts) -> list[tuple[str, int, int]]:
     return [
         (name, spent.get(name, 0), reserved.get(name, 0)) for name in sorted(spent.keys() | reserved.keys())
     ]
 
 
 @lru_cache(maxsize=256)
-def _limit(most: Decimal) -> int:
+def _limit_picodollars(limit: Decimal) -> int:
     """A cap in whole picodollars, of which there are few."""
-    return -picodollars_at_most(-most)
+    return -to_picodollars_rounded_up(-limit)
 
 
-def _joined(names: Sequence[str]) -> str:
+def _encode_names(names: Sequence[str]) -> str:
     return msgspec.json.encode(names).decode()
 
 
-def _parted(names: str) -> list[str]:
+def _decode_names(names: str) -> list[str]:
     return msgspec.json.decode(names, type=list[str])

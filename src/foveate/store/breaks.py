@@ -3,19 +3,19 @@
 from dataclasses import dataclass
 from typing import Any
 
-from foveate.session.traces import CacheBreak
-from foveate.store.aside import Reads
-from foveate.store.ledger_rows import name_of
-from foveate.store.traces import break_in
+from foveate.session.traces import CacheMiss
+from foveate.store.aside import Reader
+from foveate.store.ledger_rows import to_storable_name
+from foveate.store.traces import decode_cache_miss
 
-_FIND = """
+_FIND_CACHE_MISSES = """
 SELECT id, at, agent, session_id, model, broke FROM traces_v1 WHERE broke IS NOT NULL {}
 ORDER BY at DESC, id DESC LIMIT ?
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenAt:
+class CacheMissRecord:
     """A request that could not read what the one before it left in the cache, and why."""
 
     request_id: str
@@ -23,28 +23,33 @@ class BrokenAt:
     agent: str
     session_id: str
     model: str
-    broke: CacheBreak
+    broke: CacheMiss
 
 
-async def latest_breaks(
-    database: Reads, *, limit: int, since: float | None = None, agent: str | None = None
-) -> list[BrokenAt]:
+async def find_latest_cache_misses(
+    database: Reader, *, limit: int, since: float | None = None, agent: str | None = None
+) -> list[CacheMissRecord]:
     """The newest first, of those since a time, of an agent."""
-    asked: dict[str, Any] = {
+    conditions: dict[str, Any] = {
         "AND at >= ?": since,
-        "AND agent = ?": None if agent is None else name_of(agent),
+        "AND agent = ?": None if agent is None else to_storable_name(agent),
     }
-    said = {condition: value for condition, value in asked.items() if value is not None}
-    statement, values = _FIND.format(" ".join(said)), (*said.values(), limit)
-    return [_broken(*row) for row in await database.read(lambda rows: rows.all(statement, values))]
+    active = {condition: value for condition, value in conditions.items() if value is not None}
+    statement, values = _FIND_CACHE_MISSES.format(" ".join(active)), (*active.values(), limit)
+    return [
+        _to_cache_miss_record(*row)
+        for row in await database.read(lambda transaction: transaction.fetch_all(statement, values))
+    ]
 
 
-def _broken(id_: str, at: float, agent: str, session_id: str, model: str, broke: bytes) -> BrokenAt:
-    return BrokenAt(
+def _to_cache_miss_record(
+    id_: str, at: float, agent: str, session_id: str, model: str, broke: bytes
+) -> CacheMissRecord:
+    return CacheMissRecord(
         request_id=id_,
         at=at,
         agent=agent,
         session_id=session_id,
         model=model,
-        broke=break_in(broke),
+        broke=decode_cache_miss(broke),
     )

@@ -5,17 +5,24 @@ from decimal import Decimal
 from typing import Any
 from uuid import uuid4
 
-from foveate.cost.caps import accounts_of
+from foveate.cost.caps import list_accounts
 from foveate.cost.corrections import Correction
-from foveate.cost.money import MOST_PICODOLLARS, dollars
-from foveate.store.adding import change_bill
-from foveate.store.database import Database, Rows, where_of
-from foveate.store.ledger_rows import COLUMNS, amount_of, entry_of, name_of, names_of, row_of
+from foveate.cost.money import MAX_PICODOLLARS, to_dollars
+from foveate.store.adding import change_charge
+from foveate.store.database import Database, Transaction, build_where_clause
+from foveate.store.ledger_rows import (
+    LEDGER_COLUMNS,
+    from_ledger_row,
+    read_amount,
+    to_ledger_row,
+    to_storable_name,
+    to_storable_names,
+)
 
 # Changes nothing, and has others wait until this transaction is through.
 _LOCK_CALL = "UPDATE ledger_v1 SET at = at WHERE call_id = ?"
 _LOCK_ACCOUNT = "UPDATE accounts_v1 SET spent = spent WHERE name = ?"
-_FIND_CALL = f"SELECT {COLUMNS} FROM ledger_v1 WHERE call_id = ?"
+_FIND_CALL = f"SELECT {LEDGER_COLUMNS} FROM ledger_v1 WHERE call_id = ?"
 _CORRECT_CALL = """
 UPDATE ledger_v1 SET picodollars = ?, charged_picodollars = ?, simulation_error = ?, is_inherited = 0,
     is_possibly_charged = 0
@@ -25,21 +32,21 @@ _CHANGE_ACCOUNT = f"""
 INSERT INTO accounts_v1 (name, spent, reserved) VALUES (?, ?, 0)
 ON CONFLICT (name) DO UPDATE
 SET spent = CASE WHEN accounts_v1.spent + ? < 0 THEN 0
-                 WHEN accounts_v1.spent > {MOST_PICODOLLARS} - ? THEN {MOST_PICODOLLARS}
+                 WHEN accounts_v1.spent > {MAX_PICODOLLARS} - ? THEN {MAX_PICODOLLARS}
                  ELSE accounts_v1.spent + ? END
 """
 _FIND_ACCOUNT = "SELECT spent FROM accounts_v1 WHERE name = ?"
 _SET_ACCOUNT = "UPDATE accounts_v1 SET spent = ? WHERE name = ?"
-_CORRECTION = (
+_CORRECTION_COLUMNS = (
     "id, at, call_id, agent, session_id, account, before_picodollars, charged_picodollars,"
     " after_picodollars, reason"
 )
-_RECORD = f"""
-INSERT INTO corrections_v1 ({_CORRECTION}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
+_ADD_CORRECTION = f"""
+INSERT INTO corrections_v1 ({_CORRECTION_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
 """
 
 
-class Corrections:
+class SqlCorrections:
     """Makes and lists corrections in a database."""
 
     def __init__(self, database: Database) -> None:
@@ -51,9 +58,12 @@ class Corrections:
         Raises:
             BadOption: `to` is not an amount that somebody can be charged.
         """
-        amount, id_ = amount_of(to), uuid4().hex
+        amount, id_ = read_amount(to), uuid4().hex
         return await self._database.write(
-            lambda rows: _correct_call(rows, name_of(call_id), amount, _New(id_, at, reason)), again=True
+            lambda transaction: _correct_call(
+                transaction, to_storable_name(call_id), amount, _CorrectionNote(id_, at, reason)
+            ),
+            is_idempotent=True,
         )
 
     async def correct_account(self, account: str, to: Decimal, *, reason: str, at: float) -> Correction | None:
@@ -62,12 +72,15 @@ class Corrections:
         Raises:
             BadOption: `to` is not an amount that somebody can be charged.
         """
-        amount, id_ = amount_of(to), uuid4().hex
+        amount, id_ = read_amount(to), uuid4().hex
         return await self._database.write(
-            lambda rows: _correct_account(rows, name_of(account), amount, _New(id_, at, reason)), again=True
+            lambda transaction: _correct_account(
+                transaction, to_storable_name(account), amount, _CorrectionNote(id_, at, reason)
+            ),
+            is_idempotent=True,
         )
 
-    async def listed(
+    async def find(
         self,
         *,
         since: float | None = None,
@@ -77,76 +90,82 @@ class Corrections:
         session_id: str | None = None,
     ) -> Sequence[Correction]:
         """Return corrections made from `since` up to, not with, `until`, the oldest first."""
-        where, values = where_of(
+        where_clause, values = build_where_clause(
             {
                 "at >= ?": None if since is None else (since,),
                 "at < ?": None if until is None else (until,),
-                "call_id = ?": None if call_id is None else (name_of(call_id),),
-                "agent = ?": None if agent is None else (name_of(agent),),
-                "session_id = ?": None if session_id is None else (name_of(session_id),),
+                "call_id = ?": None if call_id is None else (to_storable_name(call_id),),
+                "agent = ?": None if agent is None else (to_storable_name(agent),),
+                "session_id = ?": None if session_id is None else (to_storable_name(session_id),),
             }
         )
-        statement = f"SELECT {_CORRECTION} FROM corrections_v1 {where} ORDER BY at, id"
-        found = await self._database.read(lambda rows: rows.all(statement, values))
-        return [_correction(*row) for row in found]
+        statement = f"SELECT {_CORRECTION_COLUMNS} FROM corrections_v1 {where_clause} ORDER BY at, id"
+        found = await self._database.read(lambda transaction: transaction.fetch_all(statement, values))
+        return [_to_correction(*row) for row in found]
 
 
-class _New:
+class _CorrectionNote:
     """The id, the time and the reason of a correction that is being made."""
 
     def __init__(self, id_: str, at: float, reason: str) -> None:
         self.id, self.at, self.reason = id_, at, reason.encode("utf-8", "replace")
 
 
-def _correct_call(rows: Rows, call_id: str, amount: int, new: _New) -> Correction | None:
-    rows.change(_LOCK_CALL, (call_id,))
-    found = rows.all(_FIND_CALL, (call_id,))
+def _correct_call(
+    transaction: Transaction, call_id: str, amount: int, note: _CorrectionNote
+) -> Correction | None:
+    transaction.execute(_LOCK_CALL, (call_id,))
+    found = transaction.fetch_all(_FIND_CALL, (call_id,))
     if not found:
         return None
-    columns = dict(zip(_NAMES, found[0], strict=True))
+    columns = dict(zip(_LEDGER_COLUMN_NAMES, found[0], strict=True))
     before, charged = columns["picodollars"], columns["charged_picodollars"]
     charged = before if charged is None else charged  # rows of earlier versions say only what a call cost
-    error = columns["simulation_error"]
-    if error is not None and before is not None:  # it is what was charged beyond what was simulated
-        error += amount - before
+    simulation_error = columns["simulation_error"]
+    if simulation_error is not None and before is not None:  # it is what was charged beyond what was simulated
+        simulation_error += amount - before
     corrected = columns | {
         "picodollars": amount,
         "charged_picodollars": amount,
-        "simulation_error": error,
+        "simulation_error": simulation_error,
         "is_inherited": 0,
         "is_possibly_charged": 0,
     }
-    rows.change(_CORRECT_CALL, (amount, amount, error, call_id))
-    entry = entry_of(*found[0])
+    transaction.execute(_CORRECT_CALL, (amount, amount, simulation_error, call_id))
+    charge = from_ledger_row(*found[0])
     if charged is not None:
         change = amount - charged
-        for name in sorted(names_of(*accounts_of(entry.call))):
-            rows.change(_CHANGE_ACCOUNT, (name, max(change, 0), change, change, change))
-    change_bill(rows, row_of(entry), row_of(entry_of(*corrected.values())))
-    call = entry.call
-    return _recorded(rows, new, (call.id, call.agent, call.session_id, "", before, charged, amount))
+        for name in sorted(to_storable_names(*list_accounts(charge.call))):
+            transaction.execute(_CHANGE_ACCOUNT, (name, max(change, 0), change, change, change))
+    change_charge(transaction, to_ledger_row(charge), to_ledger_row(from_ledger_row(*corrected.values())))
+    call = charge.call
+    return _record_correction(
+        transaction, note, (call.id, call.agent, call.session_id, "", before, charged, amount)
+    )
 
 
-_NAMES = [name.strip() for name in COLUMNS.split(",")]
+_LEDGER_COLUMN_NAMES = [name.strip() for name in LEDGER_COLUMNS.split(",")]
 
 
-def _correct_account(rows: Rows, account: str, amount: int, new: _New) -> Correction | None:
-    rows.change(_LOCK_ACCOUNT, (account,))
-    found = rows.all(_FIND_ACCOUNT, (account,))
+def _correct_account(
+    transaction: Transaction, account: str, amount: int, note: _CorrectionNote
+) -> Correction | None:
+    transaction.execute(_LOCK_ACCOUNT, (account,))
+    found = transaction.fetch_all(_FIND_ACCOUNT, (account,))
     if not found:
         return None
     ((before,),) = found
-    rows.change(_SET_ACCOUNT, (amount, account))
-    return _recorded(rows, new, ("", "", "", account, before, None, amount))
+    transaction.execute(_SET_ACCOUNT, (amount, account))
+    return _record_correction(transaction, note, ("", "", "", account, before, None, amount))
 
 
-def _recorded(rows: Rows, new: _New, values: tuple[Any, ...]) -> Correction:
-    row = (new.id, new.at, *values, new.reason)
-    rows.change(_RECORD, row)
-    return _correction(*row)
+def _record_correction(transaction: Transaction, note: _CorrectionNote, values: tuple[Any, ...]) -> Correction:
+    row = (note.id, note.at, *values, note.reason)
+    transaction.execute(_ADD_CORRECTION, row)
+    return _to_correction(*row)
 
 
-def _correction(
+def _to_correction(
     id_: str,
     at: float,
     call_id: str,
@@ -165,8 +184,8 @@ def _correction(
         agent=agent,
         session_id=session_id,
         account=account,
-        before=None if before is None else dollars(before),
-        charged=None if charged is None else dollars(charged),
-        after=dollars(after),
+        before=None if before is None else to_dollars(before),
+        charged=None if charged is None else to_dollars(charged),
+        after=to_dollars(after),
         reason=reason.decode("utf-8", "replace"),
     )

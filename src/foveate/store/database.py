@@ -36,27 +36,27 @@ TABLES = (
 """Those of `schema.py`, for whoever must not wait for the libraries that it is written with."""
 
 T = TypeVar("T")
-Work = Callable[["Rows"], T]
+TransactionCallback = Callable[["Transaction"], T]
 
 # So few sizes that the drivers remember the statements of all of them.
-_SIZES = (1, 4, 16, 64, 256, 1024)
-_ROW_SIZES = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # five are the accounts of a call
+_IN_LIST_SIZES = (1, 4, 16, 64, 256, 1024)
+_INSERT_SIZES = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # five are the accounts of a call
 # The largest of them for so many rows, up to as many as the largest has.
-_ROW_SIZE_OF = tuple(
-    max(size for size in (0, *_ROW_SIZES) if size <= left) for left in range(_ROW_SIZES[-1] + 1)
+_INSERT_SIZE_BY_ROWS_LEFT = tuple(
+    max(size for size in (0, *_INSERT_SIZES) if size <= left) for left in range(_INSERT_SIZES[-1] + 1)
 )
 
 
-class Rows(Protocol):
+class Transaction(Protocol):
     """The inside of one transaction."""
 
-    def all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def fetch_all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Every row that a statement gives."""
 
-    def change(self, statement: str, values: Sequence[Any] = ()) -> int:
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
         """How many rows a statement has changed."""
 
-    def change_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
+    def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
         """How many rows a statement has changed, run with each of `rows`."""
 
 
@@ -68,13 +68,13 @@ class Database(Protocol):
     """
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         """Where it is, in words that may be shown: without a password."""
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, callback: TransactionCallback[T]) -> T:
         """What `work` finds."""
 
-    async def write(self, work: Work[T], *, again: bool) -> T:
+    async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:
         """What `work` gives, once what it wrote is kept.
 
         `again` says that doing it twice is doing it once, so that it is repeated where the connection was lost
@@ -91,11 +91,11 @@ class Database(Protocol):
         """Wait for what is under way, and let go of the database."""
 
 
-class OfOneProcess:
+class ProcessGuard:
     """Tells whether this is the process that opened a database: a fork has none of its threads."""
 
-    def __init__(self, where: str) -> None:
-        self._where = where
+    def __init__(self, location: str) -> None:
+        self._location = location
         self._process_id = os.getpid()
 
     def check(self) -> None:
@@ -105,53 +105,55 @@ class OfOneProcess:
             StoreUnavailable: it is one.
         """
         if os.getpid() != self._process_id:
-            raise StoreUnavailable(self._where, "was opened by another process: a fork opens its own")
+            raise StoreUnavailable(self._location, "was opened by another process: a fork opens its own")
 
 
-def where_of(conditions: Mapping[str, Sequence[Any] | None]) -> tuple[str, list[Any]]:
+def build_where_clause(conditions: Mapping[str, Sequence[Any] | None]) -> tuple[str, list[Any]]:
     """What a statement says of the conditions that have values, and these; nothing of those with None."""
-    asked = {condition: values for condition, values in conditions.items() if values is not None}
-    return f"WHERE {' AND '.join(asked)}" if asked else "", [one for values in asked.values() for one in values]
+    active = {condition: values for condition, values in conditions.items() if values is not None}
+    return f"WHERE {' AND '.join(active)}" if active else "", [
+        value for values in active.values() for value in values
+    ]
 
 
-def in_groups(keys: Sequence[T]) -> Iterator[tuple[str, Sequence[T]]]:
+def group_placeholders(keys: Sequence[T]) -> Iterator[tuple[str, Sequence[T]]]:
     """The keys in groups, each with its `?`s.
 
     A group is filled up with its last key to one of few sizes.
     """
-    for first in range(0, len(keys), _SIZES[-1]):
-        some = keys[first : first + _SIZES[-1]]
-        size = next(size for size in _SIZES if size >= len(some))
-        yield ",".join("?" * size), (*some, *(some[-1],) * (size - len(some)))
+    for first in range(0, len(keys), _IN_LIST_SIZES[-1]):
+        group = keys[first : first + _IN_LIST_SIZES[-1]]
+        size = next(size for size in _IN_LIST_SIZES if size >= len(group))
+        yield ",".join("?" * size), (*group, *(group[-1],) * (size - len(group)))
 
 
-def in_rows(statement: str, values: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, list[Any]]]:
+def batch_inserts(statement: str, values: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, list[Any]]]:
     """A statement that inserts rows, for groups of them in their order: with its `?`s where it says `{}`."""
     first, end = 0, len(values)
     while first < end:
-        size = _ROW_SIZE_OF[min(end - first, _ROW_SIZES[-1])]
+        size = _INSERT_SIZE_BY_ROWS_LEFT[min(end - first, _INSERT_SIZES[-1])]
         group = values[first : first + size]
-        yield _with_rows(statement, size, len(group[0])), list(chain.from_iterable(group))
+        yield _format_insert(statement, size, len(group[0])), list(chain.from_iterable(group))
         first += size
 
 
 @lru_cache(maxsize=256)
-def _with_rows(statement: str, rows: int, columns: int) -> str:
+def _format_insert(statement: str, rows: int, columns: int) -> str:
     return statement.format(", ".join([f"({', '.join('?' * columns)})"] * rows))
 
 
-def check_names(**names: str | None) -> None:
+def check_storable_names(**names: str | None) -> None:
     """See that both databases can hold these names.
 
     Raises:
         BadOption: one has a NUL or half a character in it.
     """
-    for what, name in names.items():
-        if name is not None and not name.isprintable() and ("\0" in name or not _is_unicode(name)):
-            raise BadOption(f"{what}: {name!r} cannot be kept, since it has a NUL or half a character in it")
+    for label, name in names.items():
+        if name is not None and not name.isprintable() and ("\0" in name or not _is_encodable(name)):
+            raise BadOption(f"{label}: {name!r} cannot be kept, since it has a NUL or half a character in it")
 
 
-def _is_unicode(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from foveate.cost.money import dollars
-from foveate.session.titles import session_title
-from foveate.store.aside import Reads
-from foveate.store.database import Rows, check_names, in_groups
+from foveate.cost.money import to_dollars
+from foveate.session.titles import make_session_title
+from foveate.store.aside import Reader
+from foveate.store.database import Transaction, check_storable_names, group_placeholders
 
 _FIND_LABELS = "SELECT id, agent, created_at, folder, opening, parent_id FROM sessions_v1 WHERE id IN ({})"
 # Of a session whose only request was refused nothing can be shown.
@@ -39,7 +39,7 @@ class SessionLabel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Descendants:
+class DescendantTotals:
     """All sessions that a session started or that forked from it, and theirs: how many, and what they cost."""
 
     sessions: int = 0
@@ -48,21 +48,21 @@ class Descendants:
     dollars: Decimal = Decimal(0)
 
 
-class Families:
+class SessionTree:
     """Reads them from a database."""
 
-    def __init__(self, database: Reads) -> None:
+    def __init__(self, database: Reader) -> None:
         self._database = database
 
     async def labels(self, session_ids: Sequence[str]) -> Mapping[str, SessionLabel]:
         """Return the labels of those sessions that are stored."""
 
-        def find(rows: Rows) -> dict[str, SessionLabel]:
+        def find(transaction: Transaction) -> dict[str, SessionLabel]:
             return {
-                id_: _label(agent, started_at, folder, opening, parent_id)
-                for places, some in in_groups(session_ids)
-                for id_, agent, started_at, folder, opening, parent_id in rows.all(
-                    _FIND_LABELS.format(places), some
+                id_: _to_label(agent, started_at, folder, opening, parent_id)
+                for placeholders, group in group_placeholders(session_ids)
+                for id_, agent, started_at, folder, opening, parent_id in transaction.fetch_all(
+                    _FIND_LABELS.format(placeholders), group
                 )
             }
 
@@ -70,31 +70,40 @@ class Families:
 
     async def children(self, session_id: str, *, limit: int) -> Sequence[str]:
         """Return the sessions that a session started or that forked from it, the first ones first."""
-        check_names(session_id=session_id)
-        found = await self._database.read(lambda rows: rows.all(_FIND_CHILDREN, (session_id, limit)))
+        check_storable_names(session_id=session_id)
+        found = await self._database.read(
+            lambda transaction: transaction.fetch_all(_FIND_CHILDREN, (session_id, limit))
+        )
         return [id_ for (id_,) in found]
 
-    async def descendants(self, session_ids: Sequence[str]) -> Mapping[str, Descendants]:
+    async def descendants(self, session_ids: Sequence[str]) -> Mapping[str, DescendantTotals]:
         """Return what all descendants of each session come to; nothing of those that have none."""
 
-        def find(rows: Rows) -> dict[str, Descendants]:
+        def find(transaction: Transaction) -> dict[str, DescendantTotals]:
             sums: dict[str, list[int]] = {}
-            for places, some in in_groups(session_ids):
-                for root, *numbers in rows.all(_FIND_DESCENDANTS.format(places), some):
+            for placeholders, group in group_placeholders(session_ids):
+                for root, *numbers in transaction.fetch_all(_FIND_DESCENDANTS.format(placeholders), group):
                     known = sums.setdefault(root, [0, 0, 0, 0])
-                    sums[root] = [one + more for one, more in zip(known, (*numbers, 1), strict=True)]
+                    sums[root] = [total + added for total, added in zip(known, (*numbers, 1), strict=True)]
             return {
-                root: Descendants(dollars=dollars(spent), calls=calls, unpriced=unpriced, sessions=sessions)
+                root: DescendantTotals(
+                    dollars=to_dollars(spent), calls=calls, unpriced=unpriced, sessions=sessions
+                )
                 for root, (spent, calls, unpriced, sessions) in sums.items()
             }
 
         return await self._database.read(find) if session_ids else {}
 
 
-def _label(
+def _to_label(
     agent: str, started_at: float, folder: bytes | None, opening: bytes | None, parent_id: str | None
 ) -> SessionLabel:
-    where, words = (None if one is None else one.decode("utf-8", "replace") for one in (folder, opening))
+    folder_text, opening_text = (
+        None if value is None else value.decode("utf-8", "replace") for value in (folder, opening)
+    )
     return SessionLabel(
-        title=session_title(agent, started_at, where, words), folder=where, opening=words, parent_id=parent_id
+        title=make_session_title(agent, started_at, folder_text, opening_text),
+        folder=folder_text,
+        opening=opening_text,
+        parent_id=parent_id,
     )

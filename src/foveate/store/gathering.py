@@ -10,7 +10,7 @@ Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
 
-class Gathering(Generic[Asked, Answer]):
+class BatchExecutor(Generic[Asked, Answer]):
     """Has `do` done with many things at once, for each event loop that asks: one `do` is under way at a time.
 
     `do` gives an answer to each, in their order; one that is an error is raised to whoever asked. Where the
@@ -19,57 +19,57 @@ class Gathering(Generic[Asked, Answer]):
     """
 
     def __init__(
-        self, do: Callable[[Sequence[Asked]], Awaitable[Sequence[Answer | Exception]]], *, most: int
+        self, execute: Callable[[Sequence[Asked]], Awaitable[Sequence[Answer | Exception]]], *, max_items: int
     ) -> None:
-        self._do = do
-        self._most = most
-        self._waiting: dict[asyncio.AbstractEventLoop, list[_Group[Asked, Answer]]] = {}
-        self._at_it: set[asyncio.Task[None]] = set()
+        self._execute = execute
+        self._max_items = max_items
+        self._pending: dict[asyncio.AbstractEventLoop, list[_Submission[Asked, Answer]]] = {}
+        self._running: set[asyncio.Task[None]] = set()
 
-    async def done(self, asked: Asked) -> Answer:
+    async def submit(self, item: Asked) -> Answer:
         """The answer to it. It is done even where nobody waits for that any longer."""
-        (answer,) = await self.all_done([asked])
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        (result,) = await self.submit_all([item])
+        if isinstance(result, Exception):
+            raise result
+        return result
 
-    async def all_done(self, asked: Sequence[Asked]) -> Sequence[Answer | Exception]:
+    async def submit_all(self, items: Sequence[Asked]) -> Sequence[Answer | Exception]:
         """The answer to each, or what is wrong with it, unless the store is away.
 
         Raises:
             StoreUnavailable: it is.
         """
-        if not asked:
+        if not items:
             return []
         loop = asyncio.get_running_loop()
-        answers: asyncio.Future[Sequence[Answer | Exception]] = loop.create_future()
-        waiting = self._waiting.get(loop)
-        if waiting is None:
-            self._waiting[loop] = [(asked, answers)]
+        results: asyncio.Future[Sequence[Answer | Exception]] = loop.create_future()
+        pending = self._pending.get(loop)
+        if pending is None:
+            self._pending[loop] = [(items, results)]
             # Not at once: others may be about to ask.
-            task = loop.create_task(self._do_all(loop))
-            self._at_it.add(task)
-            task.add_done_callback(self._at_it.discard)
+            task = loop.create_task(self._run_batches(loop))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
         else:
-            waiting.append((asked, answers))
-        return await answers
+            pending.append((items, results))
+        return await results
 
-    async def _do_all(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _run_batches(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            while waiting := self._waiting[loop]:
-                number, size = 0, 0
-                while number < len(waiting) and (not number or size + len(waiting[number][0]) <= self._most):
-                    size += len(waiting[number][0])
-                    number += 1
-                groups = waiting[:number]
-                del waiting[:number]
-                await self._do_groups(groups)
+            while pending := self._pending[loop]:
+                count, size = 0, 0
+                while count < len(pending) and (not count or size + len(pending[count][0]) <= self._max_items):
+                    size += len(pending[count][0])
+                    count += 1
+                groups = pending[:count]
+                del pending[:count]
+                await self._run_batch(groups)
         finally:
-            del self._waiting[loop]
+            del self._pending[loop]
 
-    async def _do_groups(self, groups: "Sequence[_Group[Asked, Answer]]") -> None:
+    async def _run_batch(self, groups: "Sequence[_Submission[Asked, Answer]]") -> None:
         try:
-            answers = await self._answers([asked for group, _ in groups for asked in group])
+            results = await self._execute_with_fallback([item for group, _ in groups for item in group])
         except StoreUnavailable as error:
             for _, future in groups:
                 if not future.done():
@@ -78,19 +78,19 @@ class Gathering(Generic[Asked, Answer]):
         first = 0
         for group, future in groups:
             if not future.done():  # or nobody waits for it
-                future.set_result(answers[first : first + len(group)])
+                future.set_result(results[first : first + len(group)])
             first += len(group)
 
-    async def _answers(self, asked: Sequence[Asked]) -> Sequence[Answer | Exception]:
+    async def _execute_with_fallback(self, items: Sequence[Asked]) -> Sequence[Answer | Exception]:
         try:
-            return await self._do(asked)
+            return await self._execute(items)
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - a border: it is raised where it is awaited
-            if len(asked) == 1:
+            if len(items) == 1:
                 return [error]
-            return [answer for one in asked for answer in await self._answers([one])]
+            return [result for item in items for result in await self._execute_with_fallback([item])]
 
 
-_Group = tuple[Sequence[Asked], "asyncio.Future[Sequence[Answer | Exception]]"]
+_Submission = tuple[Sequence[Asked], "asyncio.Future[Sequence[Answer | Exception]]"]
 """What somebody asked for, and who awaits the answers."""

@@ -8,12 +8,12 @@ from decimal import Decimal
 from typing import Any
 
 from foveate.errors import StoreUnavailable
-from foveate.fold.journal import Fold, Lease, Outcome, Use
-from foveate.store.database import Database, Rows, check_names, in_groups
+from foveate.fold.journal import ApplicationChange, Compaction, CompactionLease, CompactionOutcome
+from foveate.store.database import Database, Transaction, check_storable_names, group_placeholders
 
 # The row stays when the right is given back or runs out: fences only rise, until the session is forgotten.
 # One that runs out later than any can is of somebody whose clock was ahead, and held by nobody.
-_TAKE = """
+_ACQUIRE_LEASE = """
 INSERT INTO compaction_locks_v1 (session_id, holder, fence, expires_at) VALUES (?, ?, 1, ?)
 ON CONFLICT (session_id) DO UPDATE
 SET holder = excluded.holder, fence = compaction_locks_v1.fence + 1, expires_at = excluded.expires_at
@@ -21,29 +21,29 @@ WHERE compaction_locks_v1.holder = '' OR compaction_locks_v1.expires_at <= ?
 OR compaction_locks_v1.expires_at > ?
 RETURNING fence
 """
-_OWN = " WHERE session_id = ? AND holder = ? AND fence = ?"
-_RENEW = "UPDATE compaction_locks_v1 SET expires_at = ?" + _OWN
-_RELEASE = "UPDATE compaction_locks_v1 SET holder = ''" + _OWN
+_LEASE_CONDITION = " WHERE session_id = ? AND holder = ? AND fence = ?"
+_RENEW_LEASE = "UPDATE compaction_locks_v1 SET expires_at = ?" + _LEASE_CONDITION
+_RELEASE_LEASE = "UPDATE compaction_locks_v1 SET holder = ''" + _LEASE_CONDITION
 # Changes nothing, and has whoever wants to take the lease over wait until this transaction is through.
-_HOLD = "UPDATE compaction_locks_v1 SET fence = fence" + _OWN
+_LOCK_LEASE = "UPDATE compaction_locks_v1 SET fence = fence" + _LEASE_CONDITION
 
-_COLUMNS = """
+_COMPACTION_COLUMNS = """
 id, agent, session_id, boundary, messages, seen_messages, summary, carried, tokens_before, tokens_after, model,
 cost, duration_seconds, outcome, compacted_at, undone_at, earlier_id, limit_tokens, reason
 """
-_ADD_FOLD = f"""
-INSERT INTO compactions_v1 ({_COLUMNS}) VALUES ({", ".join("?" * 19)})
+_ADD_COMPACTION = f"""
+INSERT INTO compactions_v1 ({_COMPACTION_COLUMNS}) VALUES ({", ".join("?" * 19)})
 ON CONFLICT (id) DO NOTHING
 """
-_ADD_FOLDED = "INSERT INTO folded_turns_v1 (compaction_id, position, message) VALUES (?, ?, ?)"
-_FIND_FOLD = f"SELECT {_COLUMNS} FROM compactions_v1 WHERE id = ?"
-_ANY = "SELECT 1 FROM compactions_v1 WHERE agent = ? LIMIT 1"
-_FIND_AT = f"""
-SELECT {_COLUMNS} FROM compactions_v1
-WHERE agent = ? AND outcome IN ('{Outcome.OK}', '{Outcome.TOOL_RESULT_TRUNCATED}') AND boundary IN ({{}})
+_ADD_COMPACTED_MESSAGE = "INSERT INTO folded_turns_v1 (compaction_id, position, message) VALUES (?, ?, ?)"
+_FIND_COMPACTION = f"SELECT {_COMPACTION_COLUMNS} FROM compactions_v1 WHERE id = ?"
+_FIND_ANY = "SELECT 1 FROM compactions_v1 WHERE agent = ? LIMIT 1"
+_FIND_BY_BOUNDARY = f"""
+SELECT {_COMPACTION_COLUMNS} FROM compactions_v1
+WHERE agent = ? AND outcome IN ('{CompactionOutcome.OK}', '{CompactionOutcome.TOOL_RESULT_TRUNCATED}') AND boundary IN ({{}})
 """
 # A fold and all that it took in, each with the one that took it in before them.
-_FIND_FOLDED = """
+_FIND_COMPACTED_MESSAGES = """
 WITH RECURSIVE line(id, earlier_id) AS (
     SELECT id, earlier_id FROM compactions_v1 WHERE id = ?
     UNION SELECT earlier.id, earlier.earlier_id
@@ -56,205 +56,245 @@ _ADD_USE = """
 INSERT INTO fold_uses_v1 (compaction_id, tip, messages, is_used) VALUES (?, ?, ?, ?)
 ON CONFLICT (compaction_id, tip) DO UPDATE SET is_used = excluded.is_used
 """
-_TOLD = (False, True, None)
+_IS_USED_BY_CODE = (False, True, None)
 """Whether a fold is in use, as the numbers 0 to 2 say it."""
-_LONGEST_REASON = 2_000
-_UNDO = f"""
+_MAX_REASON_CHARS = 2_000
+_UNDO_COMPACTION = f"""
 UPDATE compactions_v1 SET undone_at = ?
-WHERE id = ? AND outcome IN ('{Outcome.OK}', '{Outcome.TOOL_RESULT_TRUNCATED}') AND undone_at IS NULL
+WHERE id = ? AND outcome IN ('{CompactionOutcome.OK}', '{CompactionOutcome.TOOL_RESULT_TRUNCATED}') AND undone_at IS NULL
 """
 
 
-class KeptFolds:
+class SqlCompactionStore:
     """Implements `foveate.fold.journal.Journal` on a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._giving_back: set[asyncio.Task[None]] = set()
+        self._releases: set[asyncio.Task[None]] = set()
 
-    async def lease(self, session_id: str, holder: str, *, ttl_seconds: float, now: float) -> Lease | None:
+    async def acquire_lease(
+        self, session_id: str, holder: str, *, ttl_seconds: float, now: float
+    ) -> CompactionLease | None:
         """The right to fold, or None where it is held, by whomever, and has not expired."""
-        check_names(session_id=session_id, holder=holder)
+        check_storable_names(session_id=session_id, holder=holder)
         expires_at = now + ttl_seconds
         # Twice the time, since clocks may disagree a little.
         values = (session_id, holder, expires_at, now, now + 2 * ttl_seconds)
 
-        async def take() -> Lease | None:
+        async def take() -> CompactionLease | None:
             # Not again: the second time would find the first one's lease, and take it for somebody else's.
-            taken = await self._database.write(lambda rows: rows.all(_TAKE, values), again=False)
-            if not taken:
+            rows = await self._database.write(
+                lambda transaction: transaction.fetch_all(_ACQUIRE_LEASE, values), is_idempotent=False
+            )
+            if not rows:
                 return None
-            return Lease(session_id=session_id, holder=holder, fence=taken[0][0], expires_at=expires_at)
+            return CompactionLease(
+                session_id=session_id, holder=holder, fence=rows[0][0], expires_at=expires_at
+            )
 
-        taking = asyncio.ensure_future(take())
+        acquisition = asyncio.ensure_future(take())
         try:
-            return await asyncio.shield(taking)
+            return await asyncio.shield(acquisition)
         except asyncio.CancelledError:
             # What is under way may still take it: nobody would have it, and nobody else could get it.
-            giving_back = asyncio.ensure_future(self._give_back(taking))
-            self._giving_back.add(giving_back)
-            giving_back.add_done_callback(self._giving_back.discard)
+            release = asyncio.ensure_future(self._release_when_acquired(acquisition))
+            self._releases.add(release)
+            release.add_done_callback(self._releases.discard)
             raise
 
-    async def settled(self) -> None:
+    async def wait_for_releases(self) -> None:
         """Wait until what was taken by those who no longer wait for it is given back."""
-        here = asyncio.get_running_loop()
-        own = [task for task in self._giving_back if task.get_loop() is here]
-        await asyncio.gather(*own, return_exceptions=True)
+        loop = asyncio.get_running_loop()
+        releases = [task for task in self._releases if task.get_loop() is loop]
+        await asyncio.gather(*releases, return_exceptions=True)
 
-    async def renew(self, lease: Lease, *, ttl_seconds: float, now: float) -> Lease | None:
+    async def renew_lease(
+        self, lease: CompactionLease, *, ttl_seconds: float, now: float
+    ) -> CompactionLease | None:
         """The same right for longer, or None where it was lost.
 
         One that has run out is not lost before somebody else has taken it.
         """
         expires_at = now + ttl_seconds
-        kept = await self._database.write(
-            lambda rows: rows.change(_RENEW, (expires_at, *_own(lease))), again=True
+        renewed = await self._database.write(
+            lambda transaction: transaction.execute(_RENEW_LEASE, (expires_at, *_lease_key(lease))),
+            is_idempotent=True,
         )
-        if not kept:
+        if not renewed:
             return None
-        return Lease(session_id=lease.session_id, holder=lease.holder, fence=lease.fence, expires_at=expires_at)
+        return CompactionLease(
+            session_id=lease.session_id, holder=lease.holder, fence=lease.fence, expires_at=expires_at
+        )
 
-    async def release(self, lease: Lease) -> None:
+    async def release_lease(self, lease: CompactionLease) -> None:
         """Give the right back; nothing where it is no longer one's own."""
-        await self._database.write(lambda rows: rows.change(_RELEASE, _own(lease)), again=True)
+        await self._database.write(
+            lambda transaction: transaction.execute(_RELEASE_LEASE, _lease_key(lease)), is_idempotent=True
+        )
 
-    async def _give_back(self, taking: asyncio.Task[Lease | None]) -> None:
+    async def _release_when_acquired(self, acquisition: asyncio.Task[CompactionLease | None]) -> None:
         with suppress(StoreUnavailable):  # it runs out in time
-            if lease := await taking:
-                await self.release(lease)
+            if lease := await acquisition:
+                await self.release_lease(lease)
 
-    async def record(self, fold: Fold, turns: Sequence[bytes], *, lease: Lease | None) -> bool:
+    async def record(
+        self, compaction: Compaction, messages: Sequence[bytes], *, lease: CompactionLease | None
+    ) -> bool:
         """Keep a fold and the turns it folded, in one; False, and nothing kept, where the lease was lost.
 
         A fold that is kept already stays as it is, and that is True.
         """
-        check_names(
-            fold_id=fold.id,
-            agent=fold.agent,
-            session_id=fold.session_id,
-            model=fold.model,
-            outcome=fold.outcome,
-            earlier_id=fold.earlier_id,
+        check_storable_names(
+            fold_id=compaction.id,
+            agent=compaction.agent,
+            session_id=compaction.session_id,
+            model=compaction.model,
+            outcome=compaction.outcome,
+            earlier_id=compaction.earlier_id,
         )
-        if lease is not None and lease.session_id != fold.session_id:
+        if lease is not None and lease.session_id != compaction.session_id:
             return False
-        first = fold.messages - len(turns) if fold.earlier_id is not None else 0
-        folded = [(fold.id, first + number, message) for number, message in enumerate(turns)]
+        first = compaction.messages - len(messages) if compaction.earlier_id is not None else 0
+        message_rows = [(compaction.id, first + number, message) for number, message in enumerate(messages)]
 
-        def write(rows: Rows) -> bool:
-            if rows.all(_FIND_FOLD, (fold.id,)):
+        def write(transaction: Transaction) -> bool:
+            if transaction.fetch_all(_FIND_COMPACTION, (compaction.id,)):
                 return True
-            if lease is not None and not rows.change(_HOLD, _own(lease)):
+            if lease is not None and not transaction.execute(_LOCK_LEASE, _lease_key(lease)):
                 return False
-            if rows.change(_ADD_FOLD, _row(fold)) and folded:
-                rows.change_many(_ADD_FOLDED, folded)
+            if transaction.execute(_ADD_COMPACTION, _to_row(compaction)) and message_rows:
+                transaction.execute_many(_ADD_COMPACTED_MESSAGE, message_rows)
             return True
 
-        return await self._database.write(write, again=True)
+        return await self._database.write(write, is_idempotent=True)
 
-    async def folds(self, agent: str, boundaries: Sequence[bytes]) -> Sequence[Fold]:
+    async def find_compactions(self, agent: str, boundaries: Sequence[bytes]) -> Sequence[Compaction]:
         """What was folded or cut at any of `boundaries`: the longest first, of equally long ones the newest."""
-        check_names(agent=agent)
+        check_storable_names(agent=agent)
 
-        def find(rows: Rows) -> list[Fold]:
+        def find(transaction: Transaction) -> list[Compaction]:
             return [
-                _fold(*row)
-                for marks, some in in_groups(boundaries)
-                for row in rows.all(_FIND_AT.format(marks), (agent, *some))
+                _to_compaction(*row)
+                for placeholders, group in group_placeholders(boundaries)
+                for row in transaction.fetch_all(_FIND_BY_BOUNDARY.format(placeholders), (agent, *group))
             ]
 
         found = await self._database.read(find) if boundaries else []
-        return sorted(found, key=lambda fold: (-fold.messages, -fold.compacted_at, fold.id))
+        return sorted(
+            found, key=lambda compaction: (-compaction.messages, -compaction.compacted_at, compaction.id)
+        )
 
-    async def has_folds(self, agent: str) -> bool:
+    async def has_compactions(self, agent: str) -> bool:
         """Whether anything was ever folded or cut for an agent."""
-        check_names(agent=agent)
-        return bool(await self._database.read(lambda rows: rows.all(_ANY, (agent,))))
+        check_storable_names(agent=agent)
+        return bool(await self._database.read(lambda transaction: transaction.fetch_all(_FIND_ANY, (agent,))))
 
-    async def fold(self, fold_id: str) -> Fold | None:
+    async def get_compaction(self, compaction_id: str) -> Compaction | None:
         """One fold by its id."""
-        check_names(fold_id=fold_id)
-        found = await self._database.read(lambda rows: rows.all(_FIND_FOLD, (fold_id,)))
-        return _fold(*found[0]) if found else None
+        check_storable_names(fold_id=compaction_id)
+        found = await self._database.read(
+            lambda transaction: transaction.fetch_all(_FIND_COMPACTION, (compaction_id,))
+        )
+        return _to_compaction(*found[0]) if found else None
 
-    async def folded(self, fold_id: str) -> Sequence[bytes]:
+    async def load_messages(self, compaction_id: str) -> Sequence[bytes]:
         """The turns that a fold folded, each as it came, with those of the folds that it took in."""
-        check_names(fold_id=fold_id)
-        found = await self._database.read(lambda rows: rows.all(_FIND_FOLDED, (fold_id,)))
+        check_storable_names(fold_id=compaction_id)
+        found = await self._database.read(
+            lambda transaction: transaction.fetch_all(_FIND_COMPACTED_MESSAGES, (compaction_id,))
+        )
         return [message for (message,) in found]
 
-    async def undo(self, fold_id: str, *, now: float) -> bool:
+    async def undo(self, compaction_id: str, *, now: float) -> bool:
         """Have the fold in force no longer; False where there is none, it failed, or was undone before."""
-        check_names(fold_id=fold_id)
+        check_storable_names(fold_id=compaction_id)
         # Not again: the second time would say that somebody else has undone it.
-        return bool(await self._database.write(lambda rows: rows.change(_UNDO, (now, fold_id)), again=False))
+        return bool(
+            await self._database.write(
+                lambda transaction: transaction.execute(_UNDO_COMPACTION, (now, compaction_id)),
+                is_idempotent=False,
+            )
+        )
 
-    async def uses(self, fold_ids: Sequence[str]) -> Sequence[Use]:
+    async def list_application_changes(self, compaction_ids: Sequence[str]) -> Sequence[ApplicationChange]:
         """When these folds came into use, and went out of it, in any conversation."""
 
-        def find(rows: Rows) -> list[Use]:
+        def find(transaction: Transaction) -> list[ApplicationChange]:
             return [
-                Use(fold_id=fold_id, tip=tip, messages=messages, is_used=_TOLD[is_used])
-                for marks, some in in_groups(fold_ids)
-                for fold_id, tip, messages, is_used in dict.fromkeys(rows.all(_FIND_USES.format(marks), some))
+                ApplicationChange(
+                    compaction_id=compaction_id,
+                    last_hash=tip,
+                    messages=messages,
+                    is_applied=_IS_USED_BY_CODE[is_used],
+                )
+                for placeholders, group in group_placeholders(compaction_ids)
+                for compaction_id, tip, messages, is_used in dict.fromkeys(
+                    transaction.fetch_all(_FIND_USES.format(placeholders), group)
+                )
             ]
 
-        return await self._database.read(find) if fold_ids else []
+        return await self._database.read(find) if compaction_ids else []
 
-    async def used(self, uses: Sequence[Use]) -> None:
+    async def record_application_changes(self, changes: Sequence[ApplicationChange]) -> None:
         """Keep these; of two at the same message, the later is the one that holds."""
-        added = sorted((use.fold_id, use.tip, use.messages, _TOLD.index(use.is_used)) for use in uses)
-        await self._database.write(lambda rows: rows.change_many(_ADD_USE, added), again=True)
+        added = sorted(
+            (use.compaction_id, use.last_hash, use.messages, _IS_USED_BY_CODE.index(use.is_applied))
+            for use in changes
+        )
+        await self._database.write(
+            lambda transaction: transaction.execute_many(_ADD_USE, added), is_idempotent=True
+        )
 
-    async def listed(
+    async def list_compactions(
         self,
         *,
         agent: str | None = None,
         session_id: str | None = None,
         limit: int = 50,
         before: float | None = None,
-    ) -> Sequence[Fold]:
+    ) -> Sequence[Compaction]:
         """Folds, the newest first."""
-        check_names(agent=agent, session_id=session_id)
-        wanted = {"agent = ?": agent, "session_id = ?": session_id, "compacted_at < ?": before}
-        asked = {condition: value for condition, value in wanted.items() if value is not None}
-        where = f"WHERE {' AND '.join(asked)}" if asked else ""
-        statement = f"SELECT {_COLUMNS} FROM compactions_v1 {where} ORDER BY compacted_at DESC, id DESC LIMIT ?"
-        found = await self._database.read(lambda rows: rows.all(statement, (*asked.values(), limit)))
-        return [_fold(*row) for row in found]
+        check_storable_names(agent=agent, session_id=session_id)
+        conditions = {"agent = ?": agent, "session_id = ?": session_id, "compacted_at < ?": before}
+        active = {condition: value for condition, value in conditions.items() if value is not None}
+        where_clause = f"WHERE {' AND '.join(active)}" if active else ""
+        statement = f"SELECT {_COMPACTION_COLUMNS} FROM compactions_v1 {where_clause} ORDER BY compacted_at DESC, id DESC LIMIT ?"
+        found = await self._database.read(
+            lambda transaction: transaction.fetch_all(statement, (*active.values(), limit))
+        )
+        return [_to_compaction(*row) for row in found]
 
 
-def _own(lease: Lease) -> tuple[str, str, int]:
+def _lease_key(lease: CompactionLease) -> tuple[str, str, int]:
     return lease.session_id, lease.holder, lease.fence
 
 
-def _row(fold: Fold) -> tuple[Any, ...]:
+def _to_row(compaction: Compaction) -> tuple[Any, ...]:
     """A fold as a row of the columns above."""
     return (
-        fold.id,
-        fold.agent,
-        fold.session_id,
-        fold.boundary,
-        fold.messages,
-        fold.seen_messages,
-        fold.summary.encode("utf-8", "surrogatepass"),
-        json.dumps(fold.carried),
-        fold.tokens_before,
-        fold.tokens_after,
-        fold.model,
-        None if fold.cost is None else str(fold.cost),
-        fold.duration_seconds,
-        fold.outcome.value,
-        fold.compacted_at,
-        fold.undone_at,
-        fold.earlier_id,
-        fold.limit_tokens,
-        fold.reason[:_LONGEST_REASON].encode("utf-8", "surrogatepass"),
+        compaction.id,
+        compaction.agent,
+        compaction.session_id,
+        compaction.boundary,
+        compaction.messages,
+        compaction.seen_messages,
+        compaction.summary.encode("utf-8", "surrogatepass"),
+        json.dumps(compaction.carried),
+        compaction.tokens_before,
+        compaction.tokens_after,
+        compaction.model,
+        None if compaction.cost is None else str(compaction.cost),
+        compaction.duration_seconds,
+        compaction.outcome.value,
+        compaction.compacted_at,
+        compaction.undone_at,
+        compaction.earlier_id,
+        compaction.limit_tokens,
+        compaction.reason[:_MAX_REASON_CHARS].encode("utf-8", "surrogatepass"),
     )
 
 
-def _fold(
+def _to_compaction(
     id_: str,
     agent: str,
     session_id: str,
@@ -274,8 +314,8 @@ def _fold(
     earlier_id: str | None,
     limit_tokens: int | None,
     reason: bytes | None,
-) -> Fold:
-    return Fold(
+) -> Compaction:
+    return Compaction(
         id=id_,
         agent=agent,
         session_id=session_id,
@@ -289,7 +329,7 @@ def _fold(
         model=model,
         cost=None if cost is None else Decimal(cost),
         duration_seconds=duration_seconds,
-        outcome=Outcome(outcome),
+        outcome=CompactionOutcome(outcome),
         compacted_at=compacted_at,
         undone_at=undone_at,
         earlier_id=earlier_id,

@@ -4,48 +4,52 @@ from collections.abc import Mapping
 
 import msgspec
 
-from foveate.store.database import Database, check_names
-from foveate.tokens.calibration import Calibration, Learner
+from foveate.store.database import Database, check_storable_names
+from foveate.tokens.calibration import Calibration, CalibrationKey
 
-_FIND = "SELECT upstream, counter, learnt FROM lessons_v1 ORDER BY at DESC LIMIT ?"
+_FIND_CALIBRATIONS = "SELECT upstream, counter, learnt FROM lessons_v1 ORDER BY at DESC LIMIT ?"
 # Of two processes that learn beside each other, the one that has heard more is right.
-_KEEP = """
+_SAVE_CALIBRATION = """
 INSERT INTO lessons_v1 (upstream, counter, responses, learnt, at) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (upstream, counter) DO UPDATE
 SET responses = excluded.responses, learnt = excluded.learnt, at = excluded.at
 WHERE excluded.responses >= lessons_v1.responses
 """
 # Of longer names PostgreSQL keeps no key.
-_LONGEST_CHARS = 500
+_MAX_KEY_CHARS = 500
 
 
-class KeptLessons:
+class SqlCalibrationStore:
     """Implements `foveate.tokens.calibration.Lessons` on a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def learnt(self, *, limit: int) -> Mapping[Learner, Calibration]:
+    async def load_latest(self, *, limit: int) -> Mapping[CalibrationKey, Calibration]:
         """What was kept last, the newest at the end."""
-        found = await self._database.read(lambda rows: rows.all(_FIND, (limit,)))
+        found = await self._database.read(
+            lambda transaction: transaction.fetch_all(_FIND_CALIBRATIONS, (limit,))
+        )
         return {
             (upstream, counter): known
             for upstream, counter, learnt in reversed(found)
-            if (known := _calibration(learnt)) is not None
+            if (known := _decode_calibration(learnt)) is not None
         }
 
-    async def keep(self, lessons: Mapping[Learner, Calibration], *, now: float) -> None:
+    async def save(self, calibrations: Mapping[CalibrationKey, Calibration], *, now: float) -> None:
         """Keep these, unless what is there has been learnt from more responses."""
         rows = []
-        for (upstream, counter), learnt in lessons.items():
-            check_names(upstream=upstream, counter=counter)
-            if len(upstream) + len(counter) <= _LONGEST_CHARS:
+        for (upstream, counter), learnt in calibrations.items():
+            check_storable_names(upstream=upstream, counter=counter)
+            if len(upstream) + len(counter) <= _MAX_KEY_CHARS:
                 rows.append((upstream, counter, learnt.responses, msgspec.json.encode(learnt), now))
         if rows:
-            await self._database.write(lambda inside: inside.change_many(_KEEP, rows), again=True)
+            await self._database.write(
+                lambda transaction: transaction.execute_many(_SAVE_CALIBRATION, rows), is_idempotent=True
+            )
 
 
-def _calibration(learnt: bytes) -> Calibration | None:
+def _decode_calibration(learnt: bytes) -> Calibration | None:
     """What a row says; None where this Foveate cannot read it, and learns anew."""
     try:
         return msgspec.json.decode(learnt, type=Calibration)

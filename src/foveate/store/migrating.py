@@ -24,18 +24,18 @@ VERSIONS = (
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
-def is_behind(version: str | None, *, where: str) -> bool:
+def needs_migration(version: str | None, *, location: str) -> bool:
     """Whether tables of `version` (None: there are none) have to be migrated.
 
     Raises:
         StoreTooNew: this Foveate does not know the version.
     """
     if version is not None and version not in VERSIONS:
-        raise StoreTooNew(where, version=version, known=VERSIONS[-1])
+        raise StoreTooNew(location, version=version, known=VERSIONS[-1])
     return version != VERSIONS[-1]
 
 
-def migrate(connection: "Connection", *, where: str) -> None:
+def migrate(connection: "Connection", *, location: str) -> None:
     """Bring the tables up to date, inside the transaction that `connection` is in.
 
     It has to hold a lock that keeps others from the same: whoever comes second then finds nothing left to do.
@@ -47,8 +47,10 @@ def migrate(connection: "Connection", *, where: str) -> None:
     from alembic.config import Config
     from sqlalchemy import inspect
 
-    there = inspect(connection).has_table(VERSION_TABLE)
-    if is_behind(connection.exec_driver_sql(FIND_VERSION).scalar() if there else None, where=where):
+    has_version_table = inspect(connection).has_table(VERSION_TABLE)
+    if needs_migration(
+        connection.exec_driver_sql(FIND_VERSION).scalar() if has_version_table else None, location=location
+    ):
         config = Config()
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
         config.attributes["connection"] = connection

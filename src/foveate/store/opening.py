@@ -9,34 +9,34 @@ from types import TracebackType
 from typing import Self
 
 from foveate.errors import BadOption
-from foveate.store.aside import Aside
-from foveate.store.breaks import BrokenAt, latest_breaks
-from foveate.store.corrections import Corrections
+from foveate.store.aside import LowPriorityReader
+from foveate.store.breaks import CacheMissRecord, find_latest_cache_misses
+from foveate.store.corrections import SqlCorrections
 from foveate.store.database import Database
-from foveate.store.families import Families
-from foveate.store.finding import fold_ids, folded_sessions, kept_ids
-from foveate.store.glances import Glances
-from foveate.store.journal import KeptFolds
-from foveate.store.ledger import KeptLedger
-from foveate.store.lessons import KeptLessons
+from foveate.store.families import SessionTree
+from foveate.store.finding import find_archived_ids, find_compacted_session_ids, find_compaction_ids
+from foveate.store.glances import DashboardQueries
+from foveate.store.journal import SqlCompactionStore
+from foveate.store.ledger import SqlLedger
+from foveate.store.lessons import SqlCalibrationStore
 from foveate.store.postgres import PostgresDatabase
-from foveate.store.postgres_urls import server_parts
-from foveate.store.rate_limits import KeptRateLimits
-from foveate.store.requests import KeptRequests
-from foveate.store.retention import Forgotten, forget
-from foveate.store.reuse import KeptReuse
-from foveate.store.sizes import Forgettable, Sizes, sizes_of, would_forget
+from foveate.store.postgres_urls import parse_server_url
+from foveate.store.rate_limits import SqlRateLimitStore
+from foveate.store.requests import SqlRequestArchive
+from foveate.store.retention import PruneResult, prune
+from foveate.store.reuse import SqlReuseStore
+from foveate.store.sizes import PrunePreview, StoreSizes, measure_sizes, preview_prune
 from foveate.store.sqlite import SQLiteDatabase
-from foveate.store.totals import KeptTotals
-from foveate.store.traces import KeptTraces
-from foveate.store.turns import KeptTurns
+from foveate.store.totals import SqlRollupStore
+from foveate.store.traces import SqlTraceStore
+from foveate.store.turns import SqlSessionStore
 
-VARIABLE = "FOVEATE_STORE"
+URL_VARIABLE = "FOVEATE_STORE"
 WAIT_SECONDS = 5.0
 """For a lock of somebody else, a statement, or a server that is gone for a moment."""
 
-_FILE = "sqlite:///"
-_SERVERS = ("postgresql://", "postgres://")
+_SQLITE_PREFIX = "sqlite:///"
+_POSTGRES_PREFIXES = ("postgresql://", "postgres://")
 _NAME_CHARS = 16
 
 
@@ -56,54 +56,54 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self.turns = KeptTurns(database)
-        self.journal = KeptFolds(database)
-        self.ledger = KeptLedger(database)
-        self.corrections = Corrections(database)
-        self.requests = KeptRequests(database)
-        self.traces = KeptTraces(database)
-        self.lessons = KeptLessons(database)
-        self.reuse = KeptReuse(database)
-        self.rate_limits = KeptRateLimits(database)
-        self._aside = Aside(database)
-        self.glances = Glances(self._aside)
-        self.families = Families(self._aside)
-        self.totals = KeptTotals(self._aside)
+        self.sessions = SqlSessionStore(database)
+        self.compactions = SqlCompactionStore(database)
+        self.ledger = SqlLedger(database)
+        self.corrections = SqlCorrections(database)
+        self.request_archive = SqlRequestArchive(database)
+        self.traces = SqlTraceStore(database)
+        self.calibrations = SqlCalibrationStore(database)
+        self.prefix_reuse = SqlReuseStore(database)
+        self.rate_limits = SqlRateLimitStore(database)
+        self._low_priority_reader = LowPriorityReader(database)
+        self.dashboard = DashboardQueries(self._low_priority_reader)
+        self.session_tree = SessionTree(self._low_priority_reader)
+        self.totals = SqlRollupStore(self._low_priority_reader)
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         """The file, or the server and the database's name, without a password."""
-        return self._database.where
+        return self._database.location
 
-    async def sizes(self) -> Sizes:
+    async def sizes(self) -> StoreSizes:
         """How much is kept."""
-        return await sizes_of(self._database)
+        return await measure_sizes(self._database)
 
-    async def fold_ids(self, beginning: str, *, limit: int) -> list[str]:
+    async def find_compaction_ids(self, prefix: str, *, limit: int) -> list[str]:
         """The ids of folds that begin so."""
-        return await fold_ids(self._database, beginning, limit=limit)
+        return await find_compaction_ids(self._database, prefix, limit=limit)
 
-    async def folded_sessions(self, beginning: str, *, limit: int) -> list[str]:
+    async def find_compacted_session_ids(self, prefix: str, *, limit: int) -> list[str]:
         """The ids, of those that begin so, of sessions with a row on a fold, whatever became of it."""
-        return await folded_sessions(self._database, beginning, limit=limit)
+        return await find_compacted_session_ids(self._database, prefix, limit=limit)
 
-    async def kept_ids(self, beginning: str, *, limit: int) -> tuple[list[str], list[str]]:
+    async def find_archived_ids(self, prefix: str, *, limit: int) -> tuple[list[str], list[str]]:
         """The ids, of those that begin so, of sessions with kept requests, and of such requests."""
-        return await kept_ids(self._database, beginning, limit=limit)
+        return await find_archived_ids(self._database, prefix, limit=limit)
 
-    async def latest_breaks(
+    async def find_latest_cache_misses(
         self, *, limit: int, since: float | None = None, agent: str | None = None
-    ) -> list[BrokenAt]:
+    ) -> list[CacheMissRecord]:
         """The requests whose cache broke, the newest first, of those since a time, of an agent."""
-        return await latest_breaks(self._aside, limit=limit, since=since, agent=agent)
+        return await find_latest_cache_misses(self._low_priority_reader, limit=limit, since=since, agent=agent)
 
-    async def would_forget(self, *, keep_days: float, now: float) -> Forgettable:
+    async def preview_prune(self, *, keep_days: float, now: float) -> PrunePreview:
         """What `forget` would forget."""
-        return await would_forget(self._database, keep_days=keep_days, now=now)
+        return await preview_prune(self._database, keep_days=keep_days, now=now)
 
-    async def forget(self, *, keep_days: float, now: float) -> Forgotten:
+    async def prune(self, *, keep_days: float, now: float) -> PruneResult:
         """Forget sessions that were not seen for `keep_days`, and all that is kept only for them."""
-        return await forget(self._database, keep_days=keep_days, now=now)
+        return await prune(self._database, keep_days=keep_days, now=now)
 
     async def vacuum(self) -> None:
         """Give back the room of what was forgotten."""
@@ -111,7 +111,7 @@ class Store:
 
     async def close(self) -> None:
         """Wait for what is under way, and let go of the database."""
-        await self.journal.settled()
+        await self.compactions.wait_for_releases()
         await self._database.close()
 
     async def __aenter__(self) -> Self:
@@ -123,7 +123,9 @@ class Store:
         await self.close()
 
 
-async def open_store(url: str | None = None, *, wait_seconds: float = WAIT_SECONDS, make: bool = True) -> Store:
+async def open_store(
+    url: str | None = None, *, wait_seconds: float = WAIT_SECONDS, create: bool = True
+) -> Store:
     """The store at `url`, its tables brought up to date; made where there is none, unless `make` is false.
 
     `url` is `sqlite:///relative/path`, `sqlite:////absolute/path` or `postgresql://user@host/name`. Default:
@@ -136,21 +138,21 @@ async def open_store(url: str | None = None, *, wait_seconds: float = WAIT_SECON
         StoreTooNew: a newer Foveate has changed its tables.
         NothingKept: there is none, and it is not to be made.
     """
-    return Store(await asyncio.to_thread(_open, url or default_url(), wait_seconds, make))
+    return Store(await asyncio.to_thread(_open_database, url or default_url(), wait_seconds, create))
 
 
 def default_url() -> str:
     """What `FOVEATE_STORE` says, or the URL of the file in Foveate's data folder (`FOVEATE_HOME`)."""
-    if said := os.environ.get(VARIABLE):
-        return said
+    if configured := os.environ.get(URL_VARIABLE):
+        return configured
     from foveate.memory.paths import data_folder
 
-    return f"{_FILE}{data_folder(os.environ, sys.platform).absolute() / 'foveate.sqlite'}"
+    return f"{_SQLITE_PREFIX}{data_folder(os.environ, sys.platform).absolute() / 'foveate.sqlite'}"
 
 
 def is_server(url: str | None) -> bool:
     """Return whether a URL is that of a database server, which several machines may use."""
-    return url is not None and url.startswith(_SERVERS)
+    return url is not None and url.startswith(_POSTGRES_PREFIXES)
 
 
 def store_name(url: str | None = None) -> str:
@@ -162,21 +164,21 @@ def store_name(url: str | None = None) -> str:
         BadOption: `url` is none of a PostgreSQL database.
     """
     url = url or default_url()
-    if url.startswith(_SERVERS):
-        parts = server_parts(url)
-        leads = "".join(f"{name}={parts[name]}\n" for name in sorted(parts) if "password" not in name)
+    if url.startswith(_POSTGRES_PREFIXES):
+        parts = parse_server_url(url)
+        identity = "".join(f"{name}={parts[name]}\n" for name in sorted(parts) if "password" not in name)
     else:
-        leads = str(Path(url.removeprefix(_FILE)).expanduser().resolve())
-    return hashlib.sha256(leads.encode("utf-8", "surrogateescape")).hexdigest()[:_NAME_CHARS]
+        identity = str(Path(url.removeprefix(_SQLITE_PREFIX)).expanduser().resolve())
+    return hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:_NAME_CHARS]
 
 
-def _open(url: str, wait_seconds: float, make: bool) -> Database:
-    if url.startswith(_SERVERS):
-        return PostgresDatabase.open(url, wait_seconds=wait_seconds, make=make)
-    path = url.removeprefix(_FILE)
-    if not url.startswith(_FILE) or path in ("", ":memory:"):
+def _open_database(url: str, wait_seconds: float, create: bool) -> Database:
+    if url.startswith(_POSTGRES_PREFIXES):
+        return PostgresDatabase.open(url, wait_seconds=wait_seconds, create=create)
+    path = url.removeprefix(_SQLITE_PREFIX)
+    if not url.startswith(_SQLITE_PREFIX) or path in ("", ":memory:"):
         scheme = url.partition(":")[0]  # not more of it: it may hold a password
         raise BadOption(
             f"store: {scheme}: is no URL of a database; try sqlite:///path or postgresql://user@host/name"
         )
-    return SQLiteDatabase.open(Path(path).expanduser(), wait_seconds=wait_seconds, make=make)
+    return SQLiteDatabase.open(Path(path).expanduser(), wait_seconds=wait_seconds, create=create)

@@ -14,10 +14,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from foveate.errors import NothingKept, StoreUnavailable
-from foveate.store.database import TABLES, OfOneProcess, T, Work
-from foveate.store.migrating import FIND_VERSION, VERSION_TABLE, is_behind, migrate
-from foveate.store.postgres_urls import shown_url
-from foveate.store.threads import Threads
+from foveate.store.database import TABLES, ProcessGuard, T, TransactionCallback
+from foveate.store.migrating import FIND_VERSION, VERSION_TABLE, migrate, needs_migration
+from foveate.store.postgres_urls import redact_server_url
+from foveate.store.threads import DaemonThreadPool
 
 if TYPE_CHECKING:
     import psycopg
@@ -30,9 +30,9 @@ _MIGRATION_WAIT_SECONDS = 60.0
 _MIGRATION_LOCK = 0x666F7665617465
 """Any number that nobody else in the same database would take."""
 _FIRST_PAUSE_SECONDS = 0.05
-_PAUSE_BEFORE_AGAIN_SECONDS = 0.1
-_LONGEST_PAUSE_SECONDS = 1.0
-_HANGING_UP_SECONDS = 2.0
+_RETRY_PAUSE_SECONDS = 0.1
+_MAX_PAUSE_SECONDS = 1.0
+_DISCONNECT_SECONDS = 2.0
 _PING_SECONDS = 2
 _FIND_SIZE = f"""
 SELECT CAST(coalesce(sum(pg_total_relation_size(to_regclass(name))), 0) AS BIGINT)
@@ -40,30 +40,30 @@ FROM (VALUES {", ".join(f"('{table}')" for table in TABLES)}) AS kept(name)
 """
 
 
-class PostgresRows:
+class PostgresTransaction:
     """The inside of a transaction on a connection."""
 
     def __init__(self, connection: "Connection") -> None:
         self._cursor = connection.cursor()
 
-    def all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def fetch_all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Every row that a statement gives."""
-        return self._cursor.execute(_spelled(statement), values).fetchall()
+        return self._cursor.execute(_to_psycopg_placeholders(statement), values).fetchall()
 
-    def change(self, statement: str, values: Sequence[Any] = ()) -> int:
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
         """How many rows a statement has changed."""
-        return self._cursor.execute(_spelled(statement), values).rowcount
+        return self._cursor.execute(_to_psycopg_placeholders(statement), values).rowcount
 
-    def change_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
+    def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
         """How many rows a statement has changed, run with each of `rows`."""
         if len(rows) == 1:  # the usual turn: half of what a pipeline of one takes
-            return self.change(statement, rows[0])
-        self._cursor.executemany(_spelled(statement), rows)
+            return self.execute(statement, rows[0])
+        self._cursor.executemany(_to_psycopg_placeholders(statement), rows)
         return self._cursor.rowcount
 
 
 @lru_cache(maxsize=256)
-def _spelled(statement: str) -> str:
+def _to_psycopg_placeholders(statement: str) -> str:
     """A statement with values where psycopg looks for them; Foveate's own never say `?` otherwise."""
     return statement.replace("?", "%s")
 
@@ -71,21 +71,21 @@ def _spelled(statement: str) -> str:
 class PostgresDatabase:
     """Implements `Database` on a server."""
 
-    def __init__(self, url: str, where: str, *, wait_seconds: float) -> None:
+    def __init__(self, url: str, location: str, *, wait_seconds: float) -> None:
         self._url = url
-        self._where = where
+        self._location = location
         self._wait_seconds = wait_seconds
-        self._own = threading.local()
+        self._thread_local = threading.local()
         self._connections: set[Connection] = set()
-        self._process = OfOneProcess(where)
-        self._writers = Threads(_WRITERS, "foveate-store-writer")
-        self._readers = Threads(_READERS, "foveate-store-reader")
-        self._most_seconds = 3 * wait_seconds
+        self._process = ProcessGuard(location)
+        self._writers = DaemonThreadPool(_WRITERS, "foveate-store-writer")
+        self._readers = DaemonThreadPool(_READERS, "foveate-store-reader")
+        self._timeout_seconds = 3 * wait_seconds
         self._closed = False
-        self._hung_up = False
+        self._is_disconnected = False
 
     @classmethod
-    def open(cls, url: str, *, wait_seconds: float, make: bool = True) -> Self:
+    def open(cls, url: str, *, wait_seconds: float, create: bool = True) -> Self:
         """The database at `url` with its tables up to date, made where there are none and `make` says so.
 
         Raises:
@@ -95,34 +95,34 @@ class PostgresDatabase:
         """
         import psycopg
 
-        where = shown_url(url)
+        location = redact_server_url(url)
         try:
-            with _connected(url, wait_seconds) as connection:
-                version = _version(connection)
-            if version is None and not make:
-                raise NothingKept(where)
-            if is_behind(version, where=where):
-                _migrate(url, where, wait_seconds)
+            with _connect_with_retries(url, wait_seconds) as connection:
+                version = _read_version(connection)
+            if version is None and not create:
+                raise NothingKept(location)
+            if needs_migration(version, location=location):
+                _migrate_database(url, location, wait_seconds)
         except psycopg.Error as error:
-            raise StoreUnavailable(where, _line(error)) from error
-        return cls(url, where, wait_seconds=wait_seconds)
+            raise StoreUnavailable(location, _error_message(error)) from error
+        return cls(url, location, wait_seconds=wait_seconds)
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         """The server and the database's name."""
-        return self._where
+        return self._location
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, callback: TransactionCallback[T]) -> T:
         """What `work` finds."""
-        return await self._done(work, again=True, reads=True)
+        return await self._run(callback, is_idempotent=True, is_read=True)
 
-    async def write(self, work: Work[T], *, again: bool) -> T:
+    async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:
         """What `work` gives, once what it wrote is kept."""
-        return await self._done(work, again=again, reads=False)
+        return await self._run(callback, is_idempotent=is_idempotent, is_read=False)
 
     async def size_bytes(self) -> int:
         """How much room the tables and their indexes take."""
-        ((size,),) = await self.read(lambda rows: rows.all(_FIND_SIZE))
+        ((size,),) = await self.read(lambda transaction: transaction.fetch_all(_FIND_SIZE))
         return int(size)
 
     async def vacuum(self) -> None:
@@ -133,35 +133,37 @@ class PostgresDatabase:
         """Wait for what is under way, and let go of the server, also of one that has gone dead."""
         self._process.check()
         self._closed = True
-        if not await self._have_ended(self._most_seconds):
-            self._hung_up = True
+        if not await self._shut_down_threads(self._timeout_seconds):
+            self._is_disconnected = True
             for connection in list(self._connections):
-                _hang_up(connection)
-            await self._have_ended(_HANGING_UP_SECONDS)
+                _shut_down_socket(connection)
+            await self._shut_down_threads(_DISCONNECT_SECONDS)
         while self._connections:
             self._connections.pop().close()
 
-    async def _have_ended(self, seconds: float) -> bool:
+    async def _shut_down_threads(self, timeout_seconds: float) -> bool:
         """Wait until all threads have ended; false if they have not within so many seconds."""
-        ending = (asyncio.to_thread(threads.end, seconds) for threads in (self._writers, self._readers))
-        return all(await asyncio.gather(*ending))
+        shutdowns = (
+            asyncio.to_thread(threads.shut_down, timeout_seconds) for threads in (self._writers, self._readers)
+        )
+        return all(await asyncio.gather(*shutdowns))
 
-    async def _done(self, work: Work[T], *, again: bool, reads: bool) -> T:
+    async def _run(self, callback: TransactionCallback[T], *, is_idempotent: bool, is_read: bool) -> T:
         self._process.check()
         if self._closed:
-            raise StoreUnavailable(self._where, "is closed")
+            raise StoreUnavailable(self._location, "is closed")
         # A server that neither answers nor goes away keeps its thread, but not whoever asked.
         try:
-            async with asyncio.timeout(self._most_seconds):
-                threads = self._readers if reads else self._writers
-                return await threads.run(lambda: self._do(work, again, reads))
+            async with asyncio.timeout(self._timeout_seconds):
+                threads = self._readers if is_read else self._writers
+                return await threads.run(lambda: self._run_with_retries(callback, is_idempotent, is_read))
         except TimeoutError:
             raise StoreUnavailable(
-                self._where,
-                f"no answer within {self._most_seconds:g} s; what was written may or may not be kept",
+                self._location,
+                f"no answer within {self._timeout_seconds:g} s; what was written may or may not be kept",
             ) from None
 
-    def _do(self, work: Work[T], again: bool, reads: bool) -> T:
+    def _run_with_retries(self, callback: TransactionCallback[T], is_idempotent: bool, is_read: bool) -> T:
         """Do it, again while it may be done again: once more in any case, and for as long as there is patience.
 
         A server that comes back may go once more before it was asked.
@@ -169,22 +171,22 @@ class PostgresDatabase:
         import psycopg
 
         deadline = time.monotonic() + self._wait_seconds
-        pause_seconds = _PAUSE_BEFORE_AGAIN_SECONDS
+        pause_seconds = _RETRY_PAUSE_SECONDS
         is_last = False
         while True:
             try:
-                return self._do_once(work, again=again, reads=reads)
-            except _LostInTime as lost:
+                return self._run_once(callback, is_idempotent=is_idempotent, is_read=is_read)
+            except _RetryableError as retryable:
                 if is_last:
-                    raise _translated(self._where, lost.cause) from lost
+                    raise _translate_error(self._location, retryable.cause) from retryable
                 is_last = time.monotonic() + pause_seconds > deadline
                 # Whoever it was in deadlock with goes first: at once, the two would meet again.
-                time.sleep(_PAUSE_BEFORE_AGAIN_SECONDS if is_last else pause_seconds)
-                pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+                time.sleep(_RETRY_PAUSE_SECONDS if is_last else pause_seconds)
+                pause_seconds = min(2 * pause_seconds, _MAX_PAUSE_SECONDS)
             except psycopg.Error as error:
-                raise _translated(self._where, error) from error
+                raise _translate_error(self._location, error) from error
 
-    def _do_once(self, work: Work[T], *, again: bool, reads: bool) -> T:
+    def _run_once(self, callback: TransactionCallback[T], *, is_idempotent: bool, is_read: bool) -> T:
         """Do it in one transaction, or, where it only reads, without: that is two ways to the server less.
 
         Raises:
@@ -193,39 +195,41 @@ class PostgresDatabase:
         import psycopg
 
         connection = self._connection()
-        connection.autocommit = reads
-        committing = False
+        connection.autocommit = is_read
+        is_committing = False
         try:
-            result = work(PostgresRows(connection))
-            committing = True
+            result = callback(PostgresTransaction(connection))
+            is_committing = True
             connection.commit()
         except BaseException as error:  # whatever ends it, nothing half done stays on the connection
-            self._let_go(connection)
-            passing = connection.closed or isinstance(
+            self._reset_connection(connection)
+            is_transient = connection.closed or isinstance(
                 error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure
             )
-            if isinstance(error, psycopg.Error) and passing and (again or not committing):
-                raise _LostInTime(error) from error
-            if isinstance(error, psycopg.OperationalError) and committing and connection.closed:
+            if isinstance(error, psycopg.Error) and is_transient and (is_idempotent or not is_committing):
+                raise _RetryableError(error) from error
+            if isinstance(error, psycopg.OperationalError) and is_committing and connection.closed:
                 raise StoreUnavailable(
-                    self._where, "the connection was lost; what was written may or may not be kept"
+                    self._location, "the connection was lost; what was written may or may not be kept"
                 ) from error
             raise
         return result
 
     def _connection(self) -> "Connection":
         """This thread's own, made anew where it was lost; a server that is starting is waited for."""
-        connection: Connection | None = getattr(self._own, "connection", None)
+        connection: Connection | None = getattr(self._thread_local, "connection", None)
         if connection is not None:
             return connection
-        if self._hung_up:
-            raise StoreUnavailable(self._where, "is closed")
-        connection = _connected(self._url, self._wait_seconds, goes_on=lambda: not self._closed)
-        self._own.connection = connection
+        if self._is_disconnected:
+            raise StoreUnavailable(self._location, "is closed")
+        connection = _connect_with_retries(
+            self._url, self._wait_seconds, keeps_waiting=lambda: not self._closed
+        )
+        self._thread_local.connection = connection
         self._connections.add(connection)
         return connection
 
-    def _let_go(self, connection: "Connection") -> None:
+    def _reset_connection(self, connection: "Connection") -> None:
         """Undo what is under way on a connection, and forget it where that cannot be said to it."""
         import psycopg
 
@@ -234,22 +238,22 @@ class PostgresDatabase:
         except psycopg.Error:
             connection.close()
         if connection.closed:
-            self._own.connection = None
+            self._thread_local.connection = None
             self._connections.discard(connection)
 
     def _vacuum(self) -> None:
         import psycopg
 
         try:
-            with _connected(self._url, self._wait_seconds) as connection:
+            with _connect_with_retries(self._url, self._wait_seconds) as connection:
                 connection.autocommit = True
                 connection.execute("SET statement_timeout = 0")
                 connection.execute(f"VACUUM (ANALYZE) {', '.join(TABLES)}")
         except psycopg.Error as error:
-            raise _translated(self._where, error) from error
+            raise _translate_error(self._location, error) from error
 
 
-class _LostInTime(Exception):
+class _RetryableError(Exception):
     """The connection was lost, or the server wants it done again, and that is no harm."""
 
     def __init__(self, cause: "psycopg.Error") -> None:
@@ -257,12 +261,12 @@ class _LostInTime(Exception):
         self.cause = cause
 
 
-def _connected(
+def _connect_with_retries(
     url: str,
     wait_seconds: float,
     *,
     statement_seconds: float | None = None,
-    goes_on: Callable[[], bool] | None = None,
+    keeps_waiting: Callable[[], bool] | None = None,
 ) -> "Connection":
     """A connection; a server that is away for a moment, or starting, is waited for.
 
@@ -274,24 +278,24 @@ def _connected(
 
     deadline = time.monotonic() + wait_seconds
     pause_seconds = _FIRST_PAUSE_SECONDS
-    was_there = False
+    was_reachable = False
     while True:
         try:
             return _connect(url, statement_seconds or wait_seconds)
         except psycopg.OperationalError:
-            if goes_on:
-                waits = goes_on()
+            if keeps_waiting:
+                should_wait = keeps_waiting()
             else:
-                is_there = not _is_away(url)
-                waits = not (is_there and was_there)
-                was_there = is_there
-            if not waits or time.monotonic() + pause_seconds > deadline:
+                is_reachable = not _is_unreachable(url)
+                should_wait = not (is_reachable and was_reachable)
+                was_reachable = is_reachable
+            if not should_wait or time.monotonic() + pause_seconds > deadline:
                 raise
             time.sleep(pause_seconds)
-            pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+            pause_seconds = min(2 * pause_seconds, _MAX_PAUSE_SECONDS)
 
 
-def _is_away(url: str) -> bool:
+def _is_unreachable(url: str) -> bool:
     """Whether there is no server, or one that lets nobody in now.
 
     Who one is makes no difference to a ping (libpq's PQping; PostgreSQL 18's documentation, November 2026).
@@ -299,19 +303,19 @@ def _is_away(url: str) -> bool:
     from psycopg.conninfo import make_conninfo
     from psycopg.pq import PGconn, Ping
 
-    found = PGconn.ping(make_conninfo(url, connect_timeout=_PING_SECONDS).encode())
-    return found in (Ping.REJECT, Ping.NO_RESPONSE)
+    status = PGconn.ping(make_conninfo(url, connect_timeout=_PING_SECONDS).encode())
+    return status in (Ping.REJECT, Ping.NO_RESPONSE)
 
 
-def _hang_up(connection: "Connection") -> None:
+def _shut_down_socket(connection: "Connection") -> None:
     """End a connection under whoever waits on it in another thread, who is told that it was lost."""
     import psycopg
 
     with (
         suppress(OSError, psycopg.Error),
-        socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as own,
+        socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as own_socket,
     ):
-        own.shutdown(socket.SHUT_RDWR)
+        own_socket.shutdown(socket.SHUT_RDWR)
 
 
 def _connect(url: str, wait_seconds: float) -> "Connection":
@@ -320,7 +324,7 @@ def _connect(url: str, wait_seconds: float) -> "Connection":
     from psycopg.conninfo import conninfo_to_dict
 
     seconds = max(2, round(wait_seconds))
-    told = {
+    options = {
         "application_name": "foveate",
         "connect_timeout": seconds,
         "keepalives_idle": 30,
@@ -329,7 +333,7 @@ def _connect(url: str, wait_seconds: float) -> "Connection":
         "tcp_user_timeout": 1_000 * seconds,
         **conninfo_to_dict(url),
     }
-    connection: Connection = psycopg.connect(**cast("dict[str, Any]", told))
+    connection: Connection = psycopg.connect(**cast("dict[str, Any]", options))
     milliseconds = round(wait_seconds * 1_000)
     try:
         connection.execute(
@@ -344,46 +348,48 @@ def _connect(url: str, wait_seconds: float) -> "Connection":
     return connection
 
 
-def _version(connection: "Connection") -> str | None:
-    there = connection.execute("SELECT to_regclass(%s)", (VERSION_TABLE,)).fetchone()
-    found = connection.execute(FIND_VERSION).fetchone() if there and there[0] else None
-    return str(found[0]) if found else None
+def _read_version(connection: "Connection") -> str | None:
+    table = connection.execute("SELECT to_regclass(%s)", (VERSION_TABLE,)).fetchone()
+    row = connection.execute(FIND_VERSION).fetchone() if table and table[0] else None
+    return str(row[0]) if row else None
 
 
-def _migrate(url: str, where: str, wait_seconds: float) -> None:
+def _migrate_database(url: str, location: str, wait_seconds: float) -> None:
     import psycopg
     from sqlalchemy import NullPool, create_engine
     from sqlalchemy.exc import DBAPIError
 
     engine = create_engine(
         "postgresql+psycopg://",
-        creator=lambda: _connected(url, wait_seconds, statement_seconds=_MIGRATION_WAIT_SECONDS),
+        creator=lambda: _connect_with_retries(url, wait_seconds, statement_seconds=_MIGRATION_WAIT_SECONDS),
         poolclass=NullPool,
     )
     try:
         with engine.begin() as connection:
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
-            migrate(connection, where=where)
+            migrate(connection, location=location)
     except DBAPIError as error:
         if isinstance(error.orig, psycopg.Error):
-            raise StoreUnavailable(where, f"its tables cannot be made: {_line(error.orig)}") from error
+            raise StoreUnavailable(
+                location, f"its tables cannot be made: {_error_message(error.orig)}"
+            ) from error
         raise
 
 
-def _translated(where: str, error: "psycopg.Error") -> Exception:
+def _translate_error(location: str, error: "psycopg.Error") -> Exception:
     """What is told of an error of the driver: one of the tree, unless the fault is Foveate's own."""
     import psycopg
 
     if isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
-        return StoreUnavailable(where, f"took too long ({_line(error)})")
-    outside = (
+        return StoreUnavailable(location, f"took too long ({_error_message(error)})")
+    external_errors = (
         psycopg.OperationalError,
         psycopg.InternalError,
         psycopg.errors.InsufficientPrivilege,
         psycopg.errors.UndefinedTable,
     )
-    return StoreUnavailable(where, _line(error)) if isinstance(error, outside) else error
+    return StoreUnavailable(location, _error_message(error)) if isinstance(error, external_errors) else error
 
 
-def _line(error: "psycopg.Error") -> str:
+def _error_message(error: "psycopg.Error") -> str:
     return error.diag.message_primary or " ".join(str(error).split())

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from foveate.errors import BadOption
 
 
-def server_parts(url: str) -> Mapping[str, object]:
+def parse_server_url(url: str) -> Mapping[str, object]:
     """What a URL says of a server, by libpq's names; a password among it.
 
     Raises:
@@ -23,8 +23,8 @@ def server_parts(url: str) -> Mapping[str, object]:
         ) from None
 
 
-def shown_url(url: str) -> str:
+def redact_server_url(url: str) -> str:
     """What a URL leads to, in words that may be shown: without a password."""
-    parts = server_parts(url)
+    parts = parse_server_url(url)
     host = f"{parts.get('host', '')}:{parts['port']}" if "port" in parts else parts.get("host", "")
     return f"postgresql://{host}/{parts.get('dbname', '')}"

@@ -6,111 +6,111 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from foveate.cost.ledger import Entry
+from foveate.cost.ledger import Charge
 from foveate.errors import NothingKept, StoreUnavailable
-from foveate.session.requests import KeptRequest
-from foveate.store.database import Rows
-from foveate.store.ledger_rows import COLUMNS as ENTRY_COLUMNS
-from foveate.store.ledger_rows import entry_of
+from foveate.session.requests import ArchivedRequest
+from foveate.store.database import Transaction
+from foveate.store.ledger_rows import LEDGER_COLUMNS as ENTRY_COLUMNS
+from foveate.store.ledger_rows import from_ledger_row
 from foveate.store.opening import WAIT_SECONDS
-from foveate.store.postgres import PostgresRows
-from foveate.store.postgres_urls import server_parts
-from foveate.store.requests import COLUMNS as REQUEST_COLUMNS
-from foveate.store.requests import request_of
-from foveate.store.sqlite import SQLiteRows
+from foveate.store.postgres import PostgresTransaction
+from foveate.store.postgres_urls import parse_server_url
+from foveate.store.requests import REQUEST_COLUMNS as REQUEST_COLUMNS
+from foveate.store.requests import from_request_row
+from foveate.store.sqlite import SQLiteTransaction
 
-_FILE = "sqlite:///"
-_SERVERS = ("postgresql://", "postgres://")
-_FIND_REQUESTED = "SELECT session_id, min(at) FROM requests_v1 GROUP BY session_id"
-_FIND_BILLED = "SELECT session_id, min(at) FROM ledger_v1 WHERE category = 'main' GROUP BY session_id"
+_SQLITE_PREFIX = "sqlite:///"
+_POSTGRES_PREFIXES = ("postgresql://", "postgres://")
+_FIND_ARCHIVED_SESSIONS = "SELECT session_id, min(at) FROM requests_v1 GROUP BY session_id"
+_FIND_CHARGED_SESSIONS = "SELECT session_id, min(at) FROM ledger_v1 WHERE category = 'main' GROUP BY session_id"
 _FIND_TABLE = "SELECT 1 FROM sqlite_schema WHERE name = 'ledger_v1'"
 _FIND_REQUESTS = f"SELECT {REQUEST_COLUMNS} FROM requests_v1 WHERE session_id = ? ORDER BY at, id"
-_FIND_ENTRIES = f"""
+_FIND_CHARGES = f"""
 SELECT {ENTRY_COLUMNS} FROM ledger_v1 WHERE session_id = ? AND category = 'main' ORDER BY at, call_id
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptSession:
+class StoredSession:
     """What is kept of a session: whole requests, where that was wanted, and what its calls cost."""
 
     id: str
-    requests: Sequence[KeptRequest]
-    entries: Sequence[Entry]
+    requests: Sequence[ArchivedRequest]
+    charges: Sequence[Charge]
 
 
-def kept_sessions(url: str) -> Iterator[KeptSession]:
+def read_sessions(url: str) -> Iterator[StoredSession]:
     """Every session that something is kept of, the oldest first; `url` is that of a store, or a file.
 
     Raises:
         NothingKept: there is no store.
         StoreUnavailable: it cannot be read.
     """
-    with _rows(url) as rows:
-        for session_id in _session_ids(rows):
-            yield KeptSession(
+    with _open_transaction(url) as rows:
+        for session_id in _find_session_ids(rows):
+            yield StoredSession(
                 id=session_id,
-                requests=[request_of(*row) for row in rows.all(_FIND_REQUESTS, (session_id,))],
-                entries=[entry_of(*row) for row in rows.all(_FIND_ENTRIES, (session_id,))],
+                requests=[from_request_row(*row) for row in rows.fetch_all(_FIND_REQUESTS, (session_id,))],
+                charges=[from_ledger_row(*row) for row in rows.fetch_all(_FIND_CHARGES, (session_id,))],
             )
 
 
-def is_store(path: Path) -> bool:
+def is_store_file(path: Path) -> bool:
     """Whether the database in a file has Foveate's tables; it may be somebody else's."""
     try:
-        with closing(_connected(path)) as connection:
+        with closing(_connect_read_only(path)) as connection:
             return connection.execute(_FIND_TABLE).fetchone() is not None
     except sqlite3.DatabaseError:
         return False
 
 
-def _session_ids(rows: Rows) -> list[str]:
-    began: dict[str, float] = {}
-    for statement in (_FIND_BILLED, _FIND_REQUESTED):
-        for session_id, at in rows.all(statement):
-            began[session_id] = min(at, began.get(session_id, at))
-    return sorted(began, key=lambda session_id: (began[session_id], session_id))
+def _find_session_ids(transaction: Transaction) -> list[str]:
+    first_seen: dict[str, float] = {}
+    for statement in (_FIND_CHARGED_SESSIONS, _FIND_ARCHIVED_SESSIONS):
+        for session_id, at in transaction.fetch_all(statement):
+            first_seen[session_id] = min(at, first_seen.get(session_id, at))
+    return sorted(first_seen, key=lambda session_id: (first_seen[session_id], session_id))
 
 
 @contextmanager
-def _rows(url: str) -> Iterator[Rows]:
-    if url.startswith(_SERVERS):
-        yield from _server_rows(url)
+def _open_transaction(url: str) -> Iterator[Transaction]:
+    if url.startswith(_POSTGRES_PREFIXES):
+        yield from _open_server(url)
     else:
-        yield from _file_rows(Path(url.removeprefix(_FILE)).expanduser())
+        yield from _open_file(Path(url.removeprefix(_SQLITE_PREFIX)).expanduser())
 
 
-def _file_rows(path: Path) -> Iterator[Rows]:
+def _open_file(path: Path) -> Iterator[Transaction]:
     if not path.is_file():
         raise NothingKept(str(path))
     try:
-        with closing(_connected(path)) as connection:
-            yield SQLiteRows(connection)
+        with closing(_connect_read_only(path)) as connection:
+            yield SQLiteTransaction(connection)
     except sqlite3.DatabaseError as error:
-        raise StoreUnavailable(str(path), _reason(str(error))) from error
+        raise StoreUnavailable(str(path), _describe_error(str(error))) from error
 
 
-def _connected(path: Path) -> sqlite3.Connection:
+def _connect_read_only(path: Path) -> sqlite3.Connection:
     # Where nobody has it open, there is no log beside it, and SQLite would leave one there by looking for it.
-    is_alone = not path.with_name(f"{path.name}-wal").exists()
-    asked = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' * is_alone}"
-    return sqlite3.connect(asked, uri=True, timeout=WAIT_SECONDS)
+    is_unused = not path.with_name(f"{path.name}-wal").exists()
+    uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' * is_unused}"
+    return sqlite3.connect(uri, uri=True, timeout=WAIT_SECONDS)
 
 
-def _server_rows(url: str) -> Iterator[Rows]:
+def _open_server(url: str) -> Iterator[Transaction]:
     import psycopg
 
-    parts = server_parts(url)
-    where = f"postgresql://{parts.get('host', '')}/{parts.get('dbname', '')}"
+    parts = parse_server_url(url)
+    location = f"postgresql://{parts.get('host', '')}/{parts.get('dbname', '')}"
     try:
         with psycopg.connect(url, connect_timeout=round(WAIT_SECONDS)) as connection:
             connection.read_only = True
-            yield PostgresRows(connection)
+            yield PostgresTransaction(connection)
     except psycopg.Error as error:
-        raise StoreUnavailable(where, _reason(" ".join(str(error).split()))) from error
+        raise StoreUnavailable(location, _describe_error(" ".join(str(error).split()))) from error
 
 
-def _reason(said: str) -> str:
-    if "no such table" in said or "no such column" in said or "does not exist" in said:
-        return f"is no store, or of an older Foveate (`foveate store info` brings it up to date): {said}"
-    return f"cannot be read: {said}"
+def _describe_error(message: str) -> str:
+    if "no such table" in message or "no such column" in message or "does not exist" in message:
+        return f"is no store, or of an older Foveate (`foveate store info` brings it up to date): {message}"
+    return f"cannot be read: {message}"

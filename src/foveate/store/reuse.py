@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from foveate.cache.reuse import AgentReuse
-from foveate.store.database import Database, check_names
+from foveate.store.database import Database, check_storable_names
 
 _LOAD = "SELECT agent, learnt FROM prefix_reuse_v1 WHERE at >= ? ORDER BY at DESC LIMIT ?"
 # Of two gateways that learn about the same agent, the one that has seen more requests is right.
@@ -19,7 +19,7 @@ WHERE excluded.requests >= prefix_reuse_v1.requests
 _MAX_NAME_CHARS = 500
 
 
-class KeptReuse:
+class SqlReuseStore:
     """Implements `foveate.cache.reuse.ReuseStore` on a database."""
 
     def __init__(self, database: Database) -> None:
@@ -27,18 +27,20 @@ class KeptReuse:
 
     async def load(self, *, since: float, limit: int) -> Mapping[str, AgentReuse]:
         """What was saved since a time, by agent, the newest at the end."""
-        found = await self._database.read(lambda rows: rows.all(_LOAD, (since, limit)))
+        found = await self._database.read(lambda transaction: transaction.fetch_all(_LOAD, (since, limit)))
         return {agent: known for agent, learnt in reversed(found) if (known := _decode(learnt)) is not None}
 
     async def save(self, learnt: Mapping[str, AgentReuse], *, now: float) -> None:
         """Save these, unless what is there was learnt from more requests."""
         rows = []
         for agent, known in learnt.items():
-            check_names(agent=agent)
+            check_storable_names(agent=agent)
             if len(agent) <= _MAX_NAME_CHARS:
                 rows.append((agent, known.requests, msgspec.json.encode(known), now))
         if rows:
-            await self._database.write(lambda inside: inside.change_many(_SAVE, rows), again=True)
+            await self._database.write(
+                lambda transaction: transaction.execute_many(_SAVE, rows), is_idempotent=True
+            )
 
 
 def _decode(learnt: bytes) -> AgentReuse | None:

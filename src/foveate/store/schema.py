@@ -9,7 +9,7 @@ print.
 
 from sqlalchemy import BigInteger, Column, Double, Index, LargeBinary, MetaData, Table, Text, text
 
-from foveate.store.adding import EARLIER, SUMS
+from foveate.store.adding import LEGACY_SUMS, SUMS
 
 tables = MetaData()
 
@@ -227,7 +227,7 @@ requests = Table(
     Index("requests_v1_session", "session_id", "at"),
 )
 
-_BROKE = text("broke IS NOT NULL")
+_HAS_CACHE_MISS = text("broke IS NOT NULL")
 
 traces = Table(
     "traces_v1",
@@ -246,13 +246,15 @@ traces = Table(
     Column("broke", LargeBinary),
     Index("traces_v1_time", "at", "id"),
     Index("traces_v1_session", "session_id", "at"),
-    Index("traces_v1_broke", "at", "id", "agent", sqlite_where=_BROKE, postgresql_where=_BROKE),
+    Index(
+        "traces_v1_broke", "at", "id", "agent", sqlite_where=_HAS_CACHE_MISS, postgresql_where=_HAS_CACHE_MISS
+    ),
 )
 
 
-def _sums() -> list[Column[int]]:
+def _sum_columns() -> list[Column[int]]:
     """What requests and bills are added up to, one that adds nothing to a column being nothing in it."""
-    return [Column(name, BigInteger, nullable=False, server_default="0") for name in (*SUMS, *EARLIER)]
+    return [Column(name, BigInteger, nullable=False, server_default="0") for name in (*SUMS, *LEGACY_SUMS)]
 
 
 totals = Table(
@@ -263,7 +265,7 @@ totals = Table(
     Column("agent", Text, primary_key=True),
     Column("model", Text, primary_key=True),
     Column("category", Text, primary_key=True),
-    *_sums(),
+    *_sum_columns(),
     sqlite_with_rowid=False,
 )
 
@@ -279,7 +281,7 @@ session_totals = Table(
     Column("window_at", Double, nullable=False, server_default="0"),
     Column("tokens", BigInteger),
     Column("window_tokens", BigInteger),
-    *_sums(),
+    *_sum_columns(),
     Index("session_totals_v1_time", "last_at", "session_id"),
     Index("session_totals_v1_agent", "agent", "last_at", "session_id"),
     # None by money, which every bill changes: the dearest of ten thousand are found in 4 ms without.

@@ -2,37 +2,37 @@
 
 from dataclasses import dataclass
 
-from foveate.store.database import Database, Rows
+from foveate.store.database import Database, Transaction
 from foveate.store.migrating import FIND_VERSION
 from foveate.store.retention import (
+    _ALL_ORPHANED,
     _ALL_STALE,
-    _ALL_STRAYS,
-    _FORGET_UNDONE,
+    _DELETE_UNDONE_MESSAGES,
     _IS_IN_FORCE,
-    _IS_LEFT,
+    _IS_UNREFERENCED,
     DAY_SECONDS,
-    stale_values,
-    stray_values,
+    orphan_parameters,
+    stale_parameters,
 )
 
 # By the statements with which `forget` finds what goes.
-_STALE = f"SELECT id FROM ({_ALL_STALE}) AS stale"
+_STALE_IDS = f"SELECT id FROM ({_ALL_STALE}) AS stale"
 _COUNT_STALE = f"SELECT count(*) FROM ({_ALL_STALE}) AS stale"
-_COUNT_TURNS = f"SELECT count(*) FROM turns_v1 WHERE session_id IN ({_STALE})"
+_COUNT_TURNS = f"SELECT count(*) FROM turns_v1 WHERE session_id IN ({_STALE_IDS})"
 # As in `forget`, a fold stays where the turn at its boundary does, which may go with a stale session.
-_STRAYS = f"SELECT session_id FROM ({_ALL_STRAYS.replace(f'{_IS_LEFT} AND ', '')}) AS strays"
-_FOLDS = f"""
+_ORPHANED_IDS = f"SELECT session_id FROM ({_ALL_ORPHANED.replace(f'{_IS_UNREFERENCED} AND ', '')}) AS strays"
+_STALE_COMPACTIONS = f"""
 FROM compactions_v1 LEFT JOIN turns_v1 AS turn
 ON {_IS_IN_FORCE} AND turn.agent = compactions_v1.agent AND turn.hash = compactions_v1.boundary
-WHERE compactions_v1.session_id IN ({_STALE} UNION {_STRAYS})
-AND (turn.hash IS NULL OR turn.session_id IN ({_STALE}))
+WHERE compactions_v1.session_id IN ({_STALE_IDS} UNION {_ORPHANED_IDS})
+AND (turn.hash IS NULL OR turn.session_id IN ({_STALE_IDS}))
 """
-_COUNT_FOLDS = f"SELECT count(*) {_FOLDS}"
-_FOLDED = "SELECT compaction_id, position FROM folded_turns_v1"
-_COUNT_FOLDED = f"""
+_COUNT_COMPACTIONS = f"SELECT count(*) {_STALE_COMPACTIONS}"
+_COMPACTED_MESSAGES = "SELECT compaction_id, position FROM folded_turns_v1"
+_COUNT_COMPACTED_MESSAGES = f"""
 SELECT count(*) FROM (
-    {_FOLDED} WHERE compaction_id IN (SELECT compactions_v1.id {_FOLDS})
-    UNION SELECT * FROM ({_FORGET_UNDONE.replace("DELETE FROM folded_turns_v1", _FOLDED)}) AS undone
+    {_COMPACTED_MESSAGES} WHERE compaction_id IN (SELECT compactions_v1.id {_STALE_COMPACTIONS})
+    UNION SELECT * FROM ({_DELETE_UNDONE_MESSAGES.replace("DELETE FROM folded_turns_v1", _COMPACTED_MESSAGES)}) AS undone
 ) AS gone
 """
 
@@ -40,7 +40,7 @@ _COUNT_REQUESTS = "SELECT count(*), coalesce(sum(size_bytes), 0) FROM requests_v
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class StoreSizes:
     """How much is kept, and where. `folded` are the messages that folds can be undone with.
 
     `requests` are those that are kept whole, which take `request_bytes`.
@@ -58,7 +58,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forgettable:
+class PrunePreview:
     """How much would be forgotten, of each as in `Sizes`."""
 
     sessions: int = 0
@@ -67,18 +67,18 @@ class Forgettable:
     folded: int = 0
 
 
-async def sizes_of(database: Database) -> Sizes:
+async def measure_sizes(database: Database) -> StoreSizes:
     """How much is kept in a database."""
 
-    def count(rows: Rows) -> tuple[str, list[int]]:
-        ((version,),) = rows.all(FIND_VERSION)
+    def count(transaction: Transaction) -> tuple[str, list[int]]:
+        ((version,),) = transaction.fetch_all(FIND_VERSION)
         tables = ("sessions_v1", "turns_v1", "compactions_v1", "folded_turns_v1")
-        kept = [_number(rows, f"SELECT count(*) FROM {table}") for table in tables]
-        return str(version), [*kept, *rows.all(_COUNT_REQUESTS)[0]]
+        counts = [_fetch_int(transaction, f"SELECT count(*) FROM {table}") for table in tables]
+        return str(version), [*counts, *transaction.fetch_all(_COUNT_REQUESTS)[0]]
 
     version, (sessions, turns, folds, folded, requests, request_bytes) = await database.read(count)
-    return Sizes(
-        where=database.where,
+    return StoreSizes(
+        where=database.location,
         version=version,
         sessions=sessions,
         turns=turns,
@@ -90,23 +90,23 @@ async def sizes_of(database: Database) -> Sizes:
     )
 
 
-async def would_forget(database: Database, *, keep_days: float, now: float) -> Forgettable:
+async def preview_prune(database: Database, *, keep_days: float, now: float) -> PrunePreview:
     """What `forget` would forget."""
     before = now - keep_days * DAY_SECONDS
-    stale, undone = stale_values(before, now), (before, before)
-    folds = stale + stray_values(before, now) + stale
+    stale, undone = stale_parameters(before, now), (before, before)
+    folds = stale + orphan_parameters(before, now) + stale
 
-    def count(rows: Rows) -> Forgettable:
-        return Forgettable(
-            sessions=_number(rows, _COUNT_STALE, stale),
-            turns=_number(rows, _COUNT_TURNS, stale),
-            folds=_number(rows, _COUNT_FOLDS, folds),
-            folded=_number(rows, _COUNT_FOLDED, folds + undone),
+    def count(transaction: Transaction) -> PrunePreview:
+        return PrunePreview(
+            sessions=_fetch_int(transaction, _COUNT_STALE, stale),
+            turns=_fetch_int(transaction, _COUNT_TURNS, stale),
+            folds=_fetch_int(transaction, _COUNT_COMPACTIONS, folds),
+            folded=_fetch_int(transaction, _COUNT_COMPACTED_MESSAGES, folds + undone),
         )
 
     return await database.read(count)
 
 
-def _number(rows: Rows, statement: str, values: tuple[float, ...] = ()) -> int:
-    ((number,),) = rows.all(statement, values)
-    return int(number)
+def _fetch_int(transaction: Transaction, statement: str, values: tuple[float, ...] = ()) -> int:
+    ((value,),) = transaction.fetch_all(statement, values)
+    return int(value)

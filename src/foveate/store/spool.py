@@ -20,38 +20,38 @@ from uuid import uuid4
 import msgspec
 from msgspec.structs import replace
 
-from foveate.cost.ledger import Entry
+from foveate.cost.ledger import Charge
 from foveate.errors import UnwritableFile
-from foveate.store.gathering import Gathering
-from foveate.store.ledger_rows import names_of
+from foveate.store.gathering import BatchExecutor
+from foveate.store.ledger_rows import to_storable_names
 
 _LOG = logging.getLogger(__name__)
 
-_ENDING = ".bills"
-_ASIDE = ".unbooked"
-_MOST_TRIES = 8
-_MOST_TOGETHER = 256
+_SUFFIX = ".bills"
+_REJECTED_SUFFIX = ".unbooked"
+_MAX_ATTEMPTS = 8
+_MAX_BATCH_SIZE = 256
 _CHECKSUM_CHARS = 8
-_PIECE_BYTES = 1024 * 1024
+_CHUNK_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class _Removal:
     """A call whose bill need not wait any longer."""
 
     call_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class OrphanedFile:
     """The bills in a file that a process left which is no more. `is_readable`: there is nothing else in it."""
 
     path: Path
-    bills: tuple[Entry, ...]
+    charges: tuple[Charge, ...]
     is_readable: bool = True
 
 
-class BillSpool:
+class FileOutbox:
     """The bills of this process that wait, in a file in `folder`, which is made when there is the first."""
 
     def __init__(self, folder: Path) -> None:
@@ -61,59 +61,66 @@ class BillSpool:
         self._size = 0
         self._waiting: set[str] = set()
         self._orphans: dict[Path, int] = {}
-        self._told: set[Path] = set()
-        self._together: Gathering[Entry | _Done, bool] = Gathering(self._do, most=_MOST_TOGETHER)
+        self._reported: set[Path] = set()
+        self._batches: BatchExecutor[Charge | _Removal, bool] = BatchExecutor(
+            self._write_batch, max_items=_MAX_BATCH_SIZE
+        )
 
-    async def put(self, entry: Entry) -> None:
+    async def put(self, charge: Charge) -> None:
         """Have a bill on the disk when this returns.
 
         Raises:
             UnwritableFile: it cannot be.
         """
-        await self._together.done(entry)
+        await self._batches.submit(charge)
 
-    async def done(self, call_id: str) -> None:
+    async def remove(self, call_id: str) -> None:
         """Have a bill there no longer, at the latest when none waits."""
-        await self._together.done(_Done(call_id))
+        await self._batches.submit(_Removal(call_id))
 
-    async def orphans(self) -> Sequence[Left]:
+    async def orphans(self) -> Sequence[OrphanedFile]:
         """What processes left which are no more; nobody else finds it until it is let go of."""
-        return await asyncio.to_thread(self._found)
+        return await asyncio.to_thread(self._claim_orphans)
 
-    async def let_go(self, *, booked: Collection[Path] = (), unbookable: Collection[Path] = ()) -> None:
+    async def release(self, *, recorded: Collection[Path] = (), unrecordable: Collection[Path] = ()) -> None:
         """Remove files that `orphans` has found and that are `booked`, and move aside those that can never be.
 
         All others are found again.
         """
-        await asyncio.to_thread(self._release, booked, unbookable)
+        await asyncio.to_thread(self._release_orphans, recorded, unrecordable)
 
     async def close(self) -> None:
         """Let go of the files; one with bills in it stays for whoever starts next."""
-        await asyncio.to_thread(self._let_go)
+        await asyncio.to_thread(self._close_files)
 
-    async def _do(self, asked: Sequence[Entry | _Done]) -> list[bool | Exception]:
-        return await asyncio.to_thread(self._write, asked)
+    async def _write_batch(self, operations: Sequence[Charge | _Removal]) -> list[bool | Exception]:
+        return await asyncio.to_thread(self._write, operations)
 
-    def _write(self, asked: Sequence[Entry | _Done]) -> list[bool | Exception]:
+    def _write(self, operations: Sequence[Charge | _Removal]) -> list[bool | Exception]:
         """Do all of it with one wait for the disk."""
-        bills = [one for one in asked if isinstance(one, Entry)]
+        charges = [operation for operation in operations if isinstance(operation, Charge)]
         problem: Exception | None = None
-        if bills:
+        if charges:
             try:
-                self._append(b"".join(map(line_of, bills)))
-                self._waiting.update(bill.call.id for bill in bills)
+                self._append(b"".join(map(encode_charge, charges)))
+                self._waiting.update(charge.call.id for charge in charges)
             except OSError as error:
                 problem = UnwritableFile(str(self._path), error.strerror or str(error))
-        self._waiting.difference_update(one.call_id for one in asked if isinstance(one, _Done))
+        self._waiting.difference_update(
+            operation.call_id for operation in operations if isinstance(operation, _Removal)
+        )
         if not self._waiting and self._size and self._file is not None:
             with suppress(OSError):  # what is left is known by its calls
                 os.ftruncate(self._file, 0)
                 self._size = 0
-        return [problem if problem is not None and isinstance(one, Entry) else True for one in asked]
+        return [
+            problem if problem is not None and isinstance(operation, Charge) else True
+            for operation in operations
+        ]
 
     def _append(self, lines: bytes) -> None:
         if self._file is None:
-            self._path, self._file = made_in(self._folder)
+            self._path, self._file = create_locked_file(self._folder)
         try:
             written = 0
             while written < len(lines):
@@ -125,53 +132,53 @@ class BillSpool:
             raise
         self._size += len(lines)
 
-    def _found(self) -> list[Left]:
-        found: list[Left] = []
-        for path in sorted(self._folder.glob(f"*{_ENDING}")):
+    def _claim_orphans(self) -> list[OrphanedFile]:
+        found: list[OrphanedFile] = []
+        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             if path == self._path or path in self._orphans:
                 continue
             try:
-                left = self._taken(path)
+                orphan = self._claim_file(path)
             except FileNotFoundError:
                 continue  # its process has just booked all of it, and ended
             except OSError as error:
-                if path not in self._told:
+                if path not in self._reported:
                     _LOG.warning("%s: bills that wait there cannot be read: %s", path, error)
-                self._told.add(path)
+                self._reported.add(path)
                 continue
-            if left is not None:
-                found.append(left)
+            if orphan is not None:
+                found.append(orphan)
         return found
 
-    def _taken(self, path: Path) -> Left | None:
+    def _claim_file(self, path: Path) -> OrphanedFile | None:
         """What is in a file, from now on held by this process; None where another holds it."""
         file = os.open(path, os.O_RDWR)
-        left: Left | None = None
+        orphan: OrphanedFile | None = None
         try:
-            if is_held(file):
-                left = _bills(path, file)
+            if try_lock(file):
+                orphan = _read_charges(path, file)
                 self._orphans[path] = file  # not before it is read: what nobody has read is not removed
         finally:
-            if left is None:
+            if orphan is None:
                 os.close(file)
-        return left
+        return orphan
 
-    def _release(self, booked: Collection[Path], unbookable: Collection[Path]) -> None:
+    def _release_orphans(self, booked: Collection[Path], unbookable: Collection[Path]) -> None:
         while self._orphans:
             path, file = self._orphans.popitem()
             try:
                 if path in booked:
                     path.unlink(missing_ok=True)
                 elif path in unbookable:
-                    aside = path.rename(path.with_suffix(_ASIDE))
-                    _LOG.error("%s: has bills in it that cannot be booked; all others of it are", aside)
+                    moved_path = path.rename(path.with_suffix(_REJECTED_SUFFIX))
+                    _LOG.error("%s: has bills in it that cannot be booked; all others of it are", moved_path)
             except OSError as error:
                 _LOG.warning("%s: bills that are done with cannot be removed: %s", path, error)
             finally:
                 os.close(file)
 
-    def _let_go(self) -> None:
-        self._release((), ())
+    def _close_files(self) -> None:
+        self._release_orphans((), ())
         if self._file is not None:
             if not self._waiting:
                 self._path.unlink(missing_ok=True)
@@ -179,7 +186,7 @@ class BillSpool:
             self._file = None
 
 
-def is_held(file: int) -> bool:
+def try_lock(file: int) -> bool:
     """Whether this process holds a file from now on; nobody does where there are no locks.
 
     Raises:
@@ -196,8 +203,8 @@ def is_held(file: int) -> bool:
     return True
 
 
-def made_in(
-    folder: Path, *, locks: Callable[[int], bool] = is_held, is_synced: bool = True
+def create_locked_file(
+    folder: Path, *, lock: Callable[[int], bool] = try_lock, is_synced: bool = True
 ) -> tuple[Path, int]:
     """A new file that this process holds. Unless it `is_synced`, it survives this process, not a power loss.
 
@@ -205,85 +212,85 @@ def made_in(
         OSError: there can be none.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for _ in range(_MOST_TRIES):
-        path = folder / f"{os.getpid()}-{uuid4().hex[:8]}{_ENDING}"
+    for _ in range(_MAX_ATTEMPTS):
+        path = folder / f"{os.getpid()}-{uuid4().hex[:8]}{_SUFFIX}"
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        with ExitStack() as undone:
-            undone.callback(os.close, file)
-            undone.callback(path.unlink, missing_ok=True)
+        with ExitStack() as cleanup:
+            cleanup.callback(os.close, file)
+            cleanup.callback(path.unlink, missing_ok=True)
             # Somebody may have taken it for one that was left, before it was locked.
-            if locks(file) and path.exists():
+            if lock(file) and path.exists():
                 if is_synced:
-                    _have_kept(folder)
-                undone.pop_all()
+                    _sync_folder(folder)
+                cleanup.pop_all()
                 return path, file
     raise OSError(errno.EBUSY, "others take each new file for one that was left")
 
 
-def _have_kept(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """A file is there after a crash only once its folder says so."""
-    inside = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(inside)
+        os.fsync(descriptor)
     finally:
-        os.close(inside)
+        os.close(descriptor)
 
 
-def line_of(entry: Entry) -> bytes:
-    call = entry.call
+def encode_charge(charge: Charge) -> bytes:
+    call = charge.call
     names = (call.id, call.agent, call.session_id, call.provider, call.model)
-    kept = names_of(*names)
-    if kept != names:
-        id_, agent, session_id, provider, model = kept
+    storable = to_storable_names(*names)
+    if storable != names:
+        id_, agent, session_id, provider, model = storable
         call = replace(call, id=id_, agent=agent, session_id=session_id, provider=provider, model=model)
-        entry = replace(entry, call=call)
-    return _with_checksum(msgspec.json.encode(entry))
+        charge = replace(charge, call=call)
+    return _add_checksum(msgspec.json.encode(charge))
 
 
-def discarding_line(call_id: str) -> bytes:
+def encode_discard(call_id: str) -> bytes:
     """Return the line that discards all earlier ones for a call."""
-    return _with_checksum(msgspec.json.encode(names_of(call_id)[0]))
+    return _add_checksum(msgspec.json.encode(to_storable_names(call_id)[0]))
 
 
-def _with_checksum(said: bytes) -> bytes:
-    return b"%08x %s\n" % (zlib.crc32(said), said)
+def _add_checksum(payload: bytes) -> bytes:
+    return b"%08x %s\n" % (zlib.crc32(payload), payload)
 
 
-def _bills(path: Path, file: int) -> Left:
+def _read_charges(path: Path, file: int) -> OrphanedFile:
     """Return the bills in a file, without lines that were torn.
 
     Of several for one call the last counts, and none if a later line discards them.
     """
-    found: dict[str, Entry] = {}
+    found: dict[str, Charge] = {}
     is_readable = True
-    for line in _read(file).split(b"\n"):
-        checksum, said = line[:_CHECKSUM_CHARS], line[_CHECKSUM_CHARS + 1 :]
+    for line in _read_all(file).split(b"\n"):
+        checksum, payload = line[:_CHECKSUM_CHARS], line[_CHECKSUM_CHARS + 1 :]
         if not line:
             continue
-        if not _is_sum(checksum, said):
+        if not _is_checksum_valid(checksum, payload):
             _LOG.warning("%s: half a line of %d bytes was no bill any longer", path, len(line))
             continue
         try:
-            entry = msgspec.json.decode(said, type=Entry | str)
+            charge = msgspec.json.decode(payload, type=Charge | str)
         except msgspec.MsgspecError:  # whole, but of a version that writes it otherwise
             is_readable = False
             continue
-        if isinstance(entry, str):
-            found.pop(entry, None)
+        if isinstance(charge, str):
+            found.pop(charge, None)
         else:
-            found[entry.call.id] = entry
-    return Left(path=path, bills=tuple(found.values()), is_readable=is_readable)
+            found[charge.call.id] = charge
+    return OrphanedFile(path=path, charges=tuple(found.values()), is_readable=is_readable)
 
 
-def _is_sum(checksum: bytes, said: bytes) -> bool:
+def _is_checksum_valid(checksum: bytes, payload: bytes) -> bool:
     try:
-        return int(checksum, 16) == zlib.crc32(said)
+        return int(checksum, 16) == zlib.crc32(payload)
     except ValueError:
         return False
 
 
-def _read(file: int) -> bytes:
-    pieces: list[bytes] = []
-    while piece := os.pread(file, _PIECE_BYTES, sum(map(len, pieces))):
-        pieces.append(piece)
-    return b"".join(pieces)
+def _read_all(file: int) -> bytes:
+    chunks: list[bytes] = []
+    while chunk := os.pread(file, _CHUNK_BYTES, sum(map(len, chunks))):
+        chunks.append(chunk)
+    return b"".join(chunks)

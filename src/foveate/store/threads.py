@@ -12,68 +12,68 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Threads:
+class DaemonThreadPool:
     """Threads that begin when there is work for them, and keep no program from ending: they are daemons.
 
     Python's own pools wait at the end for whatever their threads wait for, such as a server that has gone dead.
     """
 
-    def __init__(self, most: int, name: str) -> None:
-        self._most = most
+    def __init__(self, max_threads: int, name: str) -> None:
+        self._max_threads = max_threads
         self._name = name
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def run(self, task: Callable[[], T]) -> T:
         """What `work` gives, once one of the threads has come to it."""
-        done: Future[T] = Future()
-        self._work.put(partial(_do, work, done))
+        future: Future[T] = Future()
+        self._tasks.put(partial(_run_task, task, future))
         if not self._idle.acquire(blocking=False):
-            self._begin()
+            self._start_thread()
         try:
-            return await asyncio.wrap_future(done)
+            return await asyncio.wrap_future(future)
         finally:
-            del done  # it knows what the work failed with, and that this frame
+            del future  # it knows what the work failed with, and that this frame
 
-    def end(self, seconds: float | None = None) -> bool:
+    def shut_down(self, timeout_seconds: float | None = None) -> bool:
         """Whether all threads have ended, after what they were asked to do, within so many seconds."""
         with self._lock:
             for _ in self._threads:
-                self._work.put(None)
-            deadline = None if seconds is None else time.monotonic() + seconds
+                self._tasks.put(None)
+            deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
             for thread in self._threads:
                 thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
             return not any(thread.is_alive() for thread in self._threads)
 
-    def _begin(self) -> None:
+    def _start_thread(self) -> None:
         with self._lock:
-            if len(self._threads) < self._most:
-                thread = threading.Thread(target=self._keep_working, name=self._name, daemon=True)
+            if len(self._threads) < self._max_threads:
+                thread = threading.Thread(target=self._run_tasks, name=self._name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
-    def _keep_working(self) -> None:
+    def _run_tasks(self) -> None:
         while True:
             try:
-                work = self._work.get_nowait()
+                task = self._tasks.get_nowait()
             except Empty:
                 self._idle.release()
-                work = self._work.get()
-            if work is None:
+                task = self._tasks.get()
+            if task is None:
                 return
-            work()
-            del work  # who waits for more holds nothing
+            task()
+            del task  # who waits for more holds nothing
 
 
-def _do(work: Callable[[], T], done: "Future[T]") -> None:
-    if not done.set_running_or_notify_cancel():
+def _run_task(task: Callable[[], T], future: "Future[T]") -> None:
+    if not future.set_running_or_notify_cancel():
         return
     try:
-        result = work()
+        result = task()
     except BaseException as error:  # noqa: BLE001 - this thread's border: it is raised where the work is awaited
-        done.set_exception(error)
-        del done  # as above
+        future.set_exception(error)
+        del future  # as above
     else:
-        done.set_result(result)
+        future.set_result(result)

@@ -7,36 +7,46 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from foveate.cost.money import dollars
+from foveate.cost.money import to_dollars
 from foveate.session.traces import (
-    Bill,
-    CacheBreak,
+    CacheMiss,
+    ChargedTrace,
     Trace,
-    Traced,
+    TracedCharge,
     TracedEdit,
     TracedSession,
     WindowSection,
 )
-from foveate.store.adding import Addition, Window, add_asked, asked, broken
-from foveate.store.database import Database, Rows, check_names, in_rows, where_of
-from foveate.store.ledger_rows import SAVINGS_COLUMNS, name_of, savings_of
+from foveate.store.adding import TotalsDelta, WindowUsage, add_requests, cache_miss_delta, request_delta
+from foveate.store.database import (
+    Database,
+    Transaction,
+    batch_inserts,
+    build_where_clause,
+    check_storable_names,
+)
+from foveate.store.ledger_rows import SAVINGS_COLUMNS, to_savings, to_storable_name
 from foveate.values import CacheUsage, Savings
 
-COLUMNS = "id, agent, session_id, provider, model, at, status, tokens, window_tokens, fold_id, told, broke"
-_ADD = f"INSERT INTO traces_v1 ({COLUMNS}) VALUES {{}} ON CONFLICT (id) DO NOTHING RETURNING id"
+TRACE_COLUMNS = (
+    "id, agent, session_id, provider, model, at, status, tokens, window_tokens, fold_id, told, broke"
+)
+_ADD_TRACES = f"INSERT INTO traces_v1 ({TRACE_COLUMNS}) VALUES {{}} ON CONFLICT (id) DO NOTHING RETURNING id"
 # The first one stays, and is added up once, however often it is told.
-_BREAK = """
+_SET_CACHE_MISS = """
 UPDATE traces_v1 SET broke = ? WHERE id = ? AND broke IS NULL RETURNING at, agent, session_id, model
 """
-_BILLED = (
+_CHARGE_COLUMNS = (
     "uncached, read, written_5m, written_1h, output_tokens, picodollars, is_inherited, is_subscription, "
     + SAVINGS_COLUMNS
 )
-_COLUMNS = ", ".join(
-    [f"traces_v1.{column}" for column in COLUMNS.split(", ")]
-    + [f"ledger_v1.{column}" for column in _BILLED.split(", ")]
+_SELECTED_COLUMNS = ", ".join(
+    [f"traces_v1.{column}" for column in TRACE_COLUMNS.split(", ")]
+    + [f"ledger_v1.{column}" for column in _CHARGE_COLUMNS.split(", ")]
 )
-_FIND = f"SELECT {_COLUMNS} FROM traces_v1 LEFT JOIN ledger_v1 ON ledger_v1.call_id = traces_v1.id"
+_FIND_TRACES = (
+    f"SELECT {_SELECTED_COLUMNS} FROM traces_v1 LEFT JOIN ledger_v1 ON ledger_v1.call_id = traces_v1.id"
+)
 # Not LIKE, to which some letters mean something else; the same as in `finding`.
 _FIND_IDS = """
 SELECT id, 1 FROM traces_v1 WHERE substr(id, 1, ?) = ?
@@ -52,12 +62,12 @@ SELECT session_id, (
   GROUP BY session_id ORDER BY max(at) DESC, session_id LIMIT ?
 ) AS found ORDER BY last_at DESC, session_id
 """
-_LONGEST_REASON = 400
-_FIRST_ERROR = 400
+_MAX_TEXT_CHARS = 400
+_MIN_ERROR_STATUS = 400
 """Of the statuses with which a provider answers; 0 is of a client who went away before."""
 
 
-class _Told(msgspec.Struct, array_like=True, frozen=True):
+class _TraceDetails(msgspec.Struct, array_like=True, frozen=True):
     """What a trace says beside what is looked for."""
 
     exact: bool
@@ -69,7 +79,7 @@ class _Told(msgspec.Struct, array_like=True, frozen=True):
     problems: tuple[tuple[str, str], ...]
 
 
-class _Broke(msgspec.Struct, array_like=True, frozen=True):
+class _CacheMissDetails(msgspec.Struct, array_like=True, frozen=True):
     cause: str
     where: str
     lost_tokens: int
@@ -77,23 +87,23 @@ class _Broke(msgspec.Struct, array_like=True, frozen=True):
     is_planned: bool = False
 
 
-class KeptTraces:
+class SqlTraceStore:
     """Implements `foveate.session.traces.Traces` on a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def keep(self, traces: Sequence[Trace], breaks: Sequence[tuple[str, CacheBreak]] = ()) -> None:
+    async def save(self, traces: Sequence[Trace], cache_misses: Sequence[tuple[str, CacheMiss]] = ()) -> None:
         """Keep these; and to requests that are kept, by their ids, that their cache broke."""
-        new, broke = await asyncio.to_thread(_prepared, traces, breaks)
-        await self._database.write(lambda rows: _keep(rows, new, broke), again=True)
+        new, misses = await asyncio.to_thread(_prepare_rows, traces, cache_misses)
+        await self._database.write(lambda transaction: _save_rows(transaction, new, misses), is_idempotent=True)
 
-    async def trace(self, request_id: str) -> Traced | None:
+    async def get(self, request_id: str) -> ChargedTrace | None:
         """That of one request."""
-        found = await self._read(f"{_FIND} WHERE traces_v1.id = ?", (name_of(request_id),))
-        return _traced(*found[0]) if found else None
+        found = await self._read(f"{_FIND_TRACES} WHERE traces_v1.id = ?", (to_storable_name(request_id),))
+        return _to_traced(*found[0]) if found else None
 
-    async def listed(
+    async def list_traces(
         self,
         *,
         limit: int,
@@ -102,28 +112,31 @@ class KeptTraces:
         until: float | None = None,
         agent: str | None = None,
         session_id: str | None = None,
-    ) -> Sequence[Traced]:
+    ) -> Sequence[ChargedTrace]:
         """Those of a time (`since` up to, not with, `until`), of an agent, of a session; `before`: (at, id)."""
-        condition, values = where_of(
+        condition, values = build_where_clause(
             {
                 "traces_v1.at >= ?": None if since is None else (since,),
                 "traces_v1.at < ?": None if until is None else (until,),
-                "traces_v1.agent = ?": None if agent is None else (name_of(agent),),
-                "traces_v1.session_id = ?": None if session_id is None else (name_of(session_id),),
+                "traces_v1.agent = ?": None if agent is None else (to_storable_name(agent),),
+                "traces_v1.session_id = ?": None if session_id is None else (to_storable_name(session_id),),
                 "(traces_v1.at, traces_v1.id) < (?, ?)": before,
             }
         )
         order = "ORDER BY traces_v1.at DESC, traces_v1.id DESC LIMIT ?"
-        return [_traced(*row) for row in await self._read(f"{_FIND} {condition} {order}", (*values, limit))]
+        return [
+            _to_traced(*row)
+            for row in await self._read(f"{_FIND_TRACES} {condition} {order}", (*values, limit))
+        ]
 
-    async def sessions(
+    async def list_sessions(
         self, *, limit: int, since: float | None = None, agent: str | None = None
     ) -> Sequence[TracedSession]:
         """The sessions with traces, those first that were asked last."""
-        condition, values = where_of(
+        condition, values = build_where_clause(
             {
                 "at >= ?": None if since is None else (since,),
-                "agent = ?": None if agent is None else (name_of(agent),),
+                "agent = ?": None if agent is None else (to_storable_name(agent),),
             }
         )
         return [
@@ -133,103 +146,111 @@ class KeptTraces:
             )
         ]
 
-    async def ids(self, beginning: str, *, limit: int) -> tuple[list[str], list[str]]:
+    async def find_ids(self, prefix: str, *, limit: int) -> tuple[list[str], list[str]]:
         """The ids, of those that begin so, of sessions and of requests with traces."""
-        check_names(id=beginning)
-        found = await self._read(_FIND_IDS, (len(beginning), beginning, len(beginning), beginning, limit))
+        check_storable_names(id=prefix)
+        found = await self._read(_FIND_IDS, (len(prefix), prefix, len(prefix), prefix, limit))
         sessions, requests = ([id_ for id_, kind in found if kind == wanted] for wanted in (0, 1))
         return sessions, requests
 
     async def _read(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        return await self._database.read(lambda rows: rows.all(statement, values))
+        return await self._database.read(lambda transaction: transaction.fetch_all(statement, values))
 
 
-class _New(NamedTuple):
+class _NewTrace(NamedTuple):
     """A trace as a row, and what it adds to the totals."""
 
     row: tuple[Any, ...]
-    adds: Addition
+    delta: TotalsDelta
 
 
-def _prepared(
-    traces: Sequence[Trace], breaks: Sequence[tuple[str, CacheBreak]]
-) -> tuple[dict[str, _New], list[tuple[str, CacheBreak]]]:
+def _prepare_rows(
+    traces: Sequence[Trace], breaks: Sequence[tuple[str, CacheMiss]]
+) -> tuple[dict[str, _NewTrace], list[tuple[str, CacheMiss]]]:
     """Traces by their ids, of two with the same the first; and breaks in the order of theirs."""
-    new: dict[str, _New] = {}
+    new: dict[str, _NewTrace] = {}
     for trace in traces:
-        row = row_of(trace)
-        new.setdefault(row[0], _New(row, addition_of(trace, row)))
-    return new, sorted(((name_of(id_), broke) for id_, broke in breaks), key=lambda told: told[0])
+        row = to_trace_row(trace)
+        new.setdefault(row[0], _NewTrace(row, to_totals_delta(trace, row)))
+    return new, sorted(((to_storable_name(id_), broke) for id_, broke in breaks), key=lambda miss: miss[0])
 
 
-def _keep(rows: Rows, new: Mapping[str, _New], breaks: Sequence[tuple[str, CacheBreak]]) -> None:
+def _save_rows(
+    transaction: Transaction, new: Mapping[str, _NewTrace], breaks: Sequence[tuple[str, CacheMiss]]
+) -> None:
     """Keep traces and breaks, and add up those of them that were not kept before."""
-    groups = in_rows(_ADD, [new[id_].row for id_ in sorted(new)])
-    additions = [new[id_].adds for statement, some in groups for (id_,) in rows.all(statement, some)]
+    groups = batch_inserts(_ADD_TRACES, [new[id_].row for id_ in sorted(new)])
+    deltas = [
+        new[id_].delta for statement, batch in groups for (id_,) in transaction.fetch_all(statement, batch)
+    ]
     for id_, broke in breaks:
-        found = rows.all(_BREAK, (_broke(broke), id_))
-        additions += [broken(at, agent, of, model, broke) for at, agent, of, model in found]
-    add_asked(rows, additions)
+        found = transaction.fetch_all(_SET_CACHE_MISS, (_encode_cache_miss(broke), id_))
+        deltas += [
+            cache_miss_delta(at, agent, session_id, model, broke) for at, agent, session_id, model in found
+        ]
+    add_requests(transaction, deltas)
 
 
-def addition_of(trace: Trace, row: tuple[Any, ...]) -> Addition:
+def to_totals_delta(trace: Trace, row: tuple[Any, ...]) -> TotalsDelta:
     """What a trace adds to the totals, with its row."""
     _, agent, session_id, _, model, *_ = row
-    return asked(
+    return request_delta(
         trace.at,
         agent,
         session_id,
         model,
-        is_failed=trace.status >= _FIRST_ERROR,
+        is_failed=trace.status >= _MIN_ERROR_STATUS,
         added_seconds=trace.added_seconds,
-        window=Window(trace.at, trace.tokens, trace.window_tokens),
+        window=WindowUsage(trace.at, trace.tokens, trace.window_tokens),
         broke=trace.broke,
     )
 
 
-def row_of(trace: Trace) -> tuple[Any, ...]:
+def to_trace_row(trace: Trace) -> tuple[Any, ...]:
     """A trace as a row of the columns above."""
-    told = _Told(
+    details = _TraceDetails(
         trace.exact,
         trace.reserved_tokens,
         trace.added_seconds,
-        tuple((_said(section.name), section.tokens) for section in trace.sections),
+        tuple((_shorten_text(section.name), section.tokens) for section in trace.sections),
         tuple(
-            (edit.step, edit.does, _said(edit.place), _said(edit.reason), edit.saved_tokens)
+            (edit.step, edit.does, _shorten_text(edit.place), _shorten_text(edit.reason), edit.saved_tokens)
             for edit in trace.edits
         ),
         trace.edits_left_out,
-        tuple((step, _said(reason)) for step, reason in trace.problems),
+        tuple((step, _shorten_text(reason)) for step, reason in trace.problems),
     )
     return (
-        name_of(trace.id),
-        name_of(trace.agent),
-        name_of(trace.session_id),
-        name_of(trace.provider),
-        name_of(trace.model),
+        to_storable_name(trace.id),
+        to_storable_name(trace.agent),
+        to_storable_name(trace.session_id),
+        to_storable_name(trace.provider),
+        to_storable_name(trace.model),
         trace.at,
         trace.status,
         trace.tokens,
         trace.window_tokens,
         trace.fold_id,
-        msgspec.json.encode(told),
-        None if trace.broke is None else _broke(trace.broke),
+        msgspec.json.encode(details),
+        None if trace.broke is None else _encode_cache_miss(trace.broke),
     )
 
 
-def _broke(broke: CacheBreak) -> bytes:
+def _encode_cache_miss(broke: CacheMiss) -> bytes:
     lost = None if broke.lost_dollars is None else str(broke.lost_dollars)
-    told = _Broke(_said(broke.cause), _said(broke.where), broke.lost_tokens, lost, broke.is_planned)
-    return msgspec.json.encode(told)
+    details = _CacheMissDetails(
+        _shorten_text(broke.cause), _shorten_text(broke.where), broke.lost_tokens, lost, broke.is_planned
+    )
+    return msgspec.json.encode(details)
 
 
-def _said(text: str) -> str:
+def _shorten_text(text: str) -> str:
     """A text in so many characters at most, each of them whole."""
-    short = text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
+    short = text if len(text) <= _MAX_TEXT_CHARS else f"{text[:_MAX_TEXT_CHARS]}…"
     return short if short.isprintable() else short.encode("utf-8", "replace").decode()
 
 
-def _traced(
+def _to_traced(
     id_: str,
     agent: str,
     session_id: str,
@@ -242,9 +263,9 @@ def _traced(
     fold_id: str | None,
     told: bytes,
     broke: bytes | None,
-    *billed: int | None,
-) -> Traced:
-    said = msgspec.json.decode(told, type=_Told)
+    *charge: int | None,
+) -> ChargedTrace:
+    details = msgspec.json.decode(told, type=_TraceDetails)
     trace = Trace(
         id=id_,
         agent=agent,
@@ -254,36 +275,36 @@ def _traced(
         at=at,
         status=status,
         tokens=tokens,
-        exact=said.exact,
+        exact=details.exact,
         window_tokens=window_tokens,
-        reserved_tokens=said.reserved_tokens,
-        added_seconds=said.added_seconds,
-        sections=tuple(WindowSection(name, size) for name, size in said.sections),
+        reserved_tokens=details.reserved_tokens,
+        added_seconds=details.added_seconds,
+        sections=tuple(WindowSection(name, size) for name, size in details.sections),
         edits=tuple(
-            TracedEdit(step=step, does=does, place=place, reason=reason, saved_tokens=saved)
-            for step, does, place, reason, saved in said.edits
+            TracedEdit(step=step, does=does, place=place, reason=reason, saved_tokens=saved_tokens)
+            for step, does, place, reason, saved_tokens in details.edits
         ),
-        edits_left_out=said.edits_left_out,
-        problems=said.problems,
+        edits_left_out=details.edits_left_out,
+        problems=details.problems,
         fold_id=fold_id,
-        broke=None if broke is None else break_in(broke),
+        broke=None if broke is None else decode_cache_miss(broke),
     )
-    return Traced(trace=trace, bill=_bill(*billed))
+    return ChargedTrace(trace=trace, charge=_to_charge(*charge))
 
 
-def break_in(broke: bytes) -> CacheBreak:
+def decode_cache_miss(broke: bytes) -> CacheMiss:
     """A cache break, as the column says it."""
-    said = msgspec.json.decode(broke, type=_Broke)
-    return CacheBreak(
-        cause=said.cause,
-        where=said.where,
-        lost_tokens=said.lost_tokens,
-        lost_dollars=None if said.lost_dollars is None else Decimal(said.lost_dollars),
-        is_planned=said.is_planned,
+    details = msgspec.json.decode(broke, type=_CacheMissDetails)
+    return CacheMiss(
+        cause=details.cause,
+        where=details.where,
+        lost_tokens=details.lost_tokens,
+        lost_dollars=None if details.lost_dollars is None else Decimal(details.lost_dollars),
+        is_planned=details.is_planned,
     )
 
 
-def _bill(
+def _to_charge(
     uncached: int | None = None,
     read: int | None = None,
     written_5m: int | None = None,
@@ -294,16 +315,16 @@ def _bill(
     is_subscription: int | None = None,
     comparison: Any = None,
     *saved: int | None,
-) -> Bill | None:
+) -> TracedCharge | None:
     if uncached is None:  # no row of the ledger
         return None
-    return Bill(
+    return TracedCharge(
         cache=CacheUsage(
             uncached=uncached, read=read or 0, written_5m=written_5m or 0, written_1h=written_1h or 0
         ),
         output_tokens=output_tokens or 0,
-        dollars=None if spent is None else dollars(spent),
-        savings=Savings() if comparison is None else savings_of(comparison, *saved),
+        dollars=None if spent is None else to_dollars(spent),
+        savings=Savings() if comparison is None else to_savings(comparison, *saved),
         is_inherited=bool(is_inherited),
         is_subscription=bool(is_subscription),
     )

@@ -5,28 +5,42 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from foveate.session.turns import Answer, Answers, CountRows, Move, Session, Stored, Turn
-from foveate.store.database import Database, Rows, check_names, in_groups, in_rows
+from foveate.session.turns import (
+    AnswerRecord,
+    AnswerUpdate,
+    CountUpdate,
+    Session,
+    SessionUpdate,
+    SessionWrite,
+    Turn,
+)
+from foveate.store.database import (
+    Database,
+    Transaction,
+    batch_inserts,
+    check_storable_names,
+    group_placeholders,
+)
 
 _FIND_TURNS = "SELECT hash, position, session_id FROM turns_v1 WHERE agent = ? AND hash IN ({})"
 _SESSION_COLUMNS = (
     *("id", "agent", "tip", "messages", "created_at", "seen_at", "parent_id", "forked_at"),
     *("caller", "setting", "first_messages", "folder", "opening"),
 )
-_SESSION = ", ".join(f"sessions_v1.{column}" for column in _SESSION_COLUMNS)
-_FIND_SESSION = f"SELECT {_SESSION} FROM sessions_v1 WHERE id = ?"
+_QUALIFIED_SESSION_COLUMNS = ", ".join(f"sessions_v1.{column}" for column in _SESSION_COLUMNS)
+_FIND_SESSION = f"SELECT {_QUALIFIED_SESSION_COLUMNS} FROM sessions_v1 WHERE id = ?"
 # Of more sessions that are alike, none is chosen.
-_MAX_ALIKE = 32
-_FIND_ENDING = f"""
+_MAX_CANDIDATES = 32
+_FIND_SESSIONS_BY_TIP = f"""
 SELECT EXISTS (
     SELECT 1 FROM answers_v1 WHERE answers_v1.session_id = sessions_v1.id AND answers_v1.tip = sessions_v1.tip
-), {_SESSION} FROM sessions_v1
-WHERE agent = ? AND tip IN ({{}}) AND (caller = ? OR caller IS NULL) LIMIT {_MAX_ALIKE}
+), {_QUALIFIED_SESSION_COLUMNS} FROM sessions_v1
+WHERE agent = ? AND tip IN ({{}}) AND (caller = ? OR caller IS NULL) LIMIT {_MAX_CANDIDATES}
 """
-_FIND_ANSWERED = f"""
-SELECT mark, answers_v1.session_id, answers_v1.tip, at, {_SESSION}
+_FIND_ANSWERS = f"""
+SELECT mark, answers_v1.session_id, answers_v1.tip, at, {_QUALIFIED_SESSION_COLUMNS}
 FROM answers_v1 JOIN sessions_v1 ON sessions_v1.id = answers_v1.session_id
-WHERE mark IN ({{}}) LIMIT {_MAX_ALIKE}
+WHERE mark IN ({{}}) LIMIT {_MAX_CANDIDATES}
 """
 _ADD_ANSWER = """
 INSERT INTO answers_v1 (mark, session_id, tip, at) VALUES {}
@@ -41,7 +55,7 @@ setting = coalesce(excluded.setting, sessions_v1.setting)
 WHERE excluded.seen_at >= sessions_v1.seen_at AND excluded.agent = sessions_v1.agent
 """
 # A session that another one depends on must not be forgotten while that one is stored.
-_SEE_PARENT = """
+_TOUCH_PARENT = """
 UPDATE sessions_v1 SET seen_at = CASE WHEN seen_at < ? THEN ? ELSE seen_at END WHERE id = ? AND agent = ?
 """
 _FIND_OWNERS = "SELECT DISTINCT session_id FROM turns_v1 WHERE agent = ? AND session_id <> ? AND hash IN ({})"
@@ -61,162 +75,181 @@ WHERE turn_counts_v1.counted <> excluded.counted
 """
 
 
-class KeptTurns:
+class SqlSessionStore:
     """Implements `foveate.session.turns.Turns` on a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def known(self, agent: str, hashes: Sequence[bytes]) -> Mapping[bytes, Turn]:
+    async def find_turns(self, agent: str, hashes: Sequence[bytes]) -> Mapping[bytes, Turn]:
         """Those of `hashes` that are kept for `agent`."""
-        check_names(agent=agent)
+        check_storable_names(agent=agent)
 
-        def find(rows: Rows) -> dict[bytes, Turn]:
+        def find(transaction: Transaction) -> dict[bytes, Turn]:
             return {
                 hash_: Turn(hash=hash_, position=position, session_id=session_id)
-                for marks, some in in_groups(hashes)
-                for hash_, position, session_id in rows.all(_FIND_TURNS.format(marks), (agent, *some))
+                for placeholders, group in group_placeholders(hashes)
+                for hash_, position, session_id in transaction.fetch_all(
+                    _FIND_TURNS.format(placeholders), (agent, *group)
+                )
             }
 
         return await self._database.read(find) if hashes else {}
 
-    async def session(self, session_id: str) -> Session | None:
+    async def get_session(self, session_id: str) -> Session | None:
         """A session by its id."""
-        check_names(session_id=session_id)
-        found = await self._database.read(lambda rows: rows.all(_FIND_SESSION, (session_id,)))
-        return _session(*found[0]) if found else None
+        check_storable_names(session_id=session_id)
+        found = await self._database.read(
+            lambda transaction: transaction.fetch_all(_FIND_SESSION, (session_id,))
+        )
+        return _to_session(*found[0]) if found else None
 
-    async def answered(self, marks: Sequence[bytes]) -> Sequence[tuple[Answer, Session]]:
+    async def find_answers(self, digests: Sequence[bytes]) -> Sequence[tuple[AnswerRecord, Session]]:
         """Return the answers with these digests, and their sessions."""
 
-        def find(rows: Rows) -> list[tuple[Answer, Session]]:
+        def find(transaction: Transaction) -> list[tuple[AnswerRecord, Session]]:
             return [
-                (Answer(mark=mark, session_id=session_id, tip=tip, at=at), _session(*session))
-                for places, some in in_groups(marks)
-                for mark, session_id, tip, at, *session in rows.all(_FIND_ANSWERED.format(places), some)
+                (AnswerRecord(digest=mark, session_id=session_id, tip=tip, at=at), _to_session(*session))
+                for placeholders, group in group_placeholders(digests)
+                for mark, session_id, tip, at, *session in transaction.fetch_all(
+                    _FIND_ANSWERS.format(placeholders), group
+                )
             ]
 
-        return await self._database.read(find) if marks else []
+        return await self._database.read(find) if digests else []
 
-    async def ending_at(self, agent: str, caller: str, tips: Sequence[bytes]) -> Sequence[tuple[Session, bool]]:
+    async def find_sessions_ending_at(
+        self, agent: str, caller: str, tips: Sequence[bytes]
+    ) -> Sequence[tuple[Session, bool]]:
         """Return sessions of a caller that end at one of `tips`, and whether each was answered there."""
-        check_names(agent=agent)
+        check_storable_names(agent=agent)
 
-        def find(rows: Rows) -> list[tuple[Session, bool]]:
+        def find(transaction: Transaction) -> list[tuple[Session, bool]]:
             return [
-                (_session(*session), bool(is_answered))
-                for places, some in in_groups(tips)
-                for is_answered, *session in rows.all(_FIND_ENDING.format(places), (agent, *some, caller))
+                (_to_session(*session), bool(is_answered))
+                for placeholders, group in group_placeholders(tips)
+                for is_answered, *session in transaction.fetch_all(
+                    _FIND_SESSIONS_BY_TIP.format(placeholders), (agent, *group, caller)
+                )
             ]
 
         return await self._database.read(find) if tips else []
 
-    async def keep(self, rows: Sequence[Stored]) -> None:
+    async def save(self, rows: Sequence[SessionWrite]) -> None:
         """Store the sessions, answers and counts of requests in one transaction."""
-        moves = sorted((one for one in rows if isinstance(one, Move)), key=lambda move: move.session.id)
+        moves = sorted(
+            (stored for stored in rows if isinstance(stored, SessionUpdate)), key=lambda move: move.session.id
+        )
         latest = {
             move.session.id: move.session for move in sorted(moves, key=lambda move: move.session.seen_at)
         }
         sessions = [_session_row(latest[id_]) for id_ in sorted(latest)]
         turns = sorted(row for move in moves for row in _turn_rows(move.session, move.turns))
-        answers = _answer_rows([one for one in rows if isinstance(one, Answers)])
-        counts = _count_rows([one for one in rows if isinstance(one, CountRows)])
+        answers = _answer_rows([stored for stored in rows if isinstance(stored, AnswerUpdate)])
+        counts = _count_rows([stored for stored in rows if isinstance(stored, CountUpdate)])
 
-        def write(rows: Rows) -> None:
-            _insert(rows, _PUT_SESSION, sessions)
-            has_shared = _insert(rows, _ADD_TURN, turns) != len(turns)
-            for move in sorted(moves, key=_by_id):
-                _depend(rows, move, has_shared=has_shared)
-            _insert(rows, _ADD_ANSWER, answers)
-            _insert(rows, _ADD_COUNT, counts)
+        def write(rows: Transaction) -> None:
+            _insert_rows(rows, _PUT_SESSION, sessions)
+            has_shared = _insert_rows(rows, _ADD_TURN, turns) != len(turns)
+            for move in sorted(moves, key=_session_id):
+                _add_parents(rows, move, has_shared=has_shared)
+            _insert_rows(rows, _ADD_ANSWER, answers)
+            _insert_rows(rows, _ADD_COUNT, counts)
 
         if rows:
-            await self._database.write(write, again=True)
+            await self._database.write(write, is_idempotent=True)
 
-    async def counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:
+    async def get_counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:
         """What `counter` wrote down of each of those turns, as far as that is kept."""
-        check_names(agent=agent, counter=counter)
+        check_storable_names(agent=agent, counter=counter)
 
-        def find(rows: Rows) -> dict[bytes, bytes]:
+        def find(transaction: Transaction) -> dict[bytes, bytes]:
             return {
                 hash_: counted
-                for marks, some in in_groups(hashes)
-                for hash_, counted in rows.all(_FIND_COUNTS.format(marks), (agent, counter, *some))
+                for placeholders, group in group_placeholders(hashes)
+                for hash_, counted in transaction.fetch_all(
+                    _FIND_COUNTS.format(placeholders), (agent, counter, *group)
+                )
             }
 
         return await self._database.read(find) if hashes else {}
 
-    async def keep_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
+    async def save_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
         """Keep what `counter` wrote down of turns; what it wrote before of the same ones is replaced."""
-        check_names(agent=agent, counter=counter)
-        new = CountRows(agent=agent, counter=counter, counts=counts)
+        check_storable_names(agent=agent, counter=counter)
+        new = CountUpdate(agent=agent, counter=counter, counts=counts)
         if counts:  # there may be thousands, which are put in order by the thread that writes them
-            await self._database.write(lambda rows: _insert(rows, _ADD_COUNT, _count_rows([new])), again=True)
+            await self._database.write(
+                lambda transaction: _insert_rows(transaction, _ADD_COUNT, _count_rows([new])),
+                is_idempotent=True,
+            )
 
 
-def _by_time(move: Move) -> float:
+def _seen_at(move: SessionUpdate) -> float:
     return move.session.seen_at
 
 
-def _by_id(move: Move) -> str:
+def _session_id(move: SessionUpdate) -> str:
     return move.session.id
 
 
-def _session(*row: Any) -> Session:
+def _to_session(*row: Any) -> Session:
     found = Session(**dict(zip(_SESSION_COLUMNS, row, strict=True)))
-    return replace(found, folder=_text(row[-2]), opening=_text(row[-1]))
+    return replace(found, folder=_decode_text(row[-2]), opening=_decode_text(row[-1]))
 
 
 def _session_row(session: Session) -> tuple[Any, ...]:
-    check_names(session_id=session.id, agent=session.agent, parent_id=session.parent_id)
+    check_storable_names(session_id=session.id, agent=session.agent, parent_id=session.parent_id)
     *others, folder, opening = (getattr(session, column) for column in _SESSION_COLUMNS)
-    return (*others, _bytes(folder), _bytes(opening))
+    return (*others, _encode_text(folder), _encode_text(opening))
 
 
-def _text(stored: bytes | None) -> str | None:
+def _decode_text(stored: bytes | None) -> str | None:
     return None if stored is None else stored.decode("utf-8", "replace")
 
 
-def _bytes(text: str | None) -> bytes | None:
+def _encode_text(text: str | None) -> bytes | None:
     return None if text is None else text.encode("utf-8", "replace")
 
 
 def _turn_rows(session: Session, turns: Sequence[Turn]) -> list[tuple[Any, ...]]:
     """In the order of their hashes, so that two who keep the same turns never wait for each other."""
     for turn in turns:
-        check_names(session_id=turn.session_id)
+        check_storable_names(session_id=turn.session_id)
     return sorted((session.agent, turn.hash, turn.position, turn.session_id) for turn in turns)
 
 
-def _count_rows(counted: Sequence[CountRows]) -> list[tuple[Any, ...]]:
+def _count_rows(updates: Sequence[CountUpdate]) -> list[tuple[Any, ...]]:
     """In the order of their keys, each of them once: a statement may change a row only once."""
-    kept: dict[tuple[str, bytes, str], bytes] = {}
-    for rows in counted:
-        check_names(agent=rows.agent, counter=rows.counter)
-        for hash_, said in rows.counts.items():
-            kept[rows.agent, hash_, rows.counter] = said
-    return [(*key, kept[key]) for key in sorted(kept)]
+    counts: dict[tuple[str, bytes, str], bytes] = {}
+    for rows in updates:
+        check_storable_names(agent=rows.agent, counter=rows.counter)
+        for hash_, count in rows.counts.items():
+            counts[rows.agent, hash_, rows.counter] = count
+    return [(*key, counts[key]) for key in sorted(counts)]
 
 
-def _insert(rows: Rows, statement: str, new: Sequence[tuple[Any, ...]]) -> int:
+def _insert_rows(transaction: Transaction, statement: str, new: Sequence[tuple[Any, ...]]) -> int:
     """How many rows were inserted, many in one statement: between two, others take hold of the interpreter."""
-    return sum([rows.change(inserting, some) for inserting, some in in_rows(statement, new)])
+    return sum([transaction.execute(insert, batch) for insert, batch in batch_inserts(statement, new)])
 
 
-def _answer_rows(answers: Sequence[Answers]) -> list[tuple[Any, ...]]:
+def _answer_rows(updates: Sequence[AnswerUpdate]) -> list[tuple[Any, ...]]:
     """In the order of their keys, each of them once: a statement may change a row only once."""
-    found = {(row.mark, row.session_id): (row.tip, row.at) for one in answers for row in one.rows}
+    found = {(row.digest, row.session_id): (row.tip, row.at) for update in updates for row in update.rows}
     return [(*key, *found[key]) for key in sorted(found)]
 
 
-def _depend(rows: Rows, move: Move, *, has_shared: bool) -> None:
+def _add_parents(transaction: Transaction, move: SessionUpdate, *, has_shared: bool) -> None:
     """Have a session depend on the one that it forks from and on those that had some of its turns first."""
     session = move.session
-    on = {session.parent_id} if session.parent_id and session.forked_at is not None else set()
+    parent_ids = {session.parent_id} if session.parent_id and session.forked_at is not None else set()
     if has_shared:
-        for places, some in in_groups([turn.hash for turn in move.turns]):
-            found = rows.all(_FIND_OWNERS.format(places), (session.agent, session.id, *some))
-            on.update(owner for (owner,) in found)
-    for owner in sorted(on):
-        rows.change(_SEE_PARENT, (session.seen_at, session.seen_at, owner, session.agent))
-        rows.change(_ADD_PARENT, (session.id, owner))
+        for placeholders, group in group_placeholders([turn.hash for turn in move.turns]):
+            found = transaction.fetch_all(
+                _FIND_OWNERS.format(placeholders), (session.agent, session.id, *group)
+            )
+            parent_ids.update(parent_id for (parent_id,) in found)
+    for parent_id in sorted(parent_ids):
+        transaction.execute(_TOUCH_PARENT, (session.seen_at, session.seen_at, parent_id, session.agent))
+        transaction.execute(_ADD_PARENT, (session.id, parent_id))

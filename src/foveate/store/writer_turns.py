@@ -16,7 +16,7 @@ _POLL_SECONDS = 0.001
 _MAX_WAIT_SECONDS = 1.0
 
 
-class WriterTurns:
+class WriterQueue:
     """The locks of one process, for one thread. Closed by `close`."""
 
     def __init__(self, database: Path) -> None:
@@ -24,19 +24,19 @@ class WriterTurns:
         self._files: list[int] | None = None
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def hold_turn(self) -> Iterator[None]:
         """Wait for this process's turn, and pass it on afterwards."""
-        next_file, turn_file = self._open()
+        next_file, turn_file = self._open_files()
         deadline = time.monotonic() + _MAX_WAIT_SECONDS
-        is_next = _lock(next_file, deadline)
-        has_turn = _lock(turn_file, deadline)
+        is_next = _lock_file(next_file, deadline)
+        has_turn = _lock_file(turn_file, deadline)
         if is_next:
-            _unlock(next_file)
+            _unlock_file(next_file)
         try:
             yield
         finally:
             if has_turn:
-                _unlock(turn_file)
+                _unlock_file(turn_file)
 
     def close(self) -> None:
         """Close the lock files. They stay where they are: another process may hold them."""
@@ -45,21 +45,21 @@ class WriterTurns:
                 os.close(file)
         self._files = None
 
-    def _open(self) -> list[int]:
+    def _open_files(self) -> list[int]:
         """The two lock files; -1 for one that cannot be opened."""
         if self._files is None:
-            self._files = [_open(path) for path in self._paths]
+            self._files = [_open_lock_file(path) for path in self._paths]
         return self._files
 
 
-def _open(path: Path) -> int:
+def _open_lock_file(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         return -1
 
 
-def _lock(file: int, deadline: float) -> bool:
+def _lock_file(file: int, deadline: float) -> bool:
     try:
         import fcntl
     except ImportError:  # Windows, where the gateway does not run
@@ -77,7 +77,7 @@ def _lock(file: int, deadline: float) -> bool:
             return True
 
 
-def _unlock(file: int) -> None:
+def _unlock_file(file: int) -> None:
     import fcntl
 
     with suppress(OSError):

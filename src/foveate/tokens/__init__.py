@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from foveate.tokens.backends import Counting
-    from foveate.tokens.bodies import count_body, summed, with_model
+    from foveate.tokens.backends import ConnectedCounter
+    from foveate.tokens.bodies import count_body, sum_counts, with_model
     from foveate.tokens.caches import drop_caches
     from foveate.tokens.calibration import Calibration
     from foveate.tokens.conversation import Conversation
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend",
     "Calibration",
+    "ConnectedCounter",
     "Conversation",
     "CounterOptions",
-    "Counting",
     "PartCount",
     "RequestCount",
     "RequestCounter",
     "count_body",
     "counter_for",
     "drop_caches",
-    "summed",
+    "sum_counts",
     "with_model",
 ]
 
-_HOMES = {
+_MODULES_BY_NAME = {
     "Backend": "options",
     "Calibration": "calibration",
     "Conversation": "conversation",
     "CounterOptions": "options",
-    "Counting": "backends",
+    "ConnectedCounter": "backends",
     "PartCount": "request_count",
     "RequestCount": "request_count",
     "RequestCounter": "counter",
     "count_body": "bodies",
     "counter_for": "families",
     "drop_caches": "caches",
-    "summed": "bodies",
+    "sum_counts": "bodies",
     "with_model": "bodies",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(f"{__name__}.{_MODULES_BY_NAME[name]}"), name)
+    globals()[name] = value
+    return value

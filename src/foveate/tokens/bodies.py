@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 from foveate import wire
-from foveate.tokens.courtesy import courtesy
+from foveate.tokens.courtesy import frequent_thread_switches
 from foveate.tokens.families import counter_for
 from foveate.tokens.request_count import PartCount, RequestCount
-from foveate.values import NOTHING, Format, Request
+from foveate.values import ZERO_TOKENS, Format, Request
 from foveate.wire.body import to_bytes
 
 # Whose rules hold where neither the body nor the caller names a model. Never called exact.
-_USUAL_MODELS = {
+_DEFAULT_MODELS = {
     Format.ANTHROPIC: "claude",
     Format.CHAT: "gpt",
     Format.RESPONSES: "gpt",
@@ -29,23 +29,23 @@ def count_body(body: Mapping[str, Any] | str | bytes, model: str | None = None) 
         MalformedRequest: not JSON, or none of the known formats.
     """
     data = to_bytes(body)
-    with courtesy(len(data)):
-        request = with_model(wire.read(data), model)
-        return counter_for(request.model).request(request)
+    with frequent_thread_switches(len(data)):
+        request = with_model(wire.parse_request(data), model)
+        return counter_for(request.model).count_request(request)
 
 
 def with_model(request: Request, model: str | None) -> Request:
     """`request` for `model`, or for its own, or, where nobody says, for the usual one of its format."""
-    named = model or request.model or _USUAL_MODELS[request.format]
-    return request if named == request.model else replace(request, model=named, around=None)
+    model_name = model or request.model or _DEFAULT_MODELS[request.format]
+    return request if model_name == request.model else replace(request, model=model_name, envelope=None)
 
 
-def summed(model: str, counts: Sequence[tuple[str, RequestCount]]) -> RequestCount:
+def sum_counts(model: str, counts: Sequence[tuple[str, RequestCount]]) -> RequestCount:
     """Several counts as one, with a part for each name."""
-    asked = [count for _, count in counts if count.total.tokens] or [count for _, count in counts]
+    nonempty = [count for _, count in counts if count.total.tokens] or [count for _, count in counts]
     return RequestCount(
         model=model,
-        backend=", ".join(dict.fromkeys(count.backend for count in asked)),
-        total=sum((count.total for _, count in counts), NOTHING),
+        backend=", ".join(dict.fromkeys(count.backend for count in nonempty)),
+        total=sum((count.total for _, count in counts), ZERO_TOKENS),
         parts=tuple(PartCount(name, count.total.tokens, count.total.exact) for name, count in counts),
     )

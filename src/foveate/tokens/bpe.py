@@ -7,27 +7,27 @@ from contextlib import suppress
 from typing import Protocol
 
 from foveate.tokens.caches import register
-from foveate.tokens.pieces import AFTER_WORDS, Seam, broken, cut
-from foveate.tokens.steps import stepped
+from foveate.tokens.pieces import AFTER_WORDS, SafeBoundary, split_inside_words, split_text
+from foveate.tokens.steps import encode_in_steps
 
 # So many places are looked at one by one before the whole text is searched for each token.
-_FEW_MARKS = 64
+_MAX_MARKER_CHECKS = 64
 # Below this, one call that holds the interpreter's lock is over sooner than another thread would notice.
-_SHORT_CHARS = 8 * 1024
+_MAX_LOCKED_CHARS = 8 * 1024
 # Several texts are counted side by side, each on one core, unless one is so long that the others wait for it.
-_LONG_CHARS = 32 * 1024
+_MAX_BATCHED_CHARS = 32 * 1024
 # Whoever goes through ids goes through so many at a time, so that no loop in C keeps others waiting.
-_IDS_AT_ONCE = 16 * 1024
-_CHECKED_CHARS = 1024 * 1024
+_IDS_PER_CHUNK = 16 * 1024
+_CHECK_CHUNK_CHARS = 1024 * 1024
 # The engine takes 70 bytes for each byte of a word, and keeps them. Longer words are encoded in steps.
 _MAX_WORD_CHARS = 128 * 1024
 
 
-LIKE_ATOMS = re.compile(r"<[^<>\[\]\s]{1,24}>|\[[^<>\[\]\s]{1,24}\]")
+ATOMIC_TOKEN = re.compile(r"<[^<>\[\]\s]{1,24}>|\[[^<>\[\]\s]{1,24}\]")
 """What can be one token wherever it stands: a tag, or a word in brackets."""
 
 
-class Engine(Protocol):
+class BpeEngine(Protocol):
     """The part of splintr's tokenizers that is used here."""
 
     def encode_ordinary(self, text: str) -> list[int]:
@@ -46,7 +46,7 @@ class Engine(Protocol):
         """Forget the words that were encoded; raises ValueError where none are remembered."""
 
 
-class Bpe:
+class BpeVocabulary:
     """Counts the tokens of a text as one vocabulary cuts it.
 
     Special tokens that are spelled out in a text count as the text they are: a user who writes
@@ -56,14 +56,14 @@ class Bpe:
     def __init__(
         self,
         name: str,
-        engine: Engine,
+        engine: BpeEngine,
         *,
         special_tokens: Sequence[str] = (),
-        seam: Seam | None = AFTER_WORDS,
-        composes: bool = False,
-        slow_on: re.Pattern[str] | None = None,
-        lead: str | None = None,
-        atoms: Sequence[str] = (),
+        safe_boundary: SafeBoundary | None = AFTER_WORDS,
+        normalizes: bool = False,
+        slow_pattern: re.Pattern[str] | None = None,
+        lead_text: str | None = None,
+        atomic_tokens: Sequence[str] = (),
     ) -> None:
         """`seam`: where texts can be cut, if anywhere; `composes`: the model reads an accent and its letter as
         one (NFC), which the engine leaves to us; `slow_on`: what takes the quick calls more than linear time;
@@ -72,19 +72,19 @@ class Bpe:
         """
         self.name = name
         self._engine = engine
-        self.seam = seam
-        self._composes = composes
-        self._slow_on = slow_on
-        self._lead = lead
-        self._atoms = frozenset(atoms)
+        self.safe_boundary = safe_boundary
+        self._normalizes = normalizes
+        self._slow_pattern = slow_pattern
+        self._lead_text = lead_text
+        self._atomic_tokens = frozenset(atomic_tokens)
         self._special_tokens = tuple(special_tokens)
-        self._special_marks = tuple(sorted({token[:2] for token in special_tokens}))
-        self._bytes_in: dict[int, int] = {}
-        self._frame = len(engine.encode_ordinary(""))
-        _watch_forks()
+        self._special_prefixes = tuple(sorted({token[:2] for token in special_tokens}))
+        self._token_bytes: dict[int, int] = {}
+        self._frame_tokens = len(engine.encode_ordinary(""))
+        _register_fork_hook()
         register(self)
 
-    def drop(self) -> None:
+    def clear(self) -> None:
         """Have the engine forget the words that it remembers."""
         with suppress(ValueError):  # only those that split by a pattern remember any
             self._engine.clear_cache()
@@ -93,159 +93,174 @@ class Bpe:
         """How many tokens `text` is."""
         if not text:
             return 0
-        text = self._composed(text)
+        text = self._normalize(text)
         try:
-            if self._wants_care(text):
+            if self._needs_careful_encoding(text):
                 return self._count_carefully(text)
-            if len(text) <= _SHORT_CHARS:
-                return len(self._engine.encode_flat(text)) // 4 - self._frame
-            return self._count_pieces(self._pieces(text))
+            if len(text) <= _MAX_LOCKED_CHARS:
+                return len(self._engine.encode_flat(text)) // 4 - self._frame_tokens
+            return self._count_pieces(self._split(text))
         except UnicodeEncodeError:
-            return self.count(without_surrogates(text))
+            return self.count(replace_surrogates(text))
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each of `texts` is, counted side by side."""
-        texts = [self._composed(text) for text in texts] if self._composes else texts
+        texts = [self._normalize(text) for text in texts] if self._normalizes else texts
         if len(texts) < 8:
             return [self.count(text) for text in texts]
         # Nearly always there is nothing to take care of, and looking once through all of them shows it.
-        if max(map(len, texts)) > _LONG_CHARS or self._wants_care("\n".join(texts)):
-            return self._count_apart(texts)
+        if max(map(len, texts)) > _MAX_BATCHED_CHARS or self._needs_careful_encoding("\n".join(texts)):
+            return self._count_mixed(texts)
         try:
             counts = self._count_batch(list(texts))
         except UnicodeEncodeError:
             return [self.count(text) for text in texts]
         return [count if text else 0 for text, count in zip(texts, counts, strict=True)]
 
-    def _count_apart(self, texts: Sequence[str]) -> list[int]:
+    def _count_mixed(self, texts: Sequence[str]) -> list[int]:
         """Texts that are long or want care one by one, and the others side by side."""
-        apart = {i for i, text in enumerate(texts) if len(text) > _LONG_CHARS or self._wants_care(text)}
-        if not apart or len(texts) - len(apart) < 8:
+        separate = {
+            i
+            for i, text in enumerate(texts)
+            if len(text) > _MAX_BATCHED_CHARS or self._needs_careful_encoding(text)
+        }
+        if not separate or len(texts) - len(separate) < 8:
             return [self.count(text) for text in texts]
-        others = iter(self.count_many([text for i, text in enumerate(texts) if i not in apart]))
-        return [self.count(text) if i in apart else next(others) for i, text in enumerate(texts)]
+        others = iter(self.count_many([text for i, text in enumerate(texts) if i not in separate]))
+        return [self.count(text) if i in separate else next(others) for i, text in enumerate(texts)]
 
-    def ids(self, text: str) -> Iterable[Sequence[int]]:
+    def encode(self, text: str) -> Iterable[Sequence[int]]:
         """The token ids of `text`, some thousands at a time."""
-        text = self._composed(text)
-        if len(text) <= _SHORT_CHARS and not self._wants_care(text):
+        text = self._normalize(text)
+        if len(text) <= _MAX_LOCKED_CHARS and not self._needs_careful_encoding(text):
             try:
                 return (memoryview(self._engine.encode_flat(text)).cast("I"),)
             except UnicodeEncodeError:
-                text = without_surrogates(text)
-        return self._ids(text)
+                text = replace_surrogates(text)
+        return self._encode_long(text)
 
-    def _ids(self, text: str) -> Iterator[Sequence[int]]:
+    def _encode_long(self, text: str) -> Iterator[Sequence[int]]:
         try:
-            for start in range(0, len(text), _CHECKED_CHARS):
-                text[start : start + _CHECKED_CHARS].encode()
+            for start in range(0, len(text), _CHECK_CHUNK_CHARS):
+                text[start : start + _CHECK_CHUNK_CHARS].encode()
         except UnicodeEncodeError:
-            text = without_surrogates(text)
-        pieces = self._careful_pieces(text) if self._wants_care(text) else self._pieces(text)
+            text = replace_surrogates(text)
+        pieces = self._split_carefully(text) if self._needs_careful_encoding(text) else self._split(text)
         for piece in pieces:
-            for ids in self._piece_ids(piece):
-                for start in range(0, len(ids), _IDS_AT_ONCE):
-                    yield ids[start : start + _IDS_AT_ONCE]
+            for ids in self._encode_piece(piece):
+                for start in range(0, len(ids), _IDS_PER_CHUNK):
+                    yield ids[start : start + _IDS_PER_CHUNK]
 
-    def bytes_in(self, token_id: int) -> int:
+    def token_bytes(self, token_id: int) -> int:
         """How many bytes of a text a token stands for."""
-        found = self._bytes_in.get(token_id)
-        if found is None:
-            found = self._bytes_in[token_id] = len(self._engine.decode_token_bytes(token_id))
-        return found
+        size_bytes = self._token_bytes.get(token_id)
+        if size_bytes is None:
+            size_bytes = self._token_bytes[token_id] = len(self._engine.decode_token_bytes(token_id))
+        return size_bytes
 
-    def _composed(self, text: str) -> str:
-        if not self._composes:
+    def _normalize(self, text: str) -> str:
+        if not self._normalizes:
             return text
-        from foveate.tokens.composing import composed
+        from foveate.tokens.composing import normalize_unicode
 
-        return composed(text)
+        return normalize_unicode(text)
 
-    def _piece_ids(self, piece: str) -> Iterator[Sequence[int]]:
-        if self._wants_care(piece):
-            yield from self._ordinary(piece)
+    def _encode_piece(self, piece: str) -> Iterator[Sequence[int]]:
+        if self._needs_careful_encoding(piece):
+            yield from self._encode_ordinary(piece)
         elif len(piece) > _MAX_WORD_CHARS:
-            yield from stepped(self._engine, piece, lead=self._lead or "")
-        elif len(piece) <= _SHORT_CHARS:
+            yield from encode_in_steps(self._engine, piece, lead_text=self._lead_text or "")
+        elif len(piece) <= _MAX_LOCKED_CHARS:
             yield memoryview(self._engine.encode_flat(piece)).cast("I")
         else:
             yield memoryview(self._engine.encode_batch_flat([piece])[0]).cast("I")
 
-    def _ordinary(self, text: str) -> Iterator[Sequence[int]]:
+    def _encode_ordinary(self, text: str) -> Iterator[Sequence[int]]:
         """The ids of a text for which the quick calls will not do."""
         start = 0
         # One by one, since going through a long text in a single call would keep other threads waiting.
-        for found in LIKE_ATOMS.finditer(text) if self._atoms else ():
-            if found[0] in self._atoms:
-                yield from self._spelled(text[start : found.start()])
-                yield memoryview(self._engine.encode_flat(found[0])).cast("I")
-                start = found.end()
-        yield from self._spelled(text[start:])
+        for match in ATOMIC_TOKEN.finditer(text) if self._atomic_tokens else ():
+            if match[0] in self._atomic_tokens:
+                yield from self._encode_without_atoms(text[start : match.start()])
+                yield memoryview(self._engine.encode_flat(match[0])).cast("I")
+                start = match.end()
+        yield from self._encode_without_atoms(text[start:])
 
-    def _spelled(self, text: str) -> Iterator[Sequence[int]]:
+    def _encode_without_atoms(self, text: str) -> Iterator[Sequence[int]]:
         """The ids of a text in which nothing stands for itself: a step at a time, where that is exact."""
         if not text:
             return
-        if len(text) <= (_MAX_WORD_CHARS if self._lead is None else _SHORT_CHARS):
+        if len(text) <= (_MAX_WORD_CHARS if self._lead_text is None else _MAX_LOCKED_CHARS):
             yield self._engine.encode_ordinary(text)
         else:
-            yield from stepped(self._engine, text, lead=self._lead or "")
+            yield from encode_in_steps(self._engine, text, lead_text=self._lead_text or "")
 
-    def _wants_care(self, text: str) -> bool:
+    def _needs_careful_encoding(self, text: str) -> bool:
         """Whether the engine's quick calls would find a special token in `text`, or be slow on it."""
         # A loop, as most texts are short and a generator costs more than these.
-        for mark in self._special_marks:
+        for prefix in self._special_prefixes:
             # One character is found ten times as fast as two, and mostly is not there.
-            if mark[0] in text and mark[-1] in text and mark in text and self._spells_special(text, mark):
+            if (
+                prefix[0] in text
+                and prefix[-1] in text
+                and prefix in text
+                and self._contains_special_token(text, prefix)
+            ):
                 return True
-        return self._slow_on is not None and self._slow_on.search(text) is not None
+        return self._slow_pattern is not None and self._slow_pattern.search(text) is not None
 
-    def _spells_special(self, text: str, mark: str) -> bool:
+    def _contains_special_token(self, text: str, prefix: str) -> bool:
         """Whether a special token stands in `text`: at its few marks, or, where they are many, anywhere."""
-        at = -1
-        for _ in range(_FEW_MARKS):
-            at = text.find(mark, at + 1)
-            if at < 0:
+        position = -1
+        for _ in range(_MAX_MARKER_CHECKS):
+            position = text.find(prefix, position + 1)
+            if position < 0:
                 return False
-            if text.startswith(self._special_tokens, at):
+            if text.startswith(self._special_tokens, position):
                 return True
         return any(token in text for token in self._special_tokens)
 
-    def _pieces(self, text: str) -> list[str]:
-        return cut(text, seam=self.seam) if self.seam else [text]
+    def _split(self, text: str) -> list[str]:
+        return split_text(text, safe_boundary=self.safe_boundary) if self.safe_boundary else [text]
 
-    def _careful_pieces(self, text: str) -> list[str]:
+    def _split_carefully(self, text: str) -> list[str]:
         """`text` cut inside its special tokens as well, where they have a seam: then no piece spells them."""
-        if len(text) <= _SHORT_CHARS or self.seam is None:
+        if len(text) <= _MAX_LOCKED_CHARS or self.safe_boundary is None:
             return [text]
-        return broken(text, self._special_tokens, self.seam)
+        return split_inside_words(text, self._special_tokens, self.safe_boundary)
 
     def _count_carefully(self, text: str) -> int:
         plain: list[str] = []
-        careful: list[str] = []
-        for piece in self._careful_pieces(text):
-            (careful if self._wants_care(piece) else plain).append(piece)
-        return self._count_pieces(plain) + sum(map(self._count_ordinary, careful))
+        special: list[str] = []
+        for piece in self._split_carefully(text):
+            (special if self._needs_careful_encoding(piece) else plain).append(piece)
+        return self._count_pieces(plain) + sum(map(self._count_ordinary, special))
 
     def _count_ordinary(self, text: str) -> int:
-        return sum(map(len, self._ordinary(text))) - self._frame
+        return sum(map(len, self._encode_ordinary(text))) - self._frame_tokens
 
     def _count_pieces(self, pieces: list[str]) -> int:
         words = [piece for piece in pieces if len(piece) > _MAX_WORD_CHARS]
         if words:
             pieces = [piece for piece in pieces if len(piece) <= _MAX_WORD_CHARS]
-        found = sum([len(ids) for word in words for ids in stepped(self._engine, word, lead=self._lead or "")])
-        return found - self._frame * len(words) + sum(self._count_batch(pieces))
+        word_tokens = sum(
+            [
+                len(ids)
+                for word in words
+                for ids in encode_in_steps(self._engine, word, lead_text=self._lead_text or "")
+            ]
+        )
+        return word_tokens - self._frame_tokens * len(words) + sum(self._count_batch(pieces))
 
     def _count_batch(self, pieces: list[str]) -> list[int]:
         if _forked:  # the engine's thread pool did not come along into this process
             flat = [self._engine.encode_batch_flat([piece])[0] for piece in pieces]
-            return [len(ids) // 4 - self._frame for ids in flat]
+            return [len(ids) // 4 - self._frame_tokens for ids in flat]
         offsets = memoryview(self._engine.encode_batch_flat(pieces)[1]).cast("Q")
-        return [offsets[i + 1] - offsets[i] - self._frame for i in range(len(pieces))]
+        return [offsets[i + 1] - offsets[i] - self._frame_tokens for i in range(len(pieces))]
 
 
-def without_surrogates(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """`text` as it can be sent in UTF-8: what is not a character becomes the replacement character."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
@@ -254,7 +269,7 @@ _forked = False
 _watching = False
 
 
-def _watch_forks() -> None:
+def _register_fork_hook() -> None:
     """Have a forked child told so: waiting for threads that only its parent has would never end."""
     global _watching
     if not _watching and hasattr(os, "register_at_fork"):

@@ -4,20 +4,20 @@ from threading import Lock
 from typing import Protocol
 from weakref import WeakSet
 
-from foveate.wire.around import AROUNDS
-from foveate.wire.blocks import SEEN
-from foveate.wire.grown import GROWN
-from foveate.wire.trails import TRAILS
+from foveate.wire.around import ENVELOPES
+from foveate.wire.blocks import BLOCK_CACHE
+from foveate.wire.grown import BODY_CACHE
+from foveate.wire.trails import HISTORY_TREE
 
 
 class Cache(Protocol):
     """Something that remembers, and can forget while others use it."""
 
-    def drop(self) -> None:
+    def clear(self) -> None:
         """Forget everything."""
 
 
-_caches: WeakSet[Cache] = WeakSet([SEEN, TRAILS, AROUNDS, GROWN])
+_caches: WeakSet[Cache] = WeakSet([BLOCK_CACHE, HISTORY_TREE, ENVELOPES, BODY_CACHE])
 _lock = Lock()
 
 
@@ -36,4 +36,4 @@ def drop_caches() -> None:
     with _lock:
         caches = list(_caches)
     for cache in caches:
-        cache.drop()
+        cache.clear()

@@ -12,40 +12,40 @@ from pathlib import Path
 
 import msgspec
 
-from foveate.tokens.bpe import Bpe
+from foveate.tokens.bpe import BpeVocabulary
 from foveate.tokens.caches import register
-from foveate.tokens.estimate import estimate_for
-from foveate.tokens.rendering import Counts, Length, Yardstick, text_count
+from foveate.tokens.estimate import build_estimator
+from foveate.tokens.rendering import AdditiveCounts, TextLength, Tokenizer, length_to_count
 from foveate.tokens.steps import token_steps
-from foveate.tokens.token_classes import CLASSES, class_table
-from foveate.tokens.vocabulary import bundled
+from foveate.tokens.token_classes import TOKEN_CLASSES, load_class_table
+from foveate.tokens.vocabulary import bundled_vocabulary
 from foveate.values import TokenCount
 
 _CONSTANTS = Path(__file__).parent / "data" / "claude.json"
 
-_OLDEST = re.compile(r"claude-(2|v2|instant)")
-_LATER = re.compile(r"(opus|sonnet|haiku|fable|mythos)-(\d{1,2})(?:-(\d{1,2})(?!\d))?(?!\d)")
-_EARLIER = re.compile(r"claude-(3)(?:-(\d)(?!\d))?-(opus|sonnet|haiku)")
+_CLAUDE_2_NAME = re.compile(r"claude-(2|v2|instant)")
+_SERIES_FIRST_NAME = re.compile(r"(opus|sonnet|haiku|fable|mythos)-(\d{1,2})(?:-(\d{1,2})(?!\d))?(?!\d)")
+_CLAUDE_3_NAME = re.compile(r"claude-(3)(?:-(\d)(?!\d))?-(opus|sonnet|haiku)")
 
 # What bills or documentation were seen of. Any other inherits its family's constants with a wider margin.
 _KNOWN_VERSIONS = frozenset(((4, 0), (4, 1), (4, 5), (4, 6), (4, 7), (4, 8), (5, 0), (5, 1), (5, 5)))
-_SECOND_TOKENIZER = (4, 7)
-_UNKNOWN_MARGIN = 0.2
+_NEW_TOKENIZER_VERSION = (4, 7)
+_UNKNOWN_VERSION_MARGIN = 0.2
 
 # Names of tools and of their parameters come with every call, and so do many of their values.
-_WORD_CHARS = 32
-_KEPT_WORDS = 4096
+_MAX_WORD_CHARS = 32
+_MAX_CACHED_WORDS = 4096
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Version:
+class ClaudeVersion:
     """Which Claude: `claude-3-5-haiku` is haiku 3.5, `claude-opus-4-20250514` is opus 4.0."""
 
     series: str
     number: tuple[int, int]
 
 
-class Constants(msgspec.Struct, frozen=True):
+class ClaudeConstants(msgspec.Struct, frozen=True):
     """What was fitted for one tokenizer: text by class, structure by name, and the spread of both."""
 
     text: dict[str, float]
@@ -55,125 +55,129 @@ class Constants(msgspec.Struct, frozen=True):
     around_tokens: float
 
 
-class Fitted(msgspec.Struct, frozen=True):
+class FittedConstants(msgspec.Struct, frozen=True):
     """The shipped constants of all families, dated."""
 
     fitted: str
-    families: dict[str, Constants]
+    families: dict[str, ClaudeConstants]
 
 
-def spelled(model: str) -> str:
+def normalize_claude_name(model: str) -> str:
     """A model's name as Anthropic spells it: `claude-4.5-sonnet` is `claude-sonnet-4-5`."""
     name = re.sub(r"[._@ ]", "-", model.lower())
     return re.sub(r"claude-([4-9](?:-\d)?)-(opus|sonnet|haiku|fable|mythos)\b", r"claude-\2-\1", name)
 
 
-def version_of(model: str) -> Version | None:
+def parse_claude_version(model: str) -> ClaudeVersion | None:
     """The version that a name says, or None where it says none that is known."""
-    name = spelled(model)
-    if found := _EARLIER.search(name):
-        return Version(found[3], (3, int(found[2] or 0)))
-    if found := _LATER.search(name):
-        return Version(found[1], (int(found[2]), int(found[3] or 0)))
+    name = normalize_claude_name(model)
+    if match := _CLAUDE_3_NAME.search(name):
+        return ClaudeVersion(match[3], (3, int(match[2] or 0)))
+    if match := _SERIES_FIRST_NAME.search(name):
+        return ClaudeVersion(match[1], (int(match[2]), int(match[3] or 0)))
     return None
 
 
-def family_of(model: str) -> str:
+def claude_family(model: str) -> str:
     """Which of the tokenizers a model has: `claude-2`, `claude-3` (3 to 4.6) or `claude-4.7` (and later)."""
-    if _OLDEST.search(spelled(model)):
+    if _CLAUDE_2_NAME.search(normalize_claude_name(model)):
         return "claude-2"
-    version = version_of(model)
-    return "claude-3" if version and version.number < _SECOND_TOKENIZER else "claude-4.7"
+    version = parse_claude_version(model)
+    return "claude-3" if version and version.number < _NEW_TOKENIZER_VERSION else "claude-4.7"
 
 
 def extra_margin(model: str) -> float:
     """How much wider the margin of a model is that nothing is known of yet."""
-    version = version_of(model)
+    version = parse_claude_version(model)
     known = version and (version.number[0] == 3 or version.number in _KNOWN_VERSIONS)
-    return 0.0 if known or family_of(model) == "claude-2" else _UNKNOWN_MARGIN
+    return 0.0 if known or claude_family(model) == "claude-2" else _UNKNOWN_VERSION_MARGIN
 
 
 @cache
-def fitted() -> Fitted:
+def load_fitted_constants() -> FittedConstants:
     """The constants as they are shipped."""
-    return msgspec.json.decode(_CONSTANTS.read_bytes(), type=Fitted)
+    return msgspec.json.decode(_CONSTANTS.read_bytes(), type=FittedConstants)
 
 
-def claude_ruler(model: str) -> Yardstick:
+def build_claude_tokenizer(model: str) -> Tokenizer:
     """The ruler of a Claude model; where o200k does not run here, the estimate by characters."""
-    family = family_of(model)
+    family = claude_family(model)
     try:
-        vocabulary = bundled("o200k_base")
+        vocabulary = bundled_vocabulary("o200k_base")
     except ImportError:
-        return estimate_for(family)
-    return ClaudeRuler(family, vocabulary, fitted().families[family], extra_margin(model))
+        return build_estimator(family)
+    return ClaudeTokenizer(family, vocabulary, load_fitted_constants().families[family], extra_margin(model))
 
 
-class ClaudeRuler:
+class ClaudeTokenizer:
     """Counts o200k's tokens by class, and weighs them."""
 
     exact = False
 
-    def __init__(self, family: str, vocabulary: Bpe, constants: Constants, extra: float = 0.0) -> None:
+    def __init__(
+        self, family: str, vocabulary: BpeVocabulary, constants: ClaudeConstants, extra_margin: float = 0.0
+    ) -> None:
         self.name = family
-        self.seam = vocabulary.seam
+        self.safe_boundary = vocabulary.safe_boundary
         self._vocabulary = vocabulary
-        self._weights = [constants.text[name] for name in CLASSES]
-        self._margins = [constants.text[name] * (constants.text_spread[name] + extra) for name in CLASSES]
-        self.drop()
+        self._weights = [constants.text[name] for name in TOKEN_CLASSES]
+        self._margins = [
+            constants.text[name] * (constants.text_spread[name] + extra_margin) for name in TOKEN_CLASSES
+        ]
+        self.clear()
         register(self)
 
-    def lengths(self, texts: Sequence[str]) -> list[Length]:
+    def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
         """The length of each text."""
-        return [self.length(text) for text in texts]
+        return [self.measure(text) for text in texts]
 
-    def drop(self) -> None:
+    def clear(self) -> None:
         """Forget every word."""
-        self._words: dict[str, Length] = {}
+        self._word_lengths: dict[str, TextLength] = {}
 
-    def length(self, text: str) -> Length:
+    def measure(self, text: str) -> TextLength:
         """The length of a text."""
-        if len(text) > _WORD_CHARS:
-            return self._length(text)
-        words = self._words
-        known = words.get(text)
-        if known is None:
-            if len(words) >= _KEPT_WORDS:
-                words.clear()
-            known = words[text] = self._length(text)
-        return known
+        if len(text) > _MAX_WORD_CHARS:
+            return self._measure_uncached(text)
+        word_lengths = self._word_lengths
+        length = word_lengths.get(text)
+        if length is None:
+            if len(word_lengths) >= _MAX_CACHED_WORDS:
+                word_lengths.clear()
+            length = word_lengths[text] = self._measure_uncached(text)
+        return length
 
-    def _length(self, text: str) -> Length:
-        return self.weighed(class_counts(self._vocabulary.ids(text))) if text else Length(0.0, 0.0)
+    def _measure_uncached(self, text: str) -> TextLength:
+        return self.weigh(count_token_classes(self._vocabulary.encode(text))) if text else TextLength(0.0, 0.0)
 
-    def counts(self, texts: Sequence[str]) -> list[Counts]:
+    def additive_counts(self, texts: Sequence[str]) -> list[AdditiveCounts]:
         """How many tokens of each class each text has."""
-        return [class_counts(self._vocabulary.ids(text)) for text in texts]
+        return [count_token_classes(self._vocabulary.encode(text)) for text in texts]
 
-    def weighed(self, counts: Counts) -> Length:
+    def weigh(self, counts: AdditiveCounts) -> TextLength:
         """The length of the text in which so much was counted."""
         tokens = margin = 0.0
-        for count, weight, spread in zip(counts, self._weights, self._margins, strict=True):
+        for count, weight, class_margin in zip(counts, self._weights, self._margins, strict=True):
             if count:
                 tokens += count * weight
-                margin += count * spread
-        return Length(tokens, margin)
+                margin += count * class_margin
+        return TextLength(tokens, margin)
 
-    def total(self, counts: Counts) -> TokenCount:
+    def to_token_count(self, counts: AdditiveCounts) -> TokenCount:
         """The count of a text in which so much was counted."""
-        return text_count(self.weighed(counts), exact=False)
+        return length_to_count(self.weigh(counts), exact=False)
 
-    def steps(self, text: str, step_chars: int) -> list[tuple[int, Counts]] | None:
+    def count_steps(self, text: str, step_chars: int) -> list[tuple[int, AdditiveCounts]] | None:
         """Steps that end where o200k's tokens do."""
         steps = token_steps(self._vocabulary, text, step_chars)
-        return None if steps is None else [(end, class_counts([ids])) for _, end, ids in steps]
+        return None if steps is None else [(end, count_token_classes([ids])) for _, end, ids in steps]
 
 
-def class_counts(tokens: Iterable[Sequence[int]]) -> Counts:
+def count_token_classes(tokens: Iterable[Sequence[int]]) -> AdditiveCounts:
     """How many tokens of each class there are among some thousands of ids at a time."""
-    table = class_table()
-    counts = [0] * len(CLASSES)
+    classes = load_class_table()
+    counts = [0] * len(TOKEN_CLASSES)
     for ids in tokens:
         for token_id in ids:
-            counts[table[token_id]] += 1
+            counts[classes[token_id]] += 1
     return tuple(counts)

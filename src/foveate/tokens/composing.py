@@ -10,47 +10,47 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Literal
 
-_STRETCH_CHARS = 4 * 1024
+_CHUNK_CHARS = 4 * 1024
 # No language puts so many on a letter; what does is there to be slow, and is left as it is.
-_MOST_MARKS = 64
+_MAX_COMBINING_MARKS = 64
 
 # Never a mark, and never made one with what stands before it, so a text can be cut before it.
-_BEGINNINGS = (
+_STARTER_RANGES = (
     "\0-\u02ff\u0370-\u0482\u048a-\u0590\u05d0-\u05ea\u0620-\u064a\u0904-\u0939\u0e01-\u0e30\u2010-\u20cf"
     "\u2100-\u2bff\u3001-\u3029\u3041-\u3096\u309d-\u30ff\u3400-\u9fff\uac00-\ud7a3\uff01-\uff9d\uffe0-\uffef"
     "\U0001f000-\U0001faff"
 )
-BEGINNING = re.compile(f"[{_BEGINNINGS}]")
-_LONG_RUN_OF_OTHERS = re.compile(f"[^{_BEGINNINGS}]{{{_MOST_MARKS + 1}}}")
-_LONG_RUN_OF_MARKS = re.compile(rb"[^\0]{%d,}" % (_MOST_MARKS + 1))
+STARTER = re.compile(f"[{_STARTER_RANGES}]")
+_LONG_NON_STARTER_RUN = re.compile(f"[^{_STARTER_RANGES}]{{{_MAX_COMBINING_MARKS + 1}}}")
+_LONG_MARK_RUN = re.compile(rb"[^\0]{%d,}" % (_MAX_COMBINING_MARKS + 1))
 # No marks by their own class, but they are made of marks, or NFKC makes them one; each with such a mark.
-_MADE_OF_MARKS = str.maketrans("\u0f73\u0f75\u0f81\uff9e\uff9f", "\u0f72\u0f74\u0f80\u3099\u309a")
+_MARK_EQUIVALENTS = str.maketrans("\u0f73\u0f75\u0f81\uff9e\uff9f", "\u0f72\u0f74\u0f80\u3099\u309a")
 
-Form = Literal["NFC", "NFKC"]
+NormalForm = Literal["NFC", "NFKC"]
 
 
-def composed(text: str, form: Form = "NFC") -> str:
+def normalize_unicode(text: str, form: NormalForm = "NFC") -> str:
     """`text` in a normal form, but for runs of more than 64 marks."""
     if text.isascii():
         return text
-    return "".join(map(partial(_composed, form), _stretches(text)))
+    return "".join(map(partial(_normalize_chunk, form), _iter_chunks(text)))
 
 
-def _stretches(text: str) -> Iterator[str]:
+def _iter_chunks(text: str) -> Iterator[str]:
     start = 0
     while start < len(text):
-        found = BEGINNING.search(text, start + _STRETCH_CHARS)
-        end = found.start() if found is not None else len(text)
+        match = STARTER.search(text, start + _CHUNK_CHARS)
+        end = match.start() if match is not None else len(text)
         yield text[start:end]
         start = end
 
 
-def _composed(form: Form, stretch: str) -> str:
-    if _LONG_RUN_OF_OTHERS.search(stretch) is None:
-        return unicodedata.normalize(form, stretch)
-    classes = bytes(map(unicodedata.combining, stretch.translate(_MADE_OF_MARKS)))
-    kept, start = [], 0
-    for run in _LONG_RUN_OF_MARKS.finditer(classes):
-        kept += [unicodedata.normalize(form, stretch[start : run.start()]), stretch[run.start() : run.end()]]
+def _normalize_chunk(form: NormalForm, chunk: str) -> str:
+    if _LONG_NON_STARTER_RUN.search(chunk) is None:
+        return unicodedata.normalize(form, chunk)
+    classes = bytes(map(unicodedata.combining, chunk.translate(_MARK_EQUIVALENTS)))
+    pieces, start = [], 0
+    for run in _LONG_MARK_RUN.finditer(classes):
+        pieces += [unicodedata.normalize(form, chunk[start : run.start()]), chunk[run.start() : run.end()]]
         start = run.end()
-    return "".join((*kept, unicodedata.normalize(form, stretch[start:])))
+    return "".join((*pieces, unicodedata.normalize(form, chunk[start:])))

@@ -8,13 +8,13 @@ from foveate.errors import MalformedRequest
 from foveate.tokens.bodies import with_model
 from foveate.tokens.counter import RequestCounter
 from foveate.tokens.families import counter_for
-from foveate.tokens.opening import Opening
-from foveate.tokens.tally import EMPTY, Tally
+from foveate.tokens.opening import EnvelopeCount
+from foveate.tokens.tally import EMPTY_TALLY, Tally
 from foveate.values import Message, Request, TokenCount
-from foveate.wire.body import TOO_DEEP, to_bytes
+from foveate.wire.body import TOO_DEEP_MESSAGE, to_bytes
 
 # A session that went from model to model forgets what the first ones counted.
-_KEPT_MODELS = 4
+_MAX_MODELS = 4
 
 
 class Conversation:
@@ -26,9 +26,9 @@ class Conversation:
 
     def __init__(self, body: Mapping[str, Any] | str | bytes) -> None:
         """`body` is a whole request, with the messages there are so far."""
-        self._request = wire.read(body)
-        self._messages = [self._read(raw) for raw in self._request.messages]
-        self._counted: dict[str | None, _Counted] = {}
+        self._request = wire.parse_request(body)
+        self._messages = [self._parse_message(raw) for raw in self._request.messages]
+        self._counts_by_model: dict[str | None, _ModelCount] = {}
 
     def append(self, *messages: Mapping[str, Any] | bytes) -> None:
         """Add messages in the format of the body.
@@ -36,10 +36,10 @@ class Conversation:
         Raises:
             MalformedRequest: one of them cannot be read; then none is added.
         """
-        self._messages += [self._read(to_bytes(message)) for message in messages]
+        self._messages += [self._parse_message(to_bytes(message)) for message in messages]
 
-    def _read(self, raw: bytes) -> Message:
-        return wire.message(self._request.format, wire.unmarked(raw))
+    def _parse_message(self, raw: bytes) -> Message:
+        return wire.parse_message(self._request.format, wire.strip_breakpoints(raw))
 
     def count(self, model: str | None = None) -> TokenCount:
         """The whole conversation as it would be sent now to `model`, or to the body's own.
@@ -47,41 +47,45 @@ class Conversation:
         Raises:
             MalformedRequest: a part is nested too deeply to be rendered.
         """
-        counted = self._counted.pop(model, None)
-        if counted is None:
+        model_count = self._counts_by_model.pop(model, None)
+        if model_count is None:
             request = with_model(self._request, model)
-            counted = _Counted(counter_for(request.model), request)
-        self._counted[model] = counted  # now the latest of them
-        while len(self._counted) > _KEPT_MODELS:
-            del self._counted[next(iter(self._counted))]
+            model_count = _ModelCount(counter_for(request.model), request)
+        self._counts_by_model[model] = model_count  # now the latest of them
+        while len(self._counts_by_model) > _MAX_MODELS:
+            del self._counts_by_model[next(iter(self._counts_by_model))]
         try:
-            return counted.count(self._messages)
+            return model_count.count(self._messages)
         except RecursionError:
-            raise MalformedRequest(TOO_DEEP) from None
+            raise MalformedRequest(TOO_DEEP_MESSAGE) from None
 
 
-class _Counted:
+class _ModelCount:
     """One model's count of a conversation, and how far it has come."""
 
     def __init__(self, counter: RequestCounter, request: Request) -> None:
         self._counter = counter
         self._request = request
-        self._tally: Tally = EMPTY
-        self._opening: Opening | None = None
+        self._tally: Tally = EMPTY_TALLY
+        self._envelope_count: EnvelopeCount | None = None
 
     def count(self, messages: list[Message]) -> TokenCount:
-        if self._opening is None or self._tally.messages < len(messages):
-            tally = self._counter.extend(self._tally, *messages[self._tally.messages :])
-            self._opening = self._opened(messages, tally)
+        if self._envelope_count is None or self._tally.messages < len(messages):
+            tally = self._counter.extend_tally(self._tally, *messages[self._tally.messages :])
+            self._envelope_count = self._update_envelope_count(messages, tally)
             self._tally = tally
-        return self._counter.total(self._request, self._opening, self._tally)
+        return self._counter.total(self._request, self._envelope_count, self._tally)
 
-    def _opened(self, messages: list[Message], tally: Tally) -> Opening:
+    def _update_envelope_count(self, messages: list[Message], tally: Tally) -> EnvelopeCount:
         """Once there is a first message, only the frame and the loaded tools can still change."""
         first, last = (messages[0], messages[-1]) if messages else (None, None)
-        loaded = len(tally.loads) > len(self._tally.loads)
-        if self._opening is None or not self._tally.messages or loaded:
-            return self._counter.opening(self._request, first, last, tally.loads)
-        frame = self._counter.frame(self._request, first, last)
-        known = self._opening
-        return known if frame is known.frame else Opening.of(known.system, known.tools, frame, known.features)
+        has_new_loads = len(tally.loaded_tools) > len(self._tally.loaded_tools)
+        if self._envelope_count is None or not self._tally.messages or has_new_loads:
+            return self._counter.count_envelope(self._request, first, last, tally.loaded_tools)
+        frame = self._counter.measure_frame(self._request, first, last)
+        previous = self._envelope_count
+        return (
+            previous
+            if frame is previous.frame
+            else EnvelopeCount.combine(previous.system, previous.tools, frame, previous.features)
+        )

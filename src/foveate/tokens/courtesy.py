@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
 
-_SHORT_SECONDS = 0.001
+_SWITCH_INTERVAL_SECONDS = 0.001
 # What has more characters or bytes than this takes long enough for another thread to notice.
-_LONG = 64 * 1024
-_LARGE = 1024 * 1024
+_MIN_LONG_SIZE = 64 * 1024
+_MIN_LARGE_SIZE = 1024 * 1024
 
 _lock = Lock()
 _counting = _counting_large = 0
@@ -26,21 +26,21 @@ _collected = True
 
 
 @contextmanager
-def courtesy(size: int) -> Iterator[None]:
+def frequent_thread_switches(size: int) -> Iterator[None]:
     """The short interval for as long as anybody is inside with something long.
 
     Garbage is collected afterwards only if it was before: a program may have switched that off for good.
     """
     global _counting, _counting_large, _usual_seconds, _collected
-    if size <= _LONG:
+    if size <= _MIN_LONG_SIZE:
         yield
         return
     with _lock:
         if not _counting:
             _usual_seconds = sys.getswitchinterval()
-            sys.setswitchinterval(min(_SHORT_SECONDS, _usual_seconds))
+            sys.setswitchinterval(min(_SWITCH_INTERVAL_SECONDS, _usual_seconds))
         _counting += 1
-        if size >= _LARGE:
+        if size >= _MIN_LARGE_SIZE:
             if not _counting_large:
                 _collected = gc.isenabled()
                 gc.disable()
@@ -52,7 +52,7 @@ def courtesy(size: int) -> Iterator[None]:
             _counting -= 1
             if not _counting:
                 sys.setswitchinterval(_usual_seconds)
-            if size >= _LARGE:
+            if size >= _MIN_LARGE_SIZE:
                 _counting_large -= 1
                 if not _counting_large and _collected:
                     gc.enable()

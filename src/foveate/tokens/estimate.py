@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from foveate.tokens.pieces import AFTER_WORDS
-from foveate.tokens.rendering import Counts, Length, text_count
+from foveate.tokens.rendering import AdditiveCounts, TextLength, length_to_count
 from foveate.values import TokenCount
 
 _CONSTANTS = Path(__file__).parent / "data" / "estimate.json"
@@ -21,7 +21,7 @@ _CONSTANTS = Path(__file__).parent / "data" / "estimate.json"
 _LOWER, _UPPER, _DIGIT, _PUNCT, _BLANK, _LINE, _CJK, _NEAR, _FAR, _FARTHEST, _TAIL = b"lUdpsnkxyzc"
 
 
-def _class_of(byte: int) -> int:
+def _classify_byte(byte: int) -> int:
     if byte >= 0xF0:  # the first byte of a character: emoji and rare han begin with these
         return _FARTHEST
     if byte >= 0xE0:  # kana, han and hangul, or the scripts of India and South-East Asia and most symbols
@@ -40,43 +40,43 @@ def _class_of(byte: int) -> int:
     return _BLANK if char in " \t" else _PUNCT
 
 
-_CLASSES = bytes(map(_class_of, range(256)))
+_BYTE_CLASSES = bytes(map(_classify_byte, range(256)))
 
-FEATURES = (
+TEXT_FEATURES = (
     "words", "lower", "humps", "upper", "digits", "digit_runs", "marks", "mark_runs", "lines", "blanks", "cjk",
     "near", "far", "farthest", "glued",
 )  # fmt: skip
 
 
-def features(text: str) -> tuple[int, ...]:
+def count_text_features(text: str) -> tuple[int, ...]:
     """How often each of `FEATURES` occurs in `text`."""
-    shape = text.encode("utf-8", "replace").translate(_CLASSES)
-    digits, marks, lines = shape.count(b"dd"), shape.count(b"pp"), shape.count(b"nn")
+    classes = text.encode("utf-8", "replace").translate(_BYTE_CLASSES)
+    digits, marks, lines = classes.count(b"dd"), classes.count(b"pp"), classes.count(b"nn")
     return (
-        shape.count(b"sl") + shape.count(b"sU"),
-        shape.count(b"l"),
-        shape.count(b"lU"),
-        shape.count(b"U"),
-        shape.count(b"d") - digits,
+        classes.count(b"sl") + classes.count(b"sU"),
+        classes.count(b"l"),
+        classes.count(b"lU"),
+        classes.count(b"U"),
+        classes.count(b"d") - digits,
         digits,
-        shape.count(b"p") - marks,
+        classes.count(b"p") - marks,
         marks,
-        shape.count(b"n") - lines,
-        shape.count(b"ss"),
-        shape.count(b"k"),
-        shape.count(b"x"),
-        shape.count(b"y"),
-        shape.count(b"z"),
-        shape.count(b"pl") + shape.count(b"pU") + shape.count(b"nl") + shape.count(b"nU"),
+        classes.count(b"n") - lines,
+        classes.count(b"ss"),
+        classes.count(b"k"),
+        classes.count(b"x"),
+        classes.count(b"y"),
+        classes.count(b"z"),
+        classes.count(b"pl") + classes.count(b"pU") + classes.count(b"nl") + classes.count(b"nU"),
     )
 
 
-class Estimate:
+class CharacterClassEstimator:
     """A ruler that weighs the classes of characters."""
 
     exact = False
     # No two neighbours that are counted together stand on both sides of one.
-    seam = AFTER_WORDS
+    safe_boundary = AFTER_WORDS
 
     def __init__(self, name: str, weights: Sequence[float], spread: float) -> None:
         """`spread`: how much longer, relative, a text has been found to be."""
@@ -84,73 +84,73 @@ class Estimate:
         self._weights = (*weights, 0.0)
         self._spread = spread
 
-    def lengths(self, texts: Sequence[str]) -> list[Length]:
+    def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
         """The estimated length of each text, at least 1 where there is any text."""
-        return [self.length(text) for text in texts]
+        return [self.measure(text) for text in texts]
 
-    def length(self, text: str) -> Length:
+    def measure(self, text: str) -> TextLength:
         """The length of a text."""
-        return self.weighed((*features(text), len(text)))
+        return self.weigh((*count_text_features(text), len(text)))
 
-    def counts(self, texts: Sequence[str]) -> list[Counts]:
+    def additive_counts(self, texts: Sequence[str]) -> list[AdditiveCounts]:
         """The features of each text, and how many characters it has."""
-        return [(*features(text), len(text)) for text in texts]
+        return [(*count_text_features(text), len(text)) for text in texts]
 
-    def weighed(self, counts: Counts) -> Length:
+    def weigh(self, counts: AdditiveCounts) -> TextLength:
         """The length of the text in which so much was counted."""
         if not counts[-1]:
-            return Length(0.0, 0.0)
+            return TextLength(0.0, 0.0)
         tokens = max(1.0, sum(map(mul, counts, self._weights)))
-        return Length(tokens, tokens * self._spread + 2)
+        return TextLength(tokens, tokens * self._spread + 2)
 
-    def total(self, counts: Counts) -> TokenCount:
+    def to_token_count(self, counts: AdditiveCounts) -> TokenCount:
         """The count of a text in which so much was counted."""
-        return text_count(self.weighed(counts), exact=False)
+        return length_to_count(self.weigh(counts), exact=False)
 
-    def steps(self, text: str, step_chars: int) -> list[tuple[int, Counts]] | None:
+    def count_steps(self, text: str, step_chars: int) -> list[tuple[int, AdditiveCounts]] | None:
         """None: every place is as good as another."""
         del text, step_chars
         return None
 
 
-class Quarter:
+class CharacterCountEstimator:
     """The last resort: a quarter of the characters, at least 1; rare characters can be four tokens each."""
 
     name = "characters"
     exact = False
-    seam = AFTER_WORDS
+    safe_boundary = AFTER_WORDS
 
-    def lengths(self, texts: Sequence[str]) -> list[Length]:
+    def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
         """The length of each text."""
-        return [self.length(text) for text in texts]
+        return [self.measure(text) for text in texts]
 
-    def length(self, text: str) -> Length:
+    def measure(self, text: str) -> TextLength:
         """The length of a text."""
-        return self.weighed((len(text),))
+        return self.weigh((len(text),))
 
-    def counts(self, texts: Sequence[str]) -> list[Counts]:
+    def additive_counts(self, texts: Sequence[str]) -> list[AdditiveCounts]:
         """How many characters each text has."""
         return [(len(text),) for text in texts]
 
-    def weighed(self, counts: Counts) -> Length:
+    def weigh(self, counts: AdditiveCounts) -> TextLength:
         """The length of a text of so many characters."""
         (chars,) = counts
         if not chars:
-            return Length(0.0, 0.0)
+            return TextLength(0.0, 0.0)
         tokens = max(1.0, chars / 4)
-        return Length(tokens, 4.0 * chars - tokens)
+        return TextLength(tokens, 4.0 * chars - tokens)
 
-    def total(self, counts: Counts) -> TokenCount:
+    def to_token_count(self, counts: AdditiveCounts) -> TokenCount:
         """The count of a text in which so much was counted."""
-        return text_count(self.weighed(counts), exact=False)
+        return length_to_count(self.weigh(counts), exact=False)
 
-    def steps(self, text: str, step_chars: int) -> list[tuple[int, Counts]] | None:
+    def count_steps(self, text: str, step_chars: int) -> list[tuple[int, AdditiveCounts]] | None:
         """None: every place is as good as another."""
         del text, step_chars
         return None
 
 
-class _Constants(msgspec.Struct):
+class _EstimateConstants(msgspec.Struct):
     fitted: str
     features: list[str]
     weights: dict[str, list[float]]
@@ -158,13 +158,13 @@ class _Constants(msgspec.Struct):
 
 
 @cache
-def _constants() -> _Constants:
-    return msgspec.json.decode(_CONSTANTS.read_bytes(), type=_Constants)
+def _load_constants() -> _EstimateConstants:
+    return msgspec.json.decode(_CONSTANTS.read_bytes(), type=_EstimateConstants)
 
 
-def estimate_for(vocabulary: str) -> Estimate | Quarter:
+def build_estimator(vocabulary: str) -> CharacterClassEstimator | CharacterCountEstimator:
     """The estimate that was fitted for a vocabulary; where there is none, the last resort."""
-    constants = _constants()
+    constants = _load_constants()
     if vocabulary not in constants.weights:
-        return Quarter()
-    return Estimate(vocabulary, constants.weights[vocabulary], constants.spread[vocabulary])
+        return CharacterCountEstimator()
+    return CharacterClassEstimator(vocabulary, constants.weights[vocabulary], constants.spread[vocabulary])

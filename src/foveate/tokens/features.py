@@ -17,15 +17,15 @@ from foveate.values import (
     Opaque,
     Part,
     Request,
-    Schema,
+    ResponseSchema,
     Text,
     Thinking,
     Tool,
     ToolCall,
     ToolResult,
 )
-from foveate.wire.around import around_of
-from foveate.wire.body import as_list, as_record, compact, fields, record, value
+from foveate.wire.around import get_envelope
+from foveate.wire.body import as_dict, as_list, parse_fields, parse_json, parse_object, to_json
 
 # Fields that other features stand for, and those that by the providers' documentation (November 2026) only
 # concern the answer, its delivery or the account.
@@ -44,27 +44,27 @@ _KNOWN_FIELDS = frozenset(
         "usage", "reasoning_format",
     )
 )  # fmt: skip
-_SAMPLING = frozenset(
+_SAMPLING_FIELDS = frozenset(
     (
         "temperature", "topP", "top_p", "topK", "top_k", "maxOutputTokens", "max_output_tokens",
         "stopSequences", "stop_sequences", "candidateCount", "candidate_count", "seed", "presencePenalty",
         "frequencyPenalty", "responseLogprobs", "logprobs",
     )
 )  # fmt: skip
-_NESTED = ("generationConfig", "generation_config", "text", "output_config")
-_DEFINITIONS = ("$defs", "definitions")
-_FEW_REFERENCES = 8
-_CONTAINERS = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
+_NESTED_FIELDS = ("generationConfig", "generation_config", "text", "output_config")
+_DEFINITION_KEYS = ("$defs", "definitions")
+_MAX_FEW_REFERENCES = 8
+_CONTAINER_KEYS = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
 # Constraints on values, which recordings showed to be left out of a schema.
-_CONSTRAINTS = frozenset(("additionalProperties", "required", "minimum", "maximum", "maxItems"))
+_CONSTRAINT_KEYS = frozenset(("additionalProperties", "required", "minimum", "maximum", "maxItems"))
 _PLAIN_CHOICES = ("auto", "none", "required", "tool", "validated")
 # Without a choice providers take `auto` (documented by all), and they call the same thing by several names.
-_CHOICES = {"": "auto", "any": "required"}
+_CHOICE_NAMES = {"": "auto", "any": "required"}
 _SYSTEM_FIELDS = ("instructions", "system", "systemInstruction", "system_instruction")
-_NOTHING_SAID = (b"null", b"[]", b"{}", b'""')
+_EMPTY_VALUES = (b"null", b"[]", b"{}", b'""')
 
 
-class Feature(IntFlag):
+class MessageFeature(IntFlag):
     """Features of messages."""
 
     USER = auto()
@@ -90,116 +90,118 @@ class Feature(IntFlag):
     TOOL_CALL_BEYOND_ASCII = auto()
 
 
-_ROLES = {
-    "user": Feature.USER,
-    "assistant": Feature.ASSISTANT,
-    "model": Feature.ASSISTANT,
-    "system": Feature.SYSTEM,
-    "developer": Feature.SYSTEM,
-    "tool": Feature.TOOL,
-    "function": Feature.TOOL,
+_ROLE_FEATURES = {
+    "user": MessageFeature.USER,
+    "assistant": MessageFeature.ASSISTANT,
+    "model": MessageFeature.ASSISTANT,
+    "system": MessageFeature.SYSTEM,
+    "developer": MessageFeature.SYSTEM,
+    "tool": MessageFeature.TOOL,
+    "function": MessageFeature.TOOL,
 }
-_ROLE_BITS = {role: int(feature) for role, feature in _ROLES.items()}
-_OTHER_ROLE = int(Feature.OTHER_ROLE)
-_BITS = [(int(feature), feature.name.lower().replace("_", " ")) for feature in Feature if feature.name]
+_ROLE_BITS = {role: int(feature) for role, feature in _ROLE_FEATURES.items()}
+_OTHER_ROLE_BIT = int(MessageFeature.OTHER_ROLE)
+_FEATURE_BITS = [
+    (int(feature), feature.name.lower().replace("_", " ")) for feature in MessageFeature if feature.name
+]
 
 
 def message_features(message: Message) -> int:
     """The features of one message, as bits."""
-    bits = _ROLE_BITS.get(message.role, _OTHER_ROLE)
+    bits = _ROLE_BITS.get(message.role, _OTHER_ROLE_BIT)
     parts = message.parts
     if len(parts) == 1 and type(parts[0]) is Text and not message.name:  # most messages
         return bits
     if message.name:
-        bits |= Feature.NAME
-    bits |= _parts_features(parts)
+        bits |= MessageFeature.NAME
+    bits |= _part_features(parts)
     calls = [part for part in parts if type(part) is ToolCall]
     if calls:
-        bits |= Feature.TOOL_CALL
+        bits |= MessageFeature.TOOL_CALL
         if len(calls) > 1:
-            bits |= Feature.PARALLEL_TOOL_CALLS
+            bits |= MessageFeature.PARALLEL_TOOL_CALLS
         if any(type(part) is Text and part.text for part in parts):
-            bits |= Feature.TEXT_BESIDE_TOOL_CALL
+            bits |= MessageFeature.TEXT_BESIDE_TOOL_CALL
         if any(call.item_id for call in calls):
-            bits |= Feature.STORED_TOOL_CALL
+            bits |= MessageFeature.STORED_TOOL_CALL
         if not all(call.arguments.isascii() and "\\u" not in call.arguments for call in calls):
-            bits |= Feature.TOOL_CALL_BEYOND_ASCII
+            bits |= MessageFeature.TOOL_CALL_BEYOND_ASCII
     results = [part for part in parts if type(part) is ToolResult]
     if results:
-        bits |= Feature.TOOL_RESULT
+        bits |= MessageFeature.TOOL_RESULT
         if len(results) > 1:
-            bits |= Feature.SEVERAL_TOOL_RESULTS
+            bits |= MessageFeature.SEVERAL_TOOL_RESULTS
         for result in results:
             if result.is_error:
-                bits |= Feature.TOOL_ERROR
+                bits |= MessageFeature.TOOL_ERROR
             if len(result.parts) != 1 or type(result.parts[0]) is not Text:
-                bits |= Feature.TOOL_RESULT_IN_BLOCKS | _parts_features(result.parts)
+                bits |= MessageFeature.TOOL_RESULT_IN_BLOCKS | _part_features(result.parts)
     return int(bits)
 
 
-def _parts_features(parts: Iterable[Part]) -> int:
+def _part_features(parts: Iterable[Part]) -> int:
     bits = texts = 0
     for part in parts:
         match part:
             case Text():
                 texts += 1
-            case Thinking(sealed=sealed):
-                bits |= Feature.SEALED_THINKING if sealed else Feature.THINKING
+            case Thinking(encrypted_chars=sealed):
+                bits |= MessageFeature.SEALED_THINKING if sealed else MessageFeature.THINKING
             case Image():
-                bits |= Feature.IMAGE
+                bits |= MessageFeature.IMAGE
             case Document():
-                bits |= Feature.DOCUMENT
+                bits |= MessageFeature.DOCUMENT
             case Opaque():
-                bits |= Feature.OTHER_BLOCK
-    return bits | (Feature.SEVERAL_TEXTS if texts > 1 else 0)
+                bits |= MessageFeature.OTHER_BLOCK
+    return bits | (MessageFeature.SEVERAL_TEXTS if texts > 1 else 0)
 
 
 def feature_names(bits: int) -> frozenset[str]:
     """The names of message features."""
-    return frozenset(name for bit, name in _BITS if bits & bit)
+    return frozenset(name for bit, name in _FEATURE_BITS if bits & bit)
 
 
 def tool_features(tool: Tool) -> frozenset[str]:
     """The features of one tool."""
-    found = {f"tool kind {tool.kind}"}
+    features = {f"tool kind {tool.kind}"}
     if "\n" in tool.description.strip():
-        found.add("tool description of several lines")
+        features.add("tool description of several lines")
     if not tool.raw.isascii() or b"\\u" in tool.raw:
-        found.add("tool beyond ASCII")
+        features.add("tool beyond ASCII")
     if tool.kind == "function":
-        found |= {f"tool {name}" for name in schema_features(tool.parameters)}
+        features |= {f"tool {name}" for name in schema_features(tool.parameters)}
     if b'"strict"' in tool.raw and _is_strict(tool.raw):
-        found.add("strict tool")
-    return frozenset(found)
+        features.add("strict tool")
+    return frozenset(features)
 
 
 def _is_strict(raw: bytes) -> bool:
-    found = record(raw)
-    return as_record(found.get("function", found)).get("strict") is True
+    tool = parse_object(raw)
+    return as_dict(tool.get("function", tool)).get("strict") is True
 
 
 def request_features(request: Request) -> frozenset[str]:
     """The features of a request beside its messages and its tools."""
-    found = set(_field_features(request))
+    features = set(_field_features(request))
     if request.system:
-        found.add("system")
+        features.add("system")
         if len(request.system) > 1:
-            found.add("several system blocks")
+            features.add("several system blocks")
         if any(type(part) is not Text for part in request.system):
-            found.add("system of other blocks")
+            features.add("system of other blocks")
     if request.tools:
-        choice = _CHOICES.get(request.tool_choice, request.tool_choice)
-        found |= {"tools", f"tool choice {choice if choice in _PLAIN_CHOICES else 'of one function'}"}
+        choice = _CHOICE_NAMES.get(request.tool_choice, request.tool_choice)
+        features |= {"tools", f"tool choice {choice if choice in _PLAIN_CHOICES else 'of one function'}"}
     if request.thinking:
-        found.add(f"thinking {request.thinking}")
+        features.add(f"thinking {request.thinking}")
     if request.schema is not None:
-        found |= {"schema", *_answer_features(request.schema)}
+        features |= {"schema", *_response_schema_features(request.schema)}
         if request.tools:
-            found.add("schema beside tools")
-    return frozenset(found)
+            features.add("schema beside tools")
+    return frozenset(features)
 
 
-def _answer_features(schema: Schema) -> Iterator[str]:
+def _response_schema_features(schema: ResponseSchema) -> Iterator[str]:
     for name in schema_features(schema.schema):
         is_hidden = name.startswith(("default", "keyword default"))  # so recordings showed, as with constraints
         yield "schema constraint" if is_hidden else f"schema {name}"
@@ -210,15 +212,15 @@ def _answer_features(schema: Schema) -> Iterator[str]:
 
 
 def _field_features(request: Request) -> Iterator[str]:
-    around = around_of(request)
-    said: Mapping[str, Any] = around.fields if around is not None else fields(request.body)
-    for name, raw in said.items():
-        if name in _NESTED:
-            inner = value(raw)
-            keys = as_record(inner).keys() - _SAMPLING
+    envelope = get_envelope(request)
+    body_fields: Mapping[str, Any] = envelope.fields if envelope is not None else parse_fields(request.body)
+    for name, raw in body_fields.items():
+        if name in _NESTED_FIELDS:
+            inner = parse_json(raw)
+            keys = as_dict(inner).keys() - _SAMPLING_FIELDS
             yield from (f"field {name}.{key}" for key in keys if key not in ("format", "responseModalities"))
         elif name not in _KNOWN_FIELDS:
-            if bytes(raw) not in _NOTHING_SAID:
+            if bytes(raw) not in _EMPTY_VALUES:
                 yield f"field {name}"
         elif name in _SYSTEM_FIELDS and bytes(raw) == b'""':
             yield "empty system"
@@ -227,49 +229,49 @@ def _field_features(request: Request) -> Iterator[str]:
 def schema_features(schema: bytes) -> set[str]:
     """The keywords of a JSON schema, and what else decides how it is rendered."""
     try:
-        root = value(schema)
+        root = parse_json(schema)
     except MalformedRequest:
         return {"not JSON"}
-    found: set[str] = set()
+    features: set[str] = set()
     if references := schema.count(b'"$ref"'):
-        if references > _FEW_REFERENCES:
-            found.add("many references")
-        if any(b'"$ref"' in compact(as_record(root).get(name)) for name in _DEFINITIONS):
-            found.add("reference in a definition")
-    left: list[tuple[Any, bool]] = [(root, True)]
-    while left:
-        at, is_root = left.pop()
-        if isinstance(at, list):
-            left += [(inner, False) for inner in at]
-        if not isinstance(at, dict):
+        if references > _MAX_FEW_REFERENCES:
+            features.add("many references")
+        if any(b'"$ref"' in to_json(as_dict(root).get(name)) for name in _DEFINITION_KEYS):
+            features.add("reference in a definition")
+    pending: list[tuple[Any, bool]] = [(root, True)]
+    while pending:
+        node, is_root = pending.pop()
+        if isinstance(node, list):
+            pending += [(inner, False) for inner in node]
+        if not isinstance(node, dict):
             continue
-        for name, inner in at.items():
-            if name in _CONSTRAINTS and not isinstance(inner, dict):
-                found.add("constraint")
-            elif name in _CONTAINERS and isinstance(inner, dict):
-                left += [(one, False) for one in inner.values()]
+        for name, inner in node.items():
+            if name in _CONSTRAINT_KEYS and not isinstance(inner, dict):
+                features.add("constraint")
+            elif name in _CONTAINER_KEYS and isinstance(inner, dict):
+                pending += [(item, False) for item in inner.values()]
                 if name == "properties":
                     if not is_root:
-                        found.add("nested object")
+                        features.add("nested object")
                     if not all(str.isidentifier(key) for key in inner):
-                        found.add("odd name")
+                        features.add("odd name")
             elif name == "type":
                 if isinstance(inner, list):
-                    found.add("several types")
+                    features.add("several types")
             elif name in ("title", "description"):
                 if isinstance(inner, str) and "\n" in inner.strip():
-                    found.add(f"{name} of several lines")
+                    features.add(f"{name} of several lines")
             elif name in ("enum", "const", "default", "examples"):
-                found.add(f"keyword {name}")
-                if name == "enum" and not all(isinstance(one, str) for one in as_list(inner)):
-                    found.add("enum of other values")
+                features.add(f"keyword {name}")
+                if name == "enum" and not all(isinstance(item, str) for item in as_list(inner)):
+                    features.add("enum of other values")
                 if name == "default" and not isinstance(inner, str | bool | int | float):
-                    found.add("default null" if inner is None else "default of several values")
+                    features.add("default null" if inner is None else "default of several values")
             else:
-                found.add(f"keyword {name}")
-                left.append((inner, False))
+                features.add(f"keyword {name}")
+                pending.append((inner, False))
                 if name == "$ref" and not str(inner).startswith(("#/$defs/", "#/definitions/")):
-                    found.add("reference elsewhere")
-        if isinstance(at.get("title"), str):
-            found.add("title and description" if isinstance(at.get("description"), str) else "title")
-    return found
+                    features.add("reference elsewhere")
+        if isinstance(node.get("title"), str):
+            features.add("title and description" if isinstance(node.get("description"), str) else "title")
+    return features

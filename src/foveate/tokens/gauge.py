@@ -14,182 +14,215 @@ from threading import Lock
 from typing import NamedTuple, Protocol
 
 from foveate.errors import BadOption
-from foveate.tokens.courtesy import courtesy
-from foveate.tokens.rendering import Counts, Scale
-from foveate.tokens.tape import PIECE_CHARS, Run, Tape, measured, summed
-from foveate.values import NOTHING, TokenCount
+from foveate.tokens.courtesy import frequent_thread_switches
+from foveate.tokens.rendering import AdditiveCounts, SegmentCounter
+from foveate.tokens.tape import PIECE_CHARS, MeasuredText, Segment, measure_texts, sum_additive_counts
+from foveate.values import ZERO_TOKENS, TokenCount
 
 # Texts that come with every prompt are measured once; together they are not more than this.
-_KEPT_CHARS = 16 * 1024 * 1024
-_KEPT_TEXTS = 16 * 1024
+_MAX_CACHED_CHARS = 16 * 1024 * 1024
+_MAX_CACHED_TEXTS = 16 * 1024
 # What meets where two parts meet is mostly a word or two.
-_KEPT_JOINS = 16 * 1024
-_JOIN_CHARS = 256
+_MAX_CACHED_JOINS = 16 * 1024
+_MAX_CACHED_JOIN_CHARS = 256
 
 
-class Span(NamedTuple):
+class TextSpan(NamedTuple):
     """A part of a measured text."""
 
-    tape: Tape
+    measured_text: MeasuredText
     start: int
     end: int
 
 
-Part = str | Span | Tape | Run
+TextPart = str | TextSpan | MeasuredText | Segment
 """What a text is joined from."""
 
 
-class Gauge:
+class TextMeter:
     """Measures texts, and what is joined from their parts. Safe to share between threads."""
 
-    def __init__(self, scale: Scale) -> None:
-        self._scale = scale
-        self._tapes: OrderedDict[str, Tape] = OrderedDict()
-        self._kept_chars = 0
-        self._joins: dict[str, Counts] = {}
+    def __init__(self, counter: SegmentCounter) -> None:
+        self._counter = counter
+        self._measured_texts: OrderedDict[str, MeasuredText] = OrderedDict()
+        self._cached_chars = 0
+        self._join_counts: dict[str, AdditiveCounts] = {}
         self._lock = Lock()
 
     @property
-    def has_seams(self) -> bool:
+    def has_safe_boundaries(self) -> bool:
         """Whether anything but the count of a whole text can be relied on."""
-        return self._scale.seam is not None
+        return self._counter.safe_boundary is not None
 
-    def tape(self, text: str) -> Tape:
+    def measure(self, text: str) -> MeasuredText:
         """`text` measured, or remembered from when it was."""
-        return self.tapes((text,))[0]
+        return self.measure_many((text,))[0]
 
-    def tapes(self, texts: Sequence[str]) -> list[Tape]:
+    def measure_many(self, texts: Sequence[str]) -> list[MeasuredText]:
         """Each text measured, or remembered from when it was; those that are new side by side."""
         with self._lock:
-            kept = self._tapes
-            found = list(map(kept.get, texts))
-            for text, tape in zip(texts, found, strict=True):
-                if tape is not None:
-                    kept.move_to_end(text)
-        new = list(dict.fromkeys(text for text, tape in zip(texts, found, strict=True) if tape is None))
+            cache = self._measured_texts
+            cached = list(map(cache.get, texts))
+            for text, measured_text in zip(texts, cached, strict=True):
+                if measured_text is not None:
+                    cache.move_to_end(text)
+        new = list(
+            dict.fromkeys(
+                text for text, measured_text in zip(texts, cached, strict=True) if measured_text is None
+            )
+        )
         if not new:
-            return [tape for tape in found if tape is not None]
-        with courtesy(sum(map(len, new))):
-            fresh = dict(zip(new, measured(new, self._scale), strict=True))
-        self._keep(fresh, kept)
-        return [fresh[text] if tape is None else tape for text, tape in zip(texts, found, strict=True)]
+            return [measured_text for measured_text in cached if measured_text is not None]
+        with frequent_thread_switches(sum(map(len, new))):
+            fresh = dict(zip(new, measure_texts(new, self._counter), strict=True))
+        self._store(fresh, cache)
+        return [
+            fresh[text] if measured_text is None else measured_text
+            for text, measured_text in zip(texts, cached, strict=True)
+        ]
 
-    def _keep(self, fresh: Mapping[str, Tape], kept: OrderedDict[str, Tape]) -> None:
+    def _store(self, fresh: Mapping[str, MeasuredText], cache: OrderedDict[str, MeasuredText]) -> None:
         with self._lock:
-            if kept is not self._tapes:
+            if cache is not self._measured_texts:
                 return  # all was dropped while these were measured
-            for text, tape in fresh.items():
-                if text not in kept:
-                    kept[text] = tape
-                    self._kept_chars += len(text)
-            while self._kept_chars > _KEPT_CHARS or len(kept) > _KEPT_TEXTS:
-                self._kept_chars -= len(kept.popitem(last=False)[0])
+            for text, measured_text in fresh.items():
+                if text not in cache:
+                    cache[text] = measured_text
+                    self._cached_chars += len(text)
+            while self._cached_chars > _MAX_CACHED_CHARS or len(cache) > _MAX_CACHED_TEXTS:
+                self._cached_chars -= len(cache.popitem(last=False)[0])
 
-    def drop(self) -> None:
+    def clear(self) -> None:
         """Forget every text, also those that are being measured now; who measures them is not disturbed."""
         with self._lock:
             # New ones, and not emptied ones: whoever is counting goes on with what it has.
-            self._tapes, self._kept_chars, self._joins = OrderedDict(), 0, {}
+            self._measured_texts, self._cached_chars, self._join_counts = OrderedDict(), 0, {}
 
-    def run(self, parts: Iterable[Part], *, guess: bool = False) -> Run:
+    def join(self, parts: Iterable[TextPart], *, approximate: bool = False) -> Segment:
         """`parts` joined to one run; with `guess`, closed at steps as well, which is quick and nearly sure."""
         head: str | None = None
-        waiting: list[str] = []
-        joins: list[str] = []
-        counted: list[Counts] = []
+        open_texts: list[str] = []
+        join_texts: list[str] = []
+        counted: list[AdditiveCounts] = []
         for part in parts:
             if isinstance(part, str):
-                waiting.append(part)
+                open_texts.append(part)
                 continue
             # Most parts are whole texts, and there can be thousands: no call for those.
-            run = part.whole if isinstance(part, Tape) and not guess else _closed(part, guess=guess)
-            waiting.append(run.head)
-            if run.counts is not None:
+            segment = (
+                part.whole
+                if isinstance(part, MeasuredText) and not approximate
+                else _to_segment(part, approximate=approximate)
+            )
+            open_texts.append(segment.head)
+            if segment.counts is not None:
                 if head is None:
-                    head = "".join(waiting)
+                    head = "".join(open_texts)
                 else:
-                    joins.append("".join(waiting))
-                counted.append(run.counts)
-                waiting = [run.tail]
+                    join_texts.append("".join(open_texts))
+                counted.append(segment.counts)
+                open_texts = [segment.tail]
         if head is None:
-            return Run("".join(waiting))
-        return Run(head, summed(counted + self._counts(joins)), "".join(waiting))
+            return Segment("".join(open_texts))
+        return Segment(head, sum_additive_counts(counted + self._count_joins(join_texts)), "".join(open_texts))
 
-    def closed(self, parts: Iterable[Part]) -> Run:
+    def join_closed(self, parts: Iterable[TextPart]) -> Segment:
         """`parts` joined to a run that will be asked for often: little of it stays open, if there are seams."""
-        run = self.run(parts)
-        if not self.has_seams or len(run.head) + len(run.tail) <= PIECE_CHARS:
-            return run
-        head, tail = measured((run.head, run.tail), self._scale)
-        return self.run((head, tail) if run.counts is None else (head, Run("", run.counts), tail))
+        segment = self.join(parts)
+        if not self.has_safe_boundaries or len(segment.head) + len(segment.tail) <= PIECE_CHARS:
+            return segment
+        head, tail = measure_texts((segment.head, segment.tail), self._counter)
+        return self.join((head, tail) if segment.counts is None else (head, Segment("", segment.counts), tail))
 
-    def count_joined(self, tapes: Sequence[Tape], separator: str) -> TokenCount:
+    def count_joined(self, measured_texts: Sequence[MeasuredText], separator: str) -> TokenCount:
         """How many tokens whole texts are, joined by `separator`: the most frequent case of `count`."""
-        runs = [tape.whole for tape in tapes]
-        counted = [run.counts for run in runs if run.counts is not None]
+        segments = [measured_text.whole for measured_text in measured_texts]
+        counted = [segment.counts for segment in segments if segment.counts is not None]
         if not counted:
-            return self.count([separator.join([run.head for run in runs])])
-        if len(counted) < len(runs):
-            return self.count([part for tape in tapes for part in (separator, tape)][1:])
-        joins = [before.tail + separator + after.head for before, after in pairwise(runs)]
-        ends = [end for end in (runs[0].head, runs[-1].tail) if end]
-        return self._scale.total(summed(counted + self._counts(joins + ends)))
+            return self.count([separator.join([segment.head for segment in segments])])
+        if len(counted) < len(segments):
+            return self.count(
+                [part for measured_text in measured_texts for part in (separator, measured_text)][1:]
+            )
+        join_texts = [before.tail + separator + after.head for before, after in pairwise(segments)]
+        ends = [end for end in (segments[0].head, segments[-1].tail) if end]
+        return self._counter.to_token_count(sum_additive_counts(counted + self._count_joins(join_texts + ends)))
 
-    def count(self, parts: Iterable[Part], *, guess: bool = False) -> TokenCount:
+    def count(self, parts: Iterable[TextPart], *, approximate: bool = False) -> TokenCount:
         """How many tokens `parts` are, joined and counted whole."""
-        run = self.run(parts, guess=guess)
-        counts = self._counts([text for text in (run.head, run.tail) if text])
-        if run.counts is not None:
-            counts.append(run.counts)
-        return self._scale.total(summed(counts)) if counts else NOTHING
+        segment = self.join(parts, approximate=approximate)
+        counts = self._count_joins([text for text in (segment.head, segment.tail) if text])
+        if segment.counts is not None:
+            counts.append(segment.counts)
+        return self._counter.to_token_count(sum_additive_counts(counts)) if counts else ZERO_TOKENS
 
-    def reach(self, span: Span, room_tokens: int, *, from_right: bool = False) -> int:
+    def estimate_chars(self, span: TextSpan, limit_tokens: int, *, from_right: bool = False) -> int:
         """About how many characters of `span` take up that room, from one end; a place to begin looking."""
-        places, sums = span.tape.steps
-        first, last = bisect_left(places, span.start), bisect_right(places, span.end) - 1
+        positions, cumulative_counts = span.measured_text.approximate_positions
+        first, last = bisect_left(positions, span.start), bisect_right(positions, span.end) - 1
         size = span.end - span.start
-        room_tokens = max(room_tokens, 0)
+        limit_tokens = max(limit_tokens, 0)
         if first >= last:
             return size // 2
         origin = last if from_right else first
 
         def tokens(steps: int) -> int:
-            at = last - steps if from_right else first + steps
-            return self._scale.total(tuple(map(abs, map(sub, sums[at], sums[origin])))).upper if steps else 0
+            position = last - steps if from_right else first + steps
+            return (
+                self._counter.to_token_count(
+                    tuple(map(abs, map(sub, cumulative_counts[position], cumulative_counts[origin])))
+                ).upper
+                if steps
+                else 0
+            )
 
-        full = bisect_right(range(last - first + 1), room_tokens, key=tokens) - 1
-        at, beyond = (last - full, last - full - 1) if from_right else (first + full, first + full + 1)
-        chars = abs(places[at] - places[origin])
-        if full < last - first:
-            step_tokens = max(tokens(full + 1) - tokens(full), 1)
-            chars += abs(places[beyond] - places[at]) * (room_tokens - tokens(full)) // step_tokens
+        full_steps = bisect_right(range(last - first + 1), limit_tokens, key=tokens) - 1
+        position, next_position = (
+            (last - full_steps, last - full_steps - 1)
+            if from_right
+            else (first + full_steps, first + full_steps + 1)
+        )
+        chars = abs(positions[position] - positions[origin])
+        if full_steps < last - first:
+            step_tokens = max(tokens(full_steps + 1) - tokens(full_steps), 1)
+            chars += (
+                abs(positions[next_position] - positions[position])
+                * (limit_tokens - tokens(full_steps))
+                // step_tokens
+            )
         return min(max(chars, 0), size)
 
-    def _counts(self, joins: Sequence[str]) -> list[Counts]:
+    def _count_joins(self, join_texts: Sequence[str]) -> list[AdditiveCounts]:
         """What is counted in each of `joins`, which are tokenised together where they are new."""
-        known = self._joins
+        join_counts = self._join_counts
         try:
-            return [known[join] for join in joins]
+            return [join_counts[text] for text in join_texts]
         except KeyError:
-            new = [join for join in joins if join not in known]
-        fresh = dict(zip(new, self._scale.counts(new), strict=True))
-        found = [known[join] if join in known else fresh[join] for join in joins]
-        if len(known) + len(fresh) > _KEPT_JOINS:
+            new = [text for text in join_texts if text not in join_counts]
+        fresh = dict(zip(new, self._counter.additive_counts(new), strict=True))
+        result = [join_counts[text] if text in join_counts else fresh[text] for text in join_texts]
+        if len(join_counts) + len(fresh) > _MAX_CACHED_JOINS:
             with self._lock:
-                if known is self._joins:
-                    known = self._joins = {}
-        known.update((join, counts) for join, counts in fresh.items() if len(join) <= _JOIN_CHARS)
-        return found
+                if join_counts is self._join_counts:
+                    join_counts = self._join_counts = {}
+        join_counts.update(
+            (text, counts) for text, counts in fresh.items() if len(text) <= _MAX_CACHED_JOIN_CHARS
+        )
+        return result
 
 
-def _closed(part: Span | Tape | Run, *, guess: bool) -> Run:
+def _to_segment(part: TextSpan | MeasuredText | Segment, *, approximate: bool) -> Segment:
     match part:
-        case Run():
+        case Segment():
             return part
-        case Tape():
-            return part.steps.run(part.text, 0, len(part.text)) if guess else part.whole
-        case Span(tape, start, end):
-            return (tape.steps if guess else tape.seams).run(tape.text, start, end)
+        case MeasuredText():
+            return (
+                part.approximate_positions.segment(part.text, 0, len(part.text)) if approximate else part.whole
+            )
+        case TextSpan(measured_text, start, end):
+            return (
+                measured_text.approximate_positions if approximate else measured_text.safe_positions
+            ).segment(measured_text.text, start, end)
 
 
 class TextCounter(Protocol):
@@ -199,7 +232,7 @@ class TextCounter(Protocol):
         """The count of a text alone."""
 
 
-def gauge_for(counter: TextCounter) -> Gauge:
+def text_meter_for(counter: TextCounter) -> TextMeter:
     """What measures with `counter`: its own gauge where it has one, which remembers.
 
     Raises:
@@ -207,34 +240,34 @@ def gauge_for(counter: TextCounter) -> Gauge:
     """
     if not callable(getattr(counter, "text", None)):
         raise BadOption(f"a counter has a method text(text) that gives a TokenCount; {counter!r} has none")
-    own = getattr(counter, "gauge", None)
-    return own if isinstance(own, Gauge) else Gauge(_Asking(counter))
+    text_meter = getattr(counter, "text_meter", None)
+    return text_meter if isinstance(text_meter, TextMeter) else TextMeter(_WholeTextCounter(counter))
 
 
-class _Asking:
+class _WholeTextCounter:
     """A scale that knows nothing of a counter but its answers, so that only whole texts can be relied on."""
 
-    seam = None
+    safe_boundary = None
 
     def __init__(self, counter: TextCounter) -> None:
         self._counter = counter
 
-    def counts(self, texts: Sequence[str]) -> list[Counts]:
+    def additive_counts(self, texts: Sequence[str]) -> list[AdditiveCounts]:
         """Tokens, the bound, and whether it was an estimate."""
-        return [_answer(self._counter.text(text)) for text in texts]
+        return [_to_additive_counts(self._counter.text(text)) for text in texts]
 
-    def total(self, counts: Counts) -> TokenCount:
+    def to_token_count(self, counts: AdditiveCounts) -> TokenCount:
         """The count of a text of which this was answered."""
-        tokens, upper, estimates = counts
-        return TokenCount(tokens, not estimates, max(upper, tokens))
+        tokens, upper, estimated = counts
+        return TokenCount(tokens, not estimated, max(upper, tokens))
 
-    def steps(self, text: str, step_chars: int) -> list[tuple[int, Counts]] | None:
+    def count_steps(self, text: str, step_chars: int) -> list[tuple[int, AdditiveCounts]] | None:
         """None: a counter does not show where tokens end."""
         del text, step_chars
         return None
 
 
-def _answer(count: object) -> Counts:
+def _to_additive_counts(count: object) -> AdditiveCounts:
     if not isinstance(count, TokenCount):
         raise BadOption(f"a counter's text(text) gives a TokenCount, not {type(count).__name__}")
     return math.ceil(count.tokens), math.ceil(count.upper), int(not count.exact)

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from foveate.tokens.endpoints import TEXT, Question, Unsupported, number_in, selected
-from foveate.upstream import Client
+from foveate.tokens.endpoints import TEXT, CountQuery, Unsupported, parse_token_number, select_fields
+from foveate.upstream import JsonClient
 from foveate.values import Format, Request, TokenCount
-from foveate.wire.body import compact, fields
+from foveate.wire.body import parse_fields, to_json
 
 GEMINI_URL = "https://generativelanguage.googleapis.com"
-_FIELDS = frozenset(
+_COUNTED_FIELDS = frozenset(
     ("contents", "systemInstruction", "system_instruction", "tools", "toolConfig", "tool_config",
      "generationConfig", "generation_config", "cachedContent", "cached_content")
 )  # fmt: skip
@@ -22,7 +22,7 @@ class GeminiCounter:
 
     def __init__(
         self,
-        client: Client,
+        client: JsonClient,
         api_key: str,
         url: str = GEMINI_URL,
         *,
@@ -33,28 +33,28 @@ class GeminiCounter:
         self._client = client
         self._headers = headers or {"x-goog-api-key": api_key}
 
-    def text(self, text: str, model: str) -> Question:
+    def text_query(self, text: str, model: str) -> CountQuery:
         """A content of nothing but the text, which adds nothing of its own."""
         contents = [{"role": "user", "parts": [{"text": text}]}]
-        return Question(subject=TEXT, model=model, body=compact({"contents": contents}))
+        return CountQuery(subject=TEXT, model=model, body=to_json({"contents": contents}))
 
-    def request(self, request: Request) -> Question:
+    def request_query(self, request: Request) -> CountQuery:
         """A generateContent request."""
         if request.format is not Format.GEMINI:
             raise Unsupported("it counts texts and generateContent requests")
-        wrapped = fields(request.body).get("generateContentRequest", request.body)
-        inner = selected(bytes(wrapped), _FIELDS, f"models/{_bare(request.model)}")
+        wrapped = parse_fields(request.body).get("generateContentRequest", request.body)
+        inner = select_fields(bytes(wrapped), _COUNTED_FIELDS, f"models/{_strip_models_prefix(request.model)}")
         body = b'{"generateContentRequest":' + inner + b"}"
-        return Question(subject=request.format, model=request.model, body=body)
+        return CountQuery(subject=request.format, model=request.model, body=body)
 
-    async def answer(self, question: Question) -> TokenCount:
+    async def fetch_count(self, query: CountQuery) -> TokenCount:
         """The count of a text or a generateContent request."""
-        model = quote(_bare(question.model), safe="", errors="replace")
+        model = quote(_strip_models_prefix(query.model), safe="", errors="replace")
         route = f"{self.url}/v1beta/models/{model}:countTokens"
-        reply = await self._client.post_json(route, question.body, self._headers)
-        tokens = number_in(reply, "totalTokens", route)
+        response = await self._client.post_json(route, query.body, self._headers)
+        tokens = parse_token_number(response, "totalTokens", route)
         return TokenCount(tokens, True, tokens + max(1, tokens // 200))
 
 
-def _bare(model: str) -> str:
+def _strip_models_prefix(model: str) -> str:
     return model.removeprefix("models/")

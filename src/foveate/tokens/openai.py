@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 
-from foveate.tokens.endpoints import Question, Unsupported, number_in, selected
-from foveate.upstream import Client
+from foveate.tokens.endpoints import CountQuery, Unsupported, parse_token_number, select_fields
+from foveate.upstream import JsonClient
 from foveate.values import Format, Request, TokenCount
 
 OPENAI_URL = "https://api.openai.com"
-_FIELDS = frozenset(
+_COUNTED_FIELDS = frozenset(
     ("input", "instructions", "tools", "tool_choice", "text", "reasoning", "previous_response_id",
      "conversation", "parallel_tool_calls", "truncation")
 )  # fmt: skip
-_COUNTS = "it counts Responses requests only"
+_UNSUPPORTED_REASON = "it counts Responses requests only"
 
 
 class OpenAICounter:
@@ -21,7 +21,7 @@ class OpenAICounter:
 
     def __init__(
         self,
-        client: Client,
+        client: JsonClient,
         api_key: str,
         url: str = OPENAI_URL,
         *,
@@ -32,20 +32,20 @@ class OpenAICounter:
         self._client = client
         self._headers = {"authorization": f"Bearer {api_key}"} if headers is None else headers
 
-    def text(self, text: str, model: str) -> Question:
+    def text_query(self, text: str, model: str) -> CountQuery:
         """Not what this route counts."""
-        raise Unsupported(_COUNTS)
+        raise Unsupported(_UNSUPPORTED_REASON)
 
-    def request(self, request: Request) -> Question:
+    def request_query(self, request: Request) -> CountQuery:
         """A Responses request."""
         if request.format is not Format.RESPONSES:
-            raise Unsupported(_COUNTS)
-        body = selected(request.body, _FIELDS, request.model)
-        return Question(subject=request.format, model=request.model, body=body)
+            raise Unsupported(_UNSUPPORTED_REASON)
+        body = select_fields(request.body, _COUNTED_FIELDS, request.model)
+        return CountQuery(subject=request.format, model=request.model, body=body)
 
-    async def answer(self, question: Question) -> TokenCount:
+    async def fetch_count(self, query: CountQuery) -> TokenCount:
         """The count of a Responses request."""
         route = f"{self.url}/v1/responses/input_tokens"
-        reply = await self._client.post_json(route, question.body, self._headers)
-        tokens = number_in(reply, "input_tokens", route)
+        response = await self._client.post_json(route, query.body, self._headers)
+        tokens = parse_token_number(response, "input_tokens", route)
         return TokenCount(tokens, True, tokens + max(1, tokens // 200))

@@ -2,15 +2,15 @@
 
 import msgspec
 
-from foveate.tokens.rendering import Measured
+from foveate.tokens.rendering import MeasuredRendering
 
 
-class Opening(msgspec.Struct, frozen=True):
+class EnvelopeCount(msgspec.Struct, frozen=True):
     """Everything of a request but its messages, and what that comes to."""
 
-    system: Measured
-    tools: Measured
-    frame: Measured
+    system: MeasuredRendering
+    tools: MeasuredRendering
+    frame: MeasuredRendering
     tokens: float
     upper: float
     certain: bool
@@ -18,7 +18,13 @@ class Opening(msgspec.Struct, frozen=True):
     features: frozenset[str]
 
     @classmethod
-    def of(cls, system: Measured, tools: Measured, frame: Measured, features: frozenset[str]) -> "Opening":
+    def combine(
+        cls,
+        system: MeasuredRendering,
+        tools: MeasuredRendering,
+        frame: MeasuredRendering,
+        features: frozenset[str],
+    ) -> "EnvelopeCount":
         """These three together."""
         parts = (system, tools, frame)
         return cls(
@@ -33,6 +39,6 @@ class Opening(msgspec.Struct, frozen=True):
         )
 
 
-def is_certain(part: Measured) -> bool:
+def is_certain(part: MeasuredRendering) -> bool:
     """Whether the rules guess nothing of a part, and it shows all that is billed for it."""
     return part.certain and not part.unexplained

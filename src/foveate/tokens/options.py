@@ -24,7 +24,7 @@ class Backend(StrEnum):
     GEMINI_API = "gemini_api"
 
     @classmethod
-    def named(cls, name: str) -> "Backend":
+    def from_name(cls, name: str) -> "Backend":
         """The backend called `name`.
 
         Raises:
@@ -52,7 +52,7 @@ class CounterOptions:
     cache_capacity: int = DEFAULT_CAPACITY
 
     @property
-    def ask_a_server(self) -> bool:
+    def uses_network(self) -> bool:
         """Whether a count may go over the network."""
         match self.backend:
             case Backend.OFFLINE | Backend.ESTIMATE:
@@ -63,7 +63,7 @@ class CounterOptions:
                 return True
 
 
-def offline_counters(options: CounterOptions) -> Callable[[str], RequestCounter]:
+def offline_counter_factory(options: CounterOptions) -> Callable[[str], RequestCounter]:
     """What counts without a network, by model.
 
     Raises:

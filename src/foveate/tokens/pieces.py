@@ -17,38 +17,46 @@ from itertools import pairwise
 PIECE_CHARS = 8 * 1024
 # Where words are, a seam is found in much less; where none are, looking on would cost more than it brings, and
 # another thread would wait for the end of it.
-_LOOK_AHEAD_CHARS = 1024
+_SEARCH_CHARS = 1024
 
-_AFTER_WORD = ' \t\r\n,.;:!?()[]{}"<>=+-*/\\|&%$#@^~`。、，！？；：（）「」『』《》…—“”'
-Seam = re.Pattern[str]
-AFTER_WORDS: Seam = re.compile(rf"[^\W_](?=[{re.escape(_AFTER_WORD)}])")
-BEFORE_BLANKS: Seam = re.compile(r"[^\W_](?= )")
+_WORD_ENDINGS = ' \t\r\n,.;:!?()[]{}"<>=+-*/\\|&%$#@^~`。、，！？；：（）「」『』《》…—“”'
+SafeBoundary = re.Pattern[str]
+AFTER_WORDS: SafeBoundary = re.compile(rf"[^\W_](?=[{re.escape(_WORD_ENDINGS)}])")
+BEFORE_BLANKS: SafeBoundary = re.compile(r"[^\W_](?= )")
 
 
-def cut(text: str, piece_chars: int = PIECE_CHARS, seam: Seam = AFTER_WORDS) -> list[str]:
+def split_text(
+    text: str, piece_chars: int = PIECE_CHARS, safe_boundary: SafeBoundary = AFTER_WORDS
+) -> list[str]:
     """`text` in pieces of about `piece_chars`; a stretch without a seam stays whole."""
     pieces: list[str] = []
-    start, at = 0, piece_chars
-    while at < len(text):
-        found = seam.search(text, at - 1, at + _LOOK_AHEAD_CHARS)
-        if found is not None:
-            pieces.append(text[start : found.end()])
-            start = at = found.end()
-        at += piece_chars
+    start, position = 0, piece_chars
+    while position < len(text):
+        match = safe_boundary.search(text, position - 1, position + _SEARCH_CHARS)
+        if match is not None:
+            pieces.append(text[start : match.end()])
+            start = position = match.end()
+        position += piece_chars
     pieces.append(text[start:] if start else text)
     return pieces
 
 
-def broken(text: str, words: Sequence[str], seam: Seam = AFTER_WORDS) -> list[str]:
+def split_inside_words(text: str, words: Sequence[str], safe_boundary: SafeBoundary = AFTER_WORDS) -> list[str]:
     """`text` in pieces, cut inside every one of `words` that has a seam, so that no piece spells it."""
-    inside = {word: found.end() for word in words if (found := seam.search(word)) is not None}
-    seams = {at + inner for word, inner in inside.items() for at in _occurrences(text, word)}
-    stretches = [text[start:end] for start, end in pairwise((0, *sorted(seams), len(text)))]
-    return [piece for stretch in stretches for piece in cut(stretch, seam=seam)]
+    boundary_in_word = {
+        word: match.end() for word in words if (match := safe_boundary.search(word)) is not None
+    }
+    boundaries = {
+        position + inner
+        for word, inner in boundary_in_word.items()
+        for position in _iter_occurrences(text, word)
+    }
+    stretches = [text[start:end] for start, end in pairwise((0, *sorted(boundaries), len(text)))]
+    return [piece for stretch in stretches for piece in split_text(stretch, safe_boundary=safe_boundary)]
 
 
-def _occurrences(text: str, word: str) -> Iterator[int]:
-    at = text.find(word)
-    while at >= 0:
-        yield at
-        at = text.find(word, at + 1)
+def _iter_occurrences(text: str, word: str) -> Iterator[int]:
+    position = text.find(word)
+    while position >= 0:
+        yield position
+        position = text.find(word, position + 1)

@@ -2,78 +2,80 @@
 
 from collections.abc import Sequence
 
-from foveate.tokens.memo import Memo, digest
-from foveate.tokens.rendering import Length, Ruler
+from foveate.tokens.memo import LruCache, hash_bytes
+from foveate.tokens.rendering import TextLength, TextMeasurer
 
 # A text shorter than this is tokenised sooner than its digest is looked up.
-_LONG_CHARS = 2048
+_MIN_CACHED_CHARS = 2048
 # One longer than this is rarely met twice on its own, and its digest costs a fifth of its count: where it comes
 # in a request, the request's beginning is remembered.
-_LONGEST_CHARS = 128 * 1024
+_MAX_CACHED_CHARS = 128 * 1024
 # Of what was measured last, so many texts are known that are not as quickly measured as looked for.
-_KEPT_LATEST = 16
-_SHORT_CHARS = 64
+_MAX_RECENT_TEXTS = 16
+_MIN_RECENT_CHARS = 64
 
 
-class Latest:
+class RecentTextMeasurer:
     """Another ruler, which knows for a moment what it has measured: the blocks of a message come after it."""
 
-    def __init__(self, ruler: Ruler) -> None:
-        self.name = ruler.name
-        self.exact = ruler.exact
-        self._ruler = ruler
-        self.drop()
+    def __init__(self, measurer: TextMeasurer) -> None:
+        self.name = measurer.name
+        self.exact = measurer.exact
+        self._measurer = measurer
+        self.clear()
 
-    def drop(self) -> None:
+    def clear(self) -> None:
         """Forget it."""
-        self._known: dict[str, Length] = {}
+        self._recent_lengths: dict[str, TextLength] = {}
 
-    def length(self, text: str) -> Length:
+    def measure(self, text: str) -> TextLength:
         """The length of a text."""
-        return self._known.get(text) or self._ruler.length(text)
+        return self._recent_lengths.get(text) or self._measurer.measure(text)
 
-    def lengths(self, texts: Sequence[str]) -> list[Length]:
+    def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
         """The length of each text, the last of which are known until it is asked for others."""
-        lengths = self._ruler.lengths(texts)
-        latest = zip(texts[-_KEPT_LATEST:], lengths[-_KEPT_LATEST:], strict=True)
-        self._known = {text: length for text, length in latest if _SHORT_CHARS <= len(text) <= _LONGEST_CHARS}
+        lengths = self._measurer.measure_many(texts)
+        recent = zip(texts[-_MAX_RECENT_TEXTS:], lengths[-_MAX_RECENT_TEXTS:], strict=True)
+        self._recent_lengths = {
+            text: length for text, length in recent if _MIN_RECENT_CHARS <= len(text) <= _MAX_CACHED_CHARS
+        }
         return lengths
 
 
-class Remembering:
+class CachingMeasurer:
     """Another ruler, asked once about each long text; `latest` is it for what comes once."""
 
-    def __init__(self, ruler: Ruler, capacity: int) -> None:
-        self.latest = Latest(ruler)
-        self.name = ruler.name
-        self.exact = ruler.exact
-        self._ruler = ruler
-        self._lengths: Memo[Length] = Memo(capacity)
+    def __init__(self, measurer: TextMeasurer, capacity: int) -> None:
+        self.recent = RecentTextMeasurer(measurer)
+        self.name = measurer.name
+        self.exact = measurer.exact
+        self._measurer = measurer
+        self._lengths: LruCache[TextLength] = LruCache(capacity)
 
-    def drop(self) -> None:
+    def clear(self) -> None:
         """Forget every length."""
-        self._lengths = Memo(self._lengths.capacity)
-        self.latest.drop()
+        self._lengths = LruCache(self._lengths.capacity)
+        self.recent.clear()
 
-    def length(self, text: str) -> Length:
+    def measure(self, text: str) -> TextLength:
         """The length of a text."""
-        kept = _LONG_CHARS <= len(text) <= _LONGEST_CHARS
-        return self._remembered(text) if kept else self.latest.length(text)
+        is_cached = _MIN_CACHED_CHARS <= len(text) <= _MAX_CACHED_CHARS
+        return self._measure_cached(text) if is_cached else self.recent.measure(text)
 
-    def lengths(self, texts: Sequence[str]) -> list[Length]:
+    def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
         """The length of each text; the short ones side by side."""
-        kept = [i for i, text in enumerate(texts) if _LONG_CHARS <= len(text) <= _LONGEST_CHARS]
-        long = {i: self._remembered(texts[i]) for i in kept}
+        cached = [i for i, text in enumerate(texts) if _MIN_CACHED_CHARS <= len(text) <= _MAX_CACHED_CHARS]
+        long = {i: self._measure_cached(texts[i]) for i in cached}
         if not long:
-            return self._ruler.lengths(texts)
-        short = iter(self._ruler.lengths([text for i, text in enumerate(texts) if i not in long]))
+            return self._measurer.measure_many(texts)
+        short = iter(self._measurer.measure_many([text for i, text in enumerate(texts) if i not in long]))
         return [long[i] if i in long else next(short) for i in range(len(texts))]
 
-    def _remembered(self, text: str) -> Length:
+    def _measure_cached(self, text: str) -> TextLength:
         lengths = self._lengths
-        key = digest(text.encode("utf-8", "surrogatepass"))
-        found = lengths.get(key)
-        if found is None:
-            found = self.latest.length(text)
-            lengths.put(key, found)
-        return found
+        key = hash_bytes(text.encode("utf-8", "surrogatepass"))
+        length = lengths.get(key)
+        if length is None:
+            length = self.recent.measure(text)
+            lengths.put(key, length)
+        return length

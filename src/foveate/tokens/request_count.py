@@ -7,7 +7,7 @@ from foveate.values import TokenCount
 
 # Cannot be seen, and yet is within the count: pictures have a largest size, sealed reasoning is as long as its
 # seal, and a guardrail is not input of the model.
-BOUNDED = frozenset(("image (url)", "image (file)", "sealed reasoning", "guardrailConfig"))
+BOUNDED_UNEXPLAINED = frozenset(("image (url)", "image (file)", "sealed reasoning", "guardrailConfig"))
 
 
 # Model names that select a system of the provider, which decides what it adds to the input: Groq's compound
@@ -52,4 +52,4 @@ class RequestCount:
     @property
     def upper(self) -> int | None:
         """A bound for all that is billed; None if the provider decides how much it adds."""
-        return self.total.upper if BOUNDED.issuperset(self.unexplained) else None
+        return self.total.upper if BOUNDED_UNEXPLAINED.issuperset(self.unexplained) else None

@@ -17,23 +17,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-STEP_CHARS = 8 * 1024
+DEFAULT_STEP_CHARS = 8 * 1024
 # What follows may change so many tokens at the end of a step, or more, in which case it is noticed.
-_GIVEN_UP = 8
-_TRIED = 8
+_UNSTABLE_TOKENS = 8
+_MAX_BORDERS_TRIED = 8
 
 
-class Vocabulary(Protocol):
+class TokenVocabulary(Protocol):
     """The part of a vocabulary that is used here."""
 
-    def ids(self, text: str) -> Iterable[Sequence[int]]:
+    def encode(self, text: str) -> Iterable[Sequence[int]]:
         """The token ids of a text, some thousands at a time."""
 
-    def bytes_in(self, token_id: int) -> int:
+    def token_bytes(self, token_id: int) -> int:
         """How many bytes of a text a token stands for."""
 
 
-class Encoder(Protocol):
+class TextEncoder(Protocol):
     """The part of an engine that is used here."""
 
     def encode_ordinary(self, text: str) -> list[int]:
@@ -43,8 +43,8 @@ class Encoder(Protocol):
         """The text of one token, which may be a part of a character."""
 
 
-def stepped(
-    engine: Encoder, text: str, *, lead: str = "", step_chars: int = STEP_CHARS
+def encode_in_steps(
+    engine: TextEncoder, text: str, *, lead_text: str = "", step_chars: int = DEFAULT_STEP_CHARS
 ) -> Iterator[Sequence[int]]:
     """The token ids of `text`, as `encode_ordinary` gives them for the whole.
 
@@ -52,51 +52,55 @@ def stepped(
     """
     start, size = 0, step_chars
     ids = engine.encode_ordinary(text[:size])
-    lead_tokens = len(engine.encode_ordinary(lead))
+    lead_tokens = len(engine.encode_ordinary(lead_text))
     while start + size < len(text):
-        for kept, chars in _borders(engine, text[start : start + size], ids):
-            at = start + chars
-            following = engine.encode_ordinary(lead + text[at : at + step_chars])[lead_tokens:]
-            if following[:1] == ids[kept : kept + 1]:
-                yield ids[:kept]
-                start, size, ids = at, step_chars, following
+        for kept_tokens, chars in _iter_step_borders(engine, text[start : start + size], ids):
+            next_start = start + chars
+            following = engine.encode_ordinary(lead_text + text[next_start : next_start + step_chars])[
+                lead_tokens:
+            ]
+            if following[:1] == ids[kept_tokens : kept_tokens + 1]:
+                yield ids[:kept_tokens]
+                start, size, ids = next_start, step_chars, following
                 break
         else:  # nothing to rely on: a longer step is as right, and only takes longer
             size *= 2
             first = 0 if start == 0 else lead_tokens
-            ids = engine.encode_ordinary((lead if start else "") + text[start : start + size])[first:]
+            ids = engine.encode_ordinary((lead_text if start else "") + text[start : start + size])[first:]
     yield ids
 
 
-def _borders(engine: Encoder, step: str, ids: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _iter_step_borders(engine: TextEncoder, step: str, ids: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Where to cut a step, last first: how many of its tokens come before, and how many characters."""
     step = step.replace("▁", " ")  # as engines without a pattern write a blank
     tail = b""
-    for kept in range(len(ids) - 1, max(0, len(ids) - _GIVEN_UP - _TRIED), -1):
-        tail = engine.decode_token_bytes(ids[kept]) + tail
-        if len(ids) - kept < _GIVEN_UP:
+    for kept_tokens in range(len(ids) - 1, max(0, len(ids) - _UNSTABLE_TOKENS - _MAX_BORDERS_TRIED), -1):
+        tail = engine.decode_token_bytes(ids[kept_tokens]) + tail
+        if len(ids) - kept_tokens < _UNSTABLE_TOKENS:
             continue
         with suppress(UnicodeDecodeError):  # in the middle of a character
-            after = tail.decode()
-            if step.endswith(after) and len(after) < len(step):
-                yield kept, len(step) - len(after)
+            tail_text = tail.decode()
+            if step.endswith(tail_text) and len(tail_text) < len(step):
+                yield kept_tokens, len(step) - len(tail_text)
 
 
-def token_steps(vocabulary: Vocabulary, text: str, step_chars: int) -> list[tuple[int, int, list[int]]] | None:
+def token_steps(
+    vocabulary: TokenVocabulary, text: str, step_chars: int
+) -> list[tuple[int, int, list[int]]] | None:
     """Where each step through `text` starts and ends, and its tokens; all of them are those of the whole.
 
     None where tokens do not spell the text as it is, since it was composed or a blank put before it.
     """
     data = text.encode("utf-8", "replace")
     steps: list[tuple[int, int, list[int]]] = []
-    start = start_byte = at = 0
-    taken: list[int] = []
-    for ids in vocabulary.ids(text):
+    start = start_byte = end_byte = 0
+    step_ids: list[int] = []
+    for ids in vocabulary.encode(text):
         for token_id in ids:
-            taken.append(token_id)
-            at += vocabulary.bytes_in(token_id)
-            if at - start_byte >= step_chars and at < len(data) and data[at] & 0xC0 != 0x80:
-                end = start + len(data[start_byte:at].decode("utf-8", "replace"))
-                steps.append((start, end, taken))
-                start, start_byte, taken = end, at, []
-    return [*steps, (start, len(text), taken)] if at == len(data) else None
+            step_ids.append(token_id)
+            end_byte += vocabulary.token_bytes(token_id)
+            if end_byte - start_byte >= step_chars and end_byte < len(data) and data[end_byte] & 0xC0 != 0x80:
+                end = start + len(data[start_byte:end_byte].decode("utf-8", "replace"))
+                steps.append((start, end, step_ids))
+                start, start_byte, step_ids = end, end_byte, []
+    return [*steps, (start, len(text), step_ids)] if end_byte == len(data) else None

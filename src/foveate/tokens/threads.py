@@ -8,7 +8,7 @@ from contextvars import copy_context
 from functools import cache
 from typing import TypeVar
 
-from foveate.tokens.courtesy import courtesy
+from foveate.tokens.courtesy import frequent_thread_switches
 from foveate.wire.large_json import LARGE_BYTES, writing_in_pieces
 
 Result = TypeVar("Result")
@@ -18,18 +18,18 @@ Result = TypeVar("Result")
 _LARGE_THREADS = 2
 
 
-async def run_in_thread(work: Callable[[], Result], size_bytes: int) -> Result:
+async def run_in_thread(function: Callable[[], Result], size_bytes: int) -> Result:
     """What `work` on so many bytes gives."""
     is_large = size_bytes >= LARGE_BYTES
 
     def courteous() -> Result:
-        with courtesy(size_bytes), writing_in_pieces() if is_large else nullcontext():
-            return work()
+        with frequent_thread_switches(size_bytes), writing_in_pieces() if is_large else nullcontext():
+            return function()
 
-    threads = _large_threads() if is_large else None
-    return await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, courteous)
+    executor = _large_work_executor() if is_large else None
+    return await asyncio.get_running_loop().run_in_executor(executor, copy_context().run, courteous)
 
 
 @cache
-def _large_threads() -> ThreadPoolExecutor:
+def _large_work_executor() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_LARGE_THREADS, thread_name_prefix="large")

@@ -1,5 +1,5 @@
 """The one HTTP client: everything that Foveate says to another server goes through here."""
 
-from foveate.upstream.client import Client, Reply
+from foveate.upstream.client import JsonClient, JsonReply
 
-__all__ = ["Client", "Reply"]
+__all__ = ["JsonClient", "JsonReply"]

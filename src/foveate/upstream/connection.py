@@ -17,9 +17,9 @@ from foveate.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, Upstr
 Headers = list[tuple[bytes, bytes]]
 
 # Who reads slowly keeps the server waiting, rather than us its answer.
-_MOST_WAITING_BYTES = 256 * 1024
-_MOST_HEADER_BYTES = 256 * 1024
-_BODILESS = frozenset((204, 304))
+_MAX_BUFFERED_BYTES = 256 * 1024
+_MAX_HEADER_BYTES = 256 * 1024
+_STATUSES_WITHOUT_BODY = frozenset((204, 304))
 
 
 class Connection(asyncio.Protocol):
@@ -31,29 +31,29 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._parser: Any = None
-        self._asked = False
-        self._head: asyncio.Future[None] | None = None
+        self._is_awaiting_response = False
+        self._response_start: asyncio.Future[None] | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._pieces: list[bytes] = []
-        self.on_body = self._pieces.append  # a stream has many small ones, and several come at once
-        self._waiting_bytes = 0
+        self._chunks: list[bytes] = []
+        self.on_body = self._chunks.append  # a stream has many small ones, and several come at once
+        self._buffered_bytes = 0
         self._header_bytes = 0
-        self._is_whole = False
+        self._is_complete = False
         self._has_begun = False
         self._is_paused = False
         self._no_body = False
         self._error: UpstreamError | None = None
-        self._news: Callable[[], object] = list
+        self._poll_readable: Callable[[], object] = list
         self._timer: asyncio.TimerHandle | None = None
-        self._rings_at = 0.0
+        self._timer_at = 0.0
         self._idle_seconds = self._total_seconds = self._work_seconds = 0.0
-        self._asked_at = self._heard_at = 0.0
+        self._sent_at = self._last_data_at = 0.0
         self.status = 0
         self.headers: Headers = []
         self.keeps_alive = False
-        self.keep_seconds: float | None = None
+        self.keep_alive_seconds: float | None = None
 
-    def ask(
+    def send_request(
         self,
         head: bytes,
         body: bytes,
@@ -75,51 +75,51 @@ class Connection(asyncio.Protocol):
         """
         assert self._transport is not None
         self._parser = httptools.HttpResponseParser(self)
-        self._asked = True
-        self._is_whole = self._has_begun = False
+        self._is_awaiting_response = True
+        self._is_complete = self._has_begun = False
         self._no_body = no_body
         self._header_bytes = 0
-        self.status, self.headers, self.keeps_alive, self.keep_seconds = 0, [], False, None
-        begun = self._head = self._loop.create_future()
+        self.status, self.headers, self.keeps_alive, self.keep_alive_seconds = 0, [], False, None
+        response_start = self._response_start = self._loop.create_future()
         self._idle_seconds, self._total_seconds = idle_seconds, total_seconds
         self._work_seconds = work_seconds
-        self._asked_at = self._heard_at = now = self._loop.time()
-        self._ring_at(now + min(idle_seconds, total_seconds))
+        self._sent_at = self._last_data_at = now = self._loop.time()
+        self._set_timer(now + min(idle_seconds, total_seconds))
         self._transport.writelines((head, body))
-        return begun
+        return response_start
 
-    async def piece(self) -> bytes:
+    async def read_chunk(self) -> bytes:
         """All of the answer's body that has come since; nothing at its end.
 
         Raises:
             UpstreamTimeout: nothing came in time.
             UpstreamBroken: it broke off.
         """
-        while not self._pieces:
+        while not self._chunks:
             if self._error is not None:
                 raise self._error
-            if self._is_whole:
+            if self._is_complete:
                 return b""
             self._waiter = self._loop.create_future()
             await self._waiter
-        found = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
-        self._waiting_bytes = 0
+        chunk = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks.clear()
+        self._buffered_bytes = 0
         if self._is_paused and self._transport is not None:
             self._is_paused = False
             self._transport.resume_reading()
-        return found
+        return chunk
 
     @property
     def is_reusable(self) -> bool:
         """Whether the last answer is whole, read, and not the last one."""
-        return self._is_whole and not self._pieces and self.keeps_alive and self._error is None
+        return self._is_complete and not self._chunks and self.keeps_alive and self._error is None
 
     @property
     def is_stale(self) -> bool:
         """Whether the other side has closed it meanwhile, or said something unasked: then nothing is sent."""
         transport = self._transport
-        return transport is None or transport.is_closing() or bool(self._news())
+        return transport is None or transport.is_closing() or bool(self._poll_readable())
 
     def close(self) -> None:
         """Let go of it, whatever it is doing; nobody may wait for it any more.
@@ -127,19 +127,21 @@ class Connection(asyncio.Protocol):
         What it has failed with is forgotten: an error knows who was told of it, and they know this connection.
         All that they hold, with the request, would be there until garbage is looked for.
         """
-        self._end()
-        self._error = self._head = None
-        self._pieces.clear()
+        self._abort()
+        self._error = self._response_start = None
+        self._chunks.clear()
 
     # What the event loop says.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._news = _news_of(transport.get_extra_info("socket").fileno())
+        self._poll_readable = _make_poller(transport.get_extra_info("socket").fileno())
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = self._loop.time()
-        if not self._asked:  # unasked: nothing that comes from now on can be trusted to be an answer
+        self._last_data_at = self._loop.time()
+        if (
+            not self._is_awaiting_response
+        ):  # unasked: nothing that comes from now on can be trusted to be an answer
             self.close()
             return
         self._has_begun = True
@@ -148,48 +150,48 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             self._fail(UpstreamBroken(self._url, "it wants another protocol than HTTP/1.1"))
         except httptools.HttpParserError as error:
-            if self._is_whole:  # what comes behind an answer is none of it
+            if self._is_complete:  # what comes behind an answer is none of it
                 self.keeps_alive = False
             else:
                 self._fail(self._error or UpstreamBroken(self._url, f"the answer is no HTTP ({error})"))
-        if self._pieces and self._error is None:
-            self._hold(len(data))
+        if self._chunks and self._error is None:
+            self._buffer_body(len(data))
 
-    def _hold(self, new_bytes: int) -> None:
+    def _buffer_body(self, new_bytes: int) -> None:
         """Have somebody take what has come of the body; while they do not, no more is read than a little."""
-        self._waiting_bytes += new_bytes
-        if self._waiting_bytes > _MOST_WAITING_BYTES and not self._is_paused and self._transport is not None:
+        self._buffered_bytes += new_bytes
+        if self._buffered_bytes > _MAX_BUFFERED_BYTES and not self._is_paused and self._transport is not None:
             self._is_paused = True
             self._transport.pause_reading()
         self._wake()
 
     def eof_received(self) -> bool:
-        if self._asked and not self._is_whole and self.status and not self._has_length():
+        if self._is_awaiting_response and not self._is_complete and self.status and not self._has_length():
             self.keeps_alive = False
             self.on_message_complete()  # an answer may end with its connection
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        if not self._asked or self._is_whole:
+        if not self._is_awaiting_response or self._is_complete:
             return
         if self.status:
             self._fail(UpstreamBroken(self._url, "the answer broke off"))
         else:
-            has_worked = self._has_begun or self._loop.time() - self._asked_at >= self._work_seconds
+            has_worked = self._has_begun or self._loop.time() - self._sent_at >= self._work_seconds
             kind = UpstreamBroken if has_worked else UpstreamUnreachable
             self._fail(kind(self._url, "the connection was closed before an answer came"))
 
     # What the parser says.
 
     def on_message_begin(self) -> None:
-        if self._is_whole:
+        if self._is_complete:
             raise httptools.HttpParserCallbackError("nobody asked for it")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value)
-        if self._header_bytes > _MOST_HEADER_BYTES:
-            self._error = UpstreamBroken(self._url, f"its headers are longer than {_MOST_HEADER_BYTES} bytes")
+        if self._header_bytes > _MAX_HEADER_BYTES:
+            self._error = UpstreamBroken(self._url, f"its headers are longer than {_MAX_HEADER_BYTES} bytes")
             raise httptools.HttpParserCallbackError("too long")
         self.headers.append((name, value))
 
@@ -203,9 +205,9 @@ class Connection(asyncio.Protocol):
             return
         self.status = status
         self.keeps_alive = self._parser.should_keep_alive()
-        self.keep_seconds = _keep_seconds(self.headers)
-        if self._head is not None and not self._head.done():
-            self._head.set_result(None)
+        self.keep_alive_seconds = _read_keep_alive_seconds(self.headers)
+        if self._response_start is not None and not self._response_start.done():
+            self._response_start.set_result(None)
         if self._no_body:
             self.keeps_alive = False  # the parser waits for one
             self.on_message_complete()
@@ -213,48 +215,48 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self.status < 200:
             return
-        self._is_whole = True
-        self._asked = False
+        self._is_complete = True
+        self._is_awaiting_response = False
         self._wake()
 
     def _has_length(self) -> bool:
-        if self.status in _BODILESS:
+        if self.status in _STATUSES_WITHOUT_BODY:
             return True
         return any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
 
-    def _ring_at(self, at: float) -> None:
+    def _set_timer(self, at: float) -> None:
         """Look at the time by then; a timer that rings before, if only one of an earlier call, sees to it."""
-        if self._timer is None or at < self._rings_at:
+        if self._timer is None or at < self._timer_at:
             self._stop_timer()
-            self._rings_at = at
-            self._timer = self._loop.call_at(at, self._on_time)
+            self._timer_at = at
+            self._timer = self._loop.call_at(at, self._on_timer)
 
-    def _on_time(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        if not self._asked:
+        if not self._is_awaiting_response:
             return
         now = self._loop.time()
         if self._is_paused:  # it is we who let it wait
-            self._heard_at = now
-        total_end = self._asked_at + self._total_seconds
-        end = min(self._heard_at + self._idle_seconds, total_end)
+            self._last_data_at = now
+        total_end = self._sent_at + self._total_seconds
+        end = min(self._last_data_at + self._idle_seconds, total_end)
         if end > now:
-            self._ring_at(end)
+            self._set_timer(end)
             return
         is_total = total_end <= now
         self._fail(UpstreamTimeout(self._url, self._total_seconds if is_total else self._idle_seconds))
 
-    def _end(self) -> None:
-        self._asked = False
+    def _abort(self) -> None:
+        self._is_awaiting_response = False
         self._stop_timer()
         if self._transport is not None:
             self._transport.abort()
 
     def _fail(self, error: UpstreamError) -> None:
         self._error = error
-        self._end()
-        if self._head is not None and not self._head.done():
-            self._head.set_exception(error)
+        self._abort()
+        if self._response_start is not None and not self._response_start.done():
+            self._response_start.set_exception(error)
         self._wake()
 
     def _wake(self) -> None:
@@ -267,7 +269,7 @@ class Connection(asyncio.Protocol):
             self._timer = None
 
 
-def _keep_seconds(headers: Headers) -> float | None:
+def _read_keep_alive_seconds(headers: Headers) -> float | None:
     """For how long the other side says that it keeps a connection that nobody uses."""
     for name, value in headers:
         if name.lower() == b"keep-alive":
@@ -278,7 +280,7 @@ def _keep_seconds(headers: Headers) -> float | None:
     return None
 
 
-def _news_of(descriptor: int) -> Callable[[], object]:
+def _make_poller(descriptor: int) -> Callable[[], object]:
     """What says, whenever it is asked, whether something is to be read there: nothing where there is not."""
     if not hasattr(select, "poll"):  # on Windows
         return lambda: select.select((descriptor,), (), (), 0)[0]

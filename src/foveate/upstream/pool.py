@@ -18,16 +18,16 @@ from urllib.parse import SplitResult, urlsplit
 from foveate.errors import UpstreamGarbled, UpstreamTimeout, UpstreamUnreachable
 from foveate.upstream.connection import Connection, Headers
 
-_PORTS = {"http": 80, "https": 443}
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 # Servers close what nobody uses, many after a minute. One that says when is believed, less a moment.
-_KEEP_SECONDS = 50.0
-_MOMENT_SECONDS = 1.0
-_MOST_KEPT = 256
-_CLOSE = (b"connection", b"close")
-_FORBIDDEN = frozenset(b"\r\n\0")
-_BODILESS = frozenset(("GET", "HEAD", "DELETE", "OPTIONS"))
+_KEEP_ALIVE_SECONDS = 50.0
+_KEEP_ALIVE_MARGIN_SECONDS = 1.0
+_MAX_IDLE_CONNECTIONS = 256
+_CLOSE_HEADER = (b"connection", b"close")
+_FORBIDDEN_BYTES = frozenset(b"\r\n\0")
+_METHODS_WITHOUT_BODY = frozenset(("GET", "HEAD", "DELETE", "OPTIONS"))
 # A URL that comes again and again is no longer.
-_USUAL_CHARS = 1024
+_MAX_CACHED_URL_CHARS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,50 +57,50 @@ class Target:
     url: str
 
     @property
-    def place(self) -> tuple[str, str, int]:
+    def origin(self) -> tuple[str, str, int]:
         """What a connection is to."""
         return self.scheme, self.host, self.port
 
 
-def target(url: str) -> Target:
+def parse_url(url: str) -> Target:
     """What a URL means.
 
     Raises:
         UpstreamUnreachable: it is none of http or https, or has no host.
     """
     # A query is seldom the same, and may hold a key.
-    return _read(url) if "?" in url or len(url) > _USUAL_CHARS else _known(url)
+    return _parse_url(url) if "?" in url or len(url) > _MAX_CACHED_URL_CHARS else _parse_url_cached(url)
 
 
-def _read(url: str) -> Target:
+def _parse_url(url: str) -> Target:
     try:
         parts: SplitResult = urlsplit(url)
-        port = parts.port or _PORTS.get(parts.scheme, 0)
+        port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
         host = parts.hostname or ""
-        named = f"[{host}]" if ":" in host else host
-        own_port = "" if port == _PORTS.get(parts.scheme) else f":{port}"
-        authority = f"{named}{own_port}".encode("ascii" if host.isascii() else "idna")
+        bracketed_host = f"[{host}]" if ":" in host else host
+        port_suffix = "" if port == _DEFAULT_PORTS.get(parts.scheme) else f":{port}"
+        authority = f"{bracketed_host}{port_suffix}".encode("ascii" if host.isascii() else "idna")
     except ValueError as error:
         raise UpstreamUnreachable(url, str(error)) from None
-    if parts.scheme not in _PORTS or not host or not host.isprintable() or " " in host:
+    if parts.scheme not in _DEFAULT_PORTS or not host or not host.isprintable() or " " in host:
         raise UpstreamUnreachable(url, "is no address of the kind http://host or https://host")
     path = parts.path or "/"
-    asked = f"{path}?{parts.query}" if parts.query else path
-    if not asked.isascii() or not asked.isprintable() or " " in asked:
+    path_and_query = f"{path}?{parts.query}" if parts.query else path
+    if not path_and_query.isascii() or not path_and_query.isprintable() or " " in path_and_query:
         raise UpstreamUnreachable(url, "has something in it that has to be written as %XX")
-    return Target(parts.scheme, host, port, asked.encode("ascii"), authority, url)
+    return Target(parts.scheme, host, port, path_and_query.encode("ascii"), authority, url)
 
 
-_known = lru_cache(maxsize=1024)(_read)
+_parse_url_cached = lru_cache(maxsize=1024)(_parse_url)
 
 
-class Answer:
+class HttpResponse:
     """The head of an answer, and its body piece by piece."""
 
     def __init__(self, connection: Connection) -> None:
         self.status = connection.status
         self.headers: Headers = connection.headers
-        self.piece = connection.piece
+        self.read_chunk = connection.read_chunk
 
     def header(self, name: bytes) -> bytes | None:
         """The first header of that name, which is in small letters."""
@@ -110,27 +110,27 @@ class Answer:
         return None
 
 
-class Pool:
+class ConnectionPool:
     """Opens connections and keeps them. It belongs to the event loop that first uses it."""
 
-    def __init__(self, *, timeouts: Timeouts | None = None, trust: ssl.SSLContext | None = None) -> None:
+    def __init__(self, *, timeouts: Timeouts | None = None, tls_context: ssl.SSLContext | None = None) -> None:
         """`trust` says which certificates are good; by default those that the system trusts."""
         self.timeouts = timeouts or Timeouts()
-        self._trust = trust
-        self._kept: dict[tuple[str, str, int], deque[tuple[Connection, float]]] = {}
+        self._tls_context = tls_context
+        self._idle: dict[tuple[str, str, int], deque[tuple[Connection, float]]] = {}
         self._open: set[Connection] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def asked(
+    def stream(
         self,
         method: str,
-        where: Target,
+        target: Target,
         headers: Sequence[tuple[bytes, bytes]],
         body: bytes = b"",
         *,
         timeouts: Timeouts | None = None,
         reuse: bool = True,
-    ) -> "Asked":
+    ) -> "PendingResponse":
         """The answer to a request that is sent once; left early, its connection is closed.
 
         Without `reuse` it has a connection of its own, which is closed after it.
@@ -141,10 +141,10 @@ class Pool:
             UpstreamUnreachable: no connection, one that was closed or broke off, or what came is no HTTP.
             UpstreamTimeout: no connection, no answer, or no more of it in time.
         """
-        head = _head(method, where, headers if reuse else [*headers, _CLOSE], len(body))
-        return Asked(self, method, where, head, body, timeouts, reuse=reuse)
+        head = _format_head(method, target, headers if reuse else [*headers, _CLOSE_HEADER], len(body))
+        return PendingResponse(self, method, target, head, body, timeouts, reuse=reuse)
 
-    async def __aenter__(self) -> "Pool":
+    async def __aenter__(self) -> "ConnectionPool":
         """The pool itself."""
         return self
 
@@ -162,75 +162,79 @@ class Pool:
         for connection in self._open:
             connection.close()
         self._open.clear()
-        self._kept.clear()
+        self._idle.clear()
 
-    def kept(self, where: Target) -> Connection | None:
+    def take_idle(self, target: Target) -> Connection | None:
         """One of the open connections that nobody uses; it is nobody else's until it is given back."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # connections of another loop are of no use here
-            self._kept, self._open, self._loop = {}, set(), loop
-        kept = self._kept.get(where.place)
-        while kept:
-            connection, until = kept.pop()
+            self._idle, self._open, self._loop = {}, set(), loop
+        idle = self._idle.get(target.origin)
+        while idle:
+            connection, until = idle.pop()
             if loop.time() < until and not connection.is_stale:
                 return connection
-            self._drop(connection)
+            self._close_connection(connection)
         return None
 
-    async def opened(self, where: Target, waits: Timeouts) -> Connection:
+    async def open_connection(self, target: Target, timeouts: Timeouts) -> Connection:
         """A new connection; it is nobody else's until it is given back."""
         loop = asyncio.get_running_loop()
-        secure = None
-        if where.scheme == "https":
-            secure = self._trust or await asyncio.to_thread(_usual_trust)
+        tls_context = None
+        if target.scheme == "https":
+            tls_context = self._tls_context or await asyncio.to_thread(_default_tls_context)
         try:
-            async with asyncio.timeout(waits.connect_seconds):
+            async with asyncio.timeout(timeouts.connect_seconds):
                 transport, connection = await loop.create_connection(
-                    lambda: Connection(where.url),
-                    where.host,
-                    where.port,
-                    ssl=secure,
-                    server_hostname=where.host if secure else None,
+                    lambda: Connection(target.url),
+                    target.host,
+                    target.port,
+                    ssl=tls_context,
+                    server_hostname=target.host if tls_context else None,
                 )
         except TimeoutError:
-            raise UpstreamTimeout(where.url, waits.connect_seconds) from None
+            raise UpstreamTimeout(target.url, timeouts.connect_seconds) from None
         except (OSError, UnicodeError) as error:
-            raise UpstreamUnreachable(where.url, _reason(error)) from None
-        found = transport.get_extra_info("socket")
-        if found is not None and found.family in (socket.AF_INET, socket.AF_INET6):
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            raise UpstreamUnreachable(target.url, _describe_error(error)) from None
+        connected_socket = transport.get_extra_info("socket")
+        if connected_socket is not None and connected_socket.family in (socket.AF_INET, socket.AF_INET6):
+            connected_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._open.add(connection)
         return connection
 
-    def give_back(self, where: Target, connection: Connection, *, reuse: bool = True) -> None:
+    def release(self, target: Target, connection: Connection, *, reuse: bool = True) -> None:
         """Keep a connection for others, where it may be used again."""
         if not reuse or not connection.is_reusable:
-            self._drop(connection)
+            self._close_connection(connection)
             return
-        said = connection.keep_seconds
-        seconds = _KEEP_SECONDS if said is None else min(_KEEP_SECONDS, said - _MOMENT_SECONDS)
-        kept = self._kept.get(where.place)
-        if kept is None:
-            kept = self._kept[where.place] = deque()
-        kept.append((connection, asyncio.get_running_loop().time() + seconds))
-        if len(kept) > _MOST_KEPT:
-            self._drop(kept.popleft()[0])
+        stated_seconds = connection.keep_alive_seconds
+        seconds = (
+            _KEEP_ALIVE_SECONDS
+            if stated_seconds is None
+            else min(_KEEP_ALIVE_SECONDS, stated_seconds - _KEEP_ALIVE_MARGIN_SECONDS)
+        )
+        idle = self._idle.get(target.origin)
+        if idle is None:
+            idle = self._idle[target.origin] = deque()
+        idle.append((connection, asyncio.get_running_loop().time() + seconds))
+        if len(idle) > _MAX_IDLE_CONNECTIONS:
+            self._close_connection(idle.popleft()[0])
 
-    def _drop(self, connection: Connection) -> None:
+    def _close_connection(self, connection: Connection) -> None:
         connection.close()
         self._open.discard(connection)
 
 
-class Asked:
+class PendingResponse:
     """A request that is sent as its block begins; its connection goes back as it ends."""
 
-    __slots__ = ("_body", "_connection", "_head", "_method", "_pool", "_reuse", "_waits", "_where")
+    __slots__ = ("_body", "_connection", "_head", "_method", "_pool", "_reuse", "_target", "_timeouts")
 
     def __init__(
         self,
-        pool: Pool,
+        pool: ConnectionPool,
         method: str,
-        where: Target,
+        target: Target,
         head: bytes,
         body: bytes,
         timeouts: Timeouts | None,
@@ -239,32 +243,32 @@ class Asked:
     ) -> None:
         self._pool = pool
         self._method = method
-        self._where = where
+        self._target = target
         self._head = head
         self._body = body
-        self._waits = timeouts or pool.timeouts
+        self._timeouts = timeouts or pool.timeouts
         self._reuse = reuse
         self._connection: Connection | None = None
 
-    async def __aenter__(self) -> Answer:
+    async def __aenter__(self) -> HttpResponse:
         """Send it, and wait for the head of its answer."""
-        waits = self._waits
-        kept = self._pool.kept(self._where) if self._reuse else None
-        connection = kept or await self._pool.opened(self._where, waits)
+        timeouts = self._timeouts
+        idle = self._pool.take_idle(self._target) if self._reuse else None
+        connection = idle or await self._pool.open_connection(self._target, timeouts)
         self._connection = connection
         try:
-            await connection.ask(
+            await connection.send_request(
                 self._head,
                 self._body,
-                idle_seconds=waits.idle_seconds,
-                total_seconds=waits.total_seconds,
-                work_seconds=waits.work_seconds,
+                idle_seconds=timeouts.idle_seconds,
+                total_seconds=timeouts.total_seconds,
+                work_seconds=timeouts.work_seconds,
                 no_body=self._method == "HEAD",
             )
         except BaseException:
-            self._pool.give_back(self._where, connection, reuse=self._reuse)
+            self._pool.release(self._target, connection, reuse=self._reuse)
             raise
-        return Answer(connection)
+        return HttpResponse(connection)
 
     async def __aexit__(
         self,
@@ -274,49 +278,49 @@ class Asked:
     ) -> None:
         """Let go of its connection."""
         assert self._connection is not None
-        self._pool.give_back(self._where, self._connection, reuse=self._reuse)
+        self._pool.release(self._target, self._connection, reuse=self._reuse)
 
 
 @cache
-def _usual_trust() -> ssl.SSLContext:
+def _default_tls_context() -> ssl.SSLContext:
     """Whom to trust; made once, since reading all certificates takes some milliseconds."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
-def _head(method: str, where: Target, headers: Sequence[tuple[bytes, bytes]], body_bytes: int) -> bytes:
+def _format_head(method: str, target: Target, headers: Sequence[tuple[bytes, bytes]], body_bytes: int) -> bytes:
     lines = [
-        b"%b %b HTTP/1.1" % (method.encode("ascii"), where.path),
-        b"host: " + where.authority,
+        b"%b %b HTTP/1.1" % (method.encode("ascii"), target.path),
+        b"host: " + target.authority,
         *map(b": ".join, headers),
     ]
-    if body_bytes or method not in _BODILESS:
+    if body_bytes or method not in _METHODS_WITHOUT_BODY:
         lines.append(b"content-length: %d" % body_bytes)
     lines += (b"", b"")
     head = b"\r\n".join(lines)
-    ends = len(lines) - 1
-    if head.count(b"\n") != ends or head.count(b"\r") != ends or b"\0" in head:
-        shown = next(name for name, value in headers if not _FORBIDDEN.isdisjoint(name + value))
+    line_ends = len(lines) - 1
+    if head.count(b"\n") != line_ends or head.count(b"\r") != line_ends or b"\0" in head:
+        shown = next(name for name, value in headers if not _FORBIDDEN_BYTES.isdisjoint(name + value))
         raise UpstreamUnreachable(
-            where.url, f"the header {shown.decode('latin-1')!r} has a line break in it and is not sent"
+            target.url, f"the header {shown.decode('latin-1')!r} has a line break in it and is not sent"
         )
     return head
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Why there was no connection, in the system's words where they are to be had."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message})"
     if isinstance(error, ssl.SSLError):
         return f"no secure connection ({error.reason or error})"
     if isinstance(error, OSError) and error.errno is not None:
-        said = os.strerror(error.errno) if error.errno > 0 else error.strerror
-        return f"no connection ({said})"
+        message = os.strerror(error.errno) if error.errno > 0 else error.strerror
+        return f"no connection ({message})"
     return f"no connection ({' '.join(str(error).split()) or type(error).__name__})"
 
 
-async def whole(answer: Answer, *, most_bytes: int, url: str) -> bytes:
+async def read_body(response: HttpResponse, *, max_bytes: int, url: str) -> bytes:
     """All of an answer's body.
 
     Raises:
@@ -324,14 +328,14 @@ async def whole(answer: Answer, *, most_bytes: int, url: str) -> bytes:
         UpstreamBroken: it broke off.
         UpstreamTimeout: nothing came in time.
     """
-    announced = answer.header(b"content-length") or b""
-    if announced.isdigit() and int(announced) > most_bytes:
-        raise UpstreamGarbled(url, f"the answer is longer than {most_bytes:,} bytes")
-    pieces: list[bytes] = []
+    content_length = response.header(b"content-length") or b""
+    if content_length.isdigit() and int(content_length) > max_bytes:
+        raise UpstreamGarbled(url, f"the answer is longer than {max_bytes:,} bytes")
+    chunks: list[bytes] = []
     size = 0
-    while piece := await answer.piece():
-        size += len(piece)
-        if size > most_bytes:
-            raise UpstreamGarbled(url, f"the answer is longer than {most_bytes:,} bytes")
-        pieces.append(piece)
-    return b"".join(pieces)
+    while chunk := await response.read_chunk():
+        size += len(chunk)
+        if size > max_bytes:
+            raise UpstreamGarbled(url, f"the answer is longer than {max_bytes:,} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)

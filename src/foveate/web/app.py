@@ -14,32 +14,32 @@ from starlette.types import Message, Receive, Scope, Send
 
 from foveate.errors import BadOption, FoveateError, StoreUnavailable
 from foveate.web import agents, configuration, folds, memory, overview, session, sessions, words
-from foveate.web.asking import Asked, NoSuchPage, Shown
-from foveate.web.assets import address, assets
-from foveate.web.inside import Inside
-from foveate.web.live import MOST_LOOKING, Live, Watched
-from foveate.web.viewer import Forbidden, Viewer, viewer_in
+from foveate.web.asking import PageNotFound, PageRequest, WebPage
+from foveate.web.assets import asset_url, load_assets
+from foveate.web.inside import GatewayData
+from foveate.web.live import MAX_SUBSCRIBERS, ChangeFeed, WatchTarget
+from foveate.web.viewer import Forbidden, Viewer, get_viewer
 
 _LOG = logging.getLogger(__name__)
 
-ROOT = "/"
+ROOT_PATH = "/"
 
-Look = Callable[[Inside, Asked], Awaitable[Shown]]
+PageLoader = Callable[[GatewayData, PageRequest], Awaitable[WebPage]]
 
-AGENT_PAGES: dict[str, Look] = {
-    ROOT: overview.look,
-    "/-/sessions": sessions.look,
-    "/-/sessions/{id:path}": session.look,
-    "/-/folds/{id:path}": folds.look,
-    "/-/agents": agents.look,
-    "/-/agents/{name:path}": agents.look_at_one,
-    "/-/memory": memory.look,
+AGENT_PAGES: dict[str, PageLoader] = {
+    ROOT_PATH: overview.load_page,
+    "/-/sessions": sessions.load_page,
+    "/-/sessions/{id:path}": session.load_page,
+    "/-/folds/{id:path}": folds.load_page,
+    "/-/agents": agents.load_page,
+    "/-/agents/{name:path}": agents.load_agent_page,
+    "/-/memory": memory.load_page,
 }
 """Pages that show only what their viewer may see: the key of an agent opens them."""
-PAGES: dict[str, Look] = {**AGENT_PAGES, "/-/configuration": configuration.look}
+PAGES: dict[str, PageLoader] = {**AGENT_PAGES, "/-/configuration": configuration.load_page}
 """All pages. Those that are not in `AGENT_PAGES` are for administrators."""
 _NAVIGATION = (
-    (ROOT, "Overview"),
+    (ROOT_PATH, "Overview"),
     ("/-/sessions", "Sessions"),
     ("/-/agents", "Agents"),
     ("/-/memory", "Memory"),
@@ -48,37 +48,37 @@ _NAVIGATION = (
 # What stands under another page's name in the navigation.
 _ADMIN_REMEDY = "An admin key sees everything: `foveate config key --admin` makes one."
 _ADMIN_NEEDED = "This page shows the whole gateway, and your key is that of one agent."
-_BELONGS = {"/-/folds/{id:path}": "/-/sessions"}
+_NAVIGATION_PARENTS = {"/-/folds/{id:path}": "/-/sessions"}
 # Nothing from elsewhere, no script but our own files, in nobody's frame.
-_POLICY = (
+_CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _HEADERS = (
-    (b"content-security-policy", _POLICY.encode()),
+    (b"content-security-policy", _CONTENT_SECURITY_POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
 )
-_OFF = Response("this gateway has no page: server.page is off\n", 404, media_type="text/plain")
-_FOR_EVER = "private, max-age=31536000, immutable"
+_PAGES_OFF = Response("this gateway has no page: server.page is off\n", 404, media_type="text/plain")
+_CACHE_FOREVER = "private, max-age=31536000, immutable"
 
 
-def page(inside: Inside) -> "Site":
+def create_app(data: GatewayData) -> "WebApp":
     """The app for the gateway's root, and for all that is below `/-/`."""
-    live = Live(
-        lambda watched: inside.store.totals.pulse(watched.session_id, agent=watched.agent),
-        inside.configured,
-        is_ending=inside.is_ending,
+    change_feed = ChangeFeed(
+        lambda watched: data.store.totals.get_change_token(watched.session_id, agent=watched.agent),
+        data.current_config,
+        is_shutting_down=data.is_shutting_down,
     )
-    frame = _Frame(inside, live)
+    renderer = _PageRenderer(data, change_feed)
 
     async def events(request: Request) -> Response:
-        if live.looking >= MOST_LOOKING:
+        if change_feed.subscriber_count >= MAX_SUBSCRIBERS:
             return Response("too many are looking already", 503, {"retry-after": "60"}, "text/plain")
-        viewer = viewer_in(request.scope)
+        viewer = get_viewer(request.scope)
         session_id = request.query_params.get("session")
-        if session_id is not None and not await _sees_session(inside, viewer, session_id):
+        if session_id is not None and not await _can_see_session(data, viewer, session_id):
             return Response("there is no such session", 404, media_type="text/plain")
         # What a browser that was cut off heard last; at first, what its page was made of.
         since = request.headers.get("last-event-id") or request.query_params.get("since", "")
@@ -86,31 +86,34 @@ def page(inside: Inside) -> "Site":
         if request.method == "HEAD":  # it has no end, and a HEAD has nothing else
             return Response(b"", 200, headers, "text/event-stream")
         return StreamingResponse(
-            live.events(Watched(session_id, viewer.agent), since), 200, headers, "text/event-stream"
+            change_feed.events(WatchTarget(session_id, viewer.agent), since), 200, headers, "text/event-stream"
         )
 
     routes = [
         Route("/-/events", events),
-        Route("/-/assets/{name}", _asset),
+        Route("/-/assets/{name}", _serve_asset),
         *(
             Route(
                 path,
-                frame.showing(_BELONGS.get(path, path), look if path in AGENT_PAGES else _for_admins(look)),
+                renderer.create_endpoint(
+                    _NAVIGATION_PARENTS.get(path, path),
+                    loader if path in AGENT_PAGES else _require_admin(loader),
+                ),
             )
-            for path, look in PAGES.items()
+            for path, loader in PAGES.items()
         ),
-        Route("/-/{rest:path}", frame.showing("", _nothing)),
+        Route("/-/{rest:path}", renderer.create_endpoint("", _not_found)),
     ]
-    return Site(routes, inside)
+    return WebApp(routes, data)
 
 
-class Site:
+class WebApp:
     """The app of all pages: it adds the headers of every page, and shows none while pages are off."""
 
-    def __init__(self, routes: Sequence[Route], inside: Inside) -> None:
+    def __init__(self, routes: Sequence[Route], data: GatewayData) -> None:
         self.routes = routes
         self._app = Starlette(routes=routes)
-        self._inside = inside
+        self._data = data
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def sent(message: Message) -> None:
@@ -118,32 +121,32 @@ class Site:
                 message = {**message, "headers": [*message["headers"], *_HEADERS]}
             await send(message)
 
-        is_on = self._inside.configured().settings.server.page
-        await (self._app if is_on else _OFF)(scope, receive, sent)
+        is_on = self._data.current_config().settings.server.page
+        await (self._app if is_on else _PAGES_OFF)(scope, receive, sent)
 
 
-async def _sees_session(inside: Inside, viewer: Viewer, session_id: str) -> bool:
+async def _can_see_session(data: GatewayData, viewer: Viewer, session_id: str) -> bool:
     if viewer.sees_everything:
         return True
-    found = await inside.store.totals.session(session_id)
+    found = await data.store.totals.get_session(session_id)
     return found is not None and viewer.can_see(found.agent)
 
 
-def _for_admins(look: Look) -> Look:
-    async def checked(inside: Inside, asked: Asked) -> Shown:
-        if not asked.viewer.sees_everything:
+def _require_admin(loader: PageLoader) -> PageLoader:
+    async def checked(data: GatewayData, page_request: PageRequest) -> WebPage:
+        if not page_request.viewer.sees_everything:
             raise Forbidden(_ADMIN_NEEDED)
-        return await look(inside, asked)
+        return await loader(data, page_request)
 
     return checked
 
 
-class _Frame:
+class _PageRenderer:
     """What is around every page, and what is shown where one cannot be."""
 
-    def __init__(self, inside: Inside, live: Live) -> None:
-        self._inside = inside
-        self._live = live
+    def __init__(self, data: GatewayData, change_feed: ChangeFeed) -> None:
+        self._data = data
+        self._change_feed = change_feed
         self._templates = Environment(
             loader=PackageLoader("foveate.web"),
             autoescape=True,
@@ -152,71 +155,73 @@ class _Frame:
             lstrip_blocks=True,
         )
         self._templates.filters.update(words.FILTERS)
-        self._templates.globals.update(address=address, version=inside.version)
+        self._templates.globals.update(address=asset_url, version=data.version)
 
-    def showing(self, path: str, look: Look) -> Callable[[Request], Awaitable[Response]]:
+    def create_endpoint(self, path: str, loader: PageLoader) -> Callable[[Request], Awaitable[Response]]:
         async def show(request: Request) -> Response:
-            viewer = viewer_in(request.scope)
-            asked = Asked(
+            viewer = get_viewer(request.scope)
+            page_request = PageRequest(
                 viewer=viewer,
-                names=request.path_params,
+                path_parameters=request.path_params,
                 query=dict(request.query_params),
-                address=str(request.base_url).rstrip("/"),
+                gateway_url=str(request.base_url).rstrip("/"),
             )
-            watched = asked.names.get("id")
-            pulse = await self._live.pulse(Watched(watched, viewer.agent))
-            here = str(request.url.path)
+            session_id = page_request.path_parameters.get("id")
+            digest = await self._change_feed.compute_digest(WatchTarget(session_id, viewer.agent))
+            request_path = str(request.url.path)
             try:
-                shown = await self._looked(look, asked)
-                pulse = pulse if shown.watches == watched else ""
-                body = await asyncio.to_thread(self._rendered, viewer, shown, path, here, pulse)
+                page = await self._load(loader, page_request)
+                digest = digest if page.watches == session_id else ""
+                body = await asyncio.to_thread(self._render, viewer, page, path, request_path, digest)
             except Exception:  # noqa: BLE001 - a fault of ours: whoever looks is told, and the page can be shown again
-                _LOG.exception("%s could not be shown", here)
-                shown = _FAULT
-                body = await asyncio.to_thread(self._rendered, viewer, shown, path, here, "")
-            return Response(body, shown.status, {"cache-control": "no-store"}, "text/html")
+                _LOG.exception("%s could not be shown", request_path)
+                page = _INTERNAL_ERROR
+                body = await asyncio.to_thread(self._render, viewer, page, path, request_path, "")
+            return Response(body, page.status, {"cache-control": "no-store"}, "text/html")
 
         return show
 
-    async def _looked(self, look: Look, asked: Asked) -> Shown:
+    async def _load(self, loader: PageLoader, page_request: PageRequest) -> WebPage:
         try:
-            return await look(self._inside, asked)
-        except NoSuchPage as error:
-            return _instead(404, "Not found", str(error), "Look in the list of sessions, or at the overview.")
+            return await loader(self._data, page_request)
+        except PageNotFound as error:
+            return _build_error_page(
+                404, "Not found", str(error), "Look in the list of sessions, or at the overview."
+            )
         except Forbidden as error:
-            return _instead(403, "Not allowed", str(error), _ADMIN_REMEDY)
+            return _build_error_page(403, "Not allowed", str(error), _ADMIN_REMEDY)
         except BadOption as error:
-            return _instead(400, "This cannot be shown", str(error), "Change the address, or go back.")
+            return _build_error_page(400, "This cannot be shown", str(error), "Change the address, or go back.")
         except StoreUnavailable as error:
-            return _instead(
+            return _build_error_page(
                 503,
                 "The store is away",
                 str(error),
                 "Requests go on without it. This page tries again by itself.",
             )
         except FoveateError as error:
-            return _instead(500, "This could not be shown", str(error), "")
+            return _build_error_page(500, "This could not be shown", str(error), "")
 
-    def _rendered(self, viewer: Viewer, shown: Shown, path: str, here: str, pulse: str) -> bytes:
-        given: dict[str, Any] = {
-            "now": self._inside.clock(),
-            "here": here,
+    def _render(self, viewer: Viewer, page: WebPage, path: str, request_path: str, digest: str) -> bytes:
+        context: dict[str, Any] = {
+            "now": self._data.clock(),
+            "here": request_path,
             "section": path,
-            "navigation": [one for one in _NAVIGATION if viewer.sees_everything or one[0] in AGENT_PAGES],
+            "navigation": [entry for entry in _NAVIGATION if viewer.sees_everything or entry[0] in AGENT_PAGES],
             "viewer": viewer,
-            "shown": shown,
-            "pulse": pulse,
-            **shown.given,
+            "shown": page,
+            "pulse": digest,
+            **page.context,
         }
-        return self._templates.get_template(shown.template).render(given).encode("utf-8", "replace")
+        return self._templates.get_template(page.template).render(context).encode("utf-8", "replace")
 
 
-def _instead(status: int, title: str, problem: str, remedy: str) -> Shown:
-    given = {"problem": problem, "remedy": remedy}
-    return Shown(template="instead.html", title=title, given=given, status=status)
+def _build_error_page(status: int, title: str, problem: str, remedy: str) -> WebPage:
+    context = {"problem": problem, "remedy": remedy}
+    return WebPage(template="instead.html", title=title, context=context, status=status)
 
 
-_FAULT = _instead(
+_INTERNAL_ERROR = _build_error_page(
     500,
     "This could not be shown",
     "This is a fault of Foveate's own, and the gateway's log has it.",
@@ -224,19 +229,19 @@ _FAULT = _instead(
 )
 
 
-async def _nothing(_inside: Inside, _asked: Asked) -> Shown:
-    raise NoSuchPage("there is no such page")
+async def _not_found(_data: GatewayData, _page_request: PageRequest) -> WebPage:
+    raise PageNotFound("there is no such page")
 
 
-async def _asset(request: Request) -> Response:
-    asset = assets().get(request.path_params["name"])
+async def _serve_asset(request: Request) -> Response:
+    asset = load_assets().get(request.path_params["name"])
     if asset is None:
         return Response("there is no such file", 404, media_type="text/plain")
-    headers = {"etag": f'"{asset.stamp}"', "vary": "accept-encoding"}
+    headers = {"etag": f'"{asset.digest}"', "vary": "accept-encoding"}
     # Only an address that names this very file may be kept for ever.
-    headers["cache-control"] = _FOR_EVER if request.url.query == asset.stamp else "no-cache"
+    headers["cache-control"] = _CACHE_FOREVER if request.url.query == asset.digest else "no-cache"
     if request.headers.get("if-none-match") == headers["etag"]:
         return Response(b"", 304, headers)
     if "gzip" in request.headers.get("accept-encoding", ""):
-        return Response(asset.zipped, 200, {**headers, "content-encoding": "gzip"}, asset.kind)
-    return Response(asset.plain, 200, headers, asset.kind)
+        return Response(asset.compressed, 200, {**headers, "content-encoding": "gzip"}, asset.media_type)
+    return Response(asset.plain, 200, headers, asset.media_type)

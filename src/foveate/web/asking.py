@@ -9,24 +9,24 @@ from foveate.errors import BadOption
 from foveate.web.viewer import Viewer
 
 # No page asks for more.
-_MOST_NAMES, _LONGEST_NAME = 10, 20
+_MAX_PARAMETERS, _MAX_PARAMETER_CHARS = 10, 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PageRequest:
     """The names in a page's path (`/-/sessions/{id}`) and what its query says.
 
     `viewer` is who asks. `address` is that of the gateway, as whoever asks knows it.
     """
 
     viewer: Viewer
-    names: Mapping[str, str] = field(default_factory=dict)
+    path_parameters: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
-    address: str = ""
+    gateway_url: str = ""
 
-    def text(self, name: str, *, longest: int = 500) -> str:
+    def text(self, name: str, *, max_chars: int = 500) -> str:
         """What the query says of a name, without blanks around it; empty where it says nothing."""
-        return self.query.get(name, "").strip()[:longest]
+        return self.query.get(name, "").strip()[:max_chars]
 
     def agent(self) -> str:
         """The agent that the page is about; empty for all of them.
@@ -36,40 +36,44 @@ class Asked:
         """
         return self.viewer.restrict(self.text("agent"))
 
-    def number(self, name: str, default: int, *, least: int, most: int) -> int:
+    def number(self, name: str, default: int, *, min_value: int, max_value: int) -> int:
         """A whole number of the query.
 
         Raises:
             BadOption: it is none, or not between `least` and `most`.
         """
-        said = self.text(name)
-        if not said:
+        text = self.text(name)
+        if not text:
             return default
-        if not said.isdecimal() or not least <= int(said) <= most:
-            raise BadOption(f"{name}: a whole number from {least} to {most}, not {said[:40]!r}")
-        return int(said)
+        if not text.isdecimal() or not min_value <= int(text) <= max_value:
+            raise BadOption(f"{name}: a whole number from {min_value} to {max_value}, not {text[:40]!r}")
+        return int(text)
 
-    def choice(self, name: str, default: str, among: Mapping[str, Any] | frozenset[str]) -> str:
+    def choice(self, name: str, default: str, choices: Mapping[str, Any] | frozenset[str]) -> str:
         """One of a few words of the query.
 
         Raises:
             BadOption: it is none of them.
         """
-        said = self.text(name) or default
-        if said not in among:
-            raise BadOption(f"{name}: one of {', '.join(sorted(among))}, not {said[:40]!r}")
-        return said
+        text = self.text(name) or default
+        if text not in choices:
+            raise BadOption(f"{name}: one of {', '.join(sorted(choices))}, not {text[:40]!r}")
+        return text
 
     def link(self, **changes: object) -> str:
         """The address of the same page with something else in its query; what is empty is left out."""
         # Only as far as a page reads it: hundreds of links may repeat it, however long it is.
-        kept = {name: self.text(name) for name in list(self.query)[:_MOST_NAMES] if len(name) <= _LONGEST_NAME}
-        query = {name: str(said) for name, said in {**kept, **changes}.items()}
-        return f"?{urlencode({name: said for name, said in query.items() if said}, errors='replace')}"
+        parameters = {
+            name: self.text(name)
+            for name in list(self.query)[:_MAX_PARAMETERS]
+            if len(name) <= _MAX_PARAMETER_CHARS
+        }
+        query = {name: str(value) for name, value in {**parameters, **changes}.items()}
+        return f"?{urlencode({name: value for name, value in query.items() if value}, errors='replace')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class WebPage:
     """A page to be shown: its template, its title, and what the template is given.
 
     `watches` is the session whose changes it shows; None: all changes. One that is not `live` is shown once.
@@ -77,11 +81,11 @@ class Shown:
 
     template: str
     title: str
-    given: Mapping[str, Any]
+    context: Mapping[str, Any]
     status: int = 200
     watches: str | None = None
     live: bool = True
 
 
-class NoSuchPage(Exception):
+class PageNotFound(Exception):
     """There is no such page, or nothing that it could show."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-COLOURS = ("one", "two", "three", "four", "five", "six", "seven")
+SERIES_COLOURS = ("one", "two", "three", "four", "five", "six", "seven")
 """Of series, by their names in the styles."""
-REST = "eight"
+OTHER_COLOUR = "eight"
 """The colour of all others."""
 
 
@@ -44,7 +44,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class ChartEvent:
     """Something that happened at a label: `kind` is `fold` or `break`, `says` is what."""
 
     label: int
@@ -63,7 +63,7 @@ class Chart:
     series: Sequence[Series]
     unit: Unit
     stacked: bool = False
-    events: Sequence[Event] = ()
+    events: Sequence[ChartEvent] = ()
 
     @property
     def drawn(self) -> dict[str, Any]:
@@ -74,12 +74,12 @@ class Chart:
             "stacked": self.stacked,
             "series": [
                 {
-                    "name": one.name,
-                    "values": list(one.values),
-                    "colour": one.colour,
-                    "shape": one.shape.value,
+                    "name": item.name,
+                    "values": list(item.values),
+                    "colour": item.colour,
+                    "shape": item.shape.value,
                 }
-                for one in self.series
+                for item in self.series
             ],
-            "events": [{"label": one.label, "kind": one.kind, "says": one.says} for one in self.events],
+            "events": [{"label": item.label, "kind": item.kind, "says": item.says} for item in self.events],
         }

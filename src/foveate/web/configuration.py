@@ -5,21 +5,21 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from foveate.config.checking import problems_in
-from foveate.config.documents import SETTINGS_LIMIT_BYTES
-from foveate.config.files import read_bytes, shown
+from foveate.config.checking import find_problems
+from foveate.config.documents import MAX_SETTINGS_BYTES
+from foveate.config.files import display_path, read_bytes
 from foveate.config.settings import Settings
-from foveate.config.showing import Held, Source, value_in_words
+from foveate.config.showing import EffectiveSetting, SettingSource, format_value
 from foveate.errors import BadSetting, FoveateError
-from foveate.web.asking import Asked, Shown
-from foveate.web.inside import Configured, Inside
+from foveate.web.asking import PageRequest, WebPage
+from foveate.web.inside import ConfigSnapshot, GatewayData
 
-ROWS = 100
+ROWS_PER_PAGE = 100
 """So many settings are on a page."""
-_MOST_PROBLEMS = 20
-_OF_AN_AGENT = re.compile(r"agents\.(\d+)\.")
+_MAX_PROBLEMS = 20
+_AGENT_KEY = re.compile(r"agents\.(\d+)\.")
 
-WHICH: Mapping[str, str] = {
+SETTING_FILTERS: Mapping[str, str] = {
     "changed": "Those that differ from the default",
     "file": "Those in the file",
     "all": "All settings",
@@ -28,7 +28,7 @@ WHICH: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class SettingRow:
     """A setting as it is shown. `agent` is whose it is, where it is of one.
 
     One that waits for a start has what is used `until_start`.
@@ -49,7 +49,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class ConfigProblem:
     """What is wrong with the file: where, and what to do."""
 
     where: str
@@ -57,94 +57,106 @@ class Problem:
     reason: str
 
 
-async def look(inside: Inside, asked: Asked) -> Shown:
+async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
     """What holds; `find` looks for words in all of it, `which` chooses what differs, is in the file, or all."""
-    find = asked.text("find")
-    configured = inside.configured()
-    held = await inside.held()
-    differing = sum(one.differs for one in held)
-    which = asked.choice("which", "changed" if (differing or configured.waiting) and not find else "all", WHICH)
-    given = await asyncio.to_thread(_given, configured, held, which, find)
-    pages = max(1, -(-len(given) // ROWS))
+    find = page_request.text("find")
+    config = data.current_config()
+    settings = await data.effective_settings()
+    differing = sum(setting.differs for setting in settings)
+    setting_filter = page_request.choice(
+        "which", "changed" if (differing or config.waiting) and not find else "all", SETTING_FILTERS
+    )
+    rows = await asyncio.to_thread(_select_settings, config, settings, setting_filter, find)
+    pages = max(1, -(-len(rows) // ROWS_PER_PAGE))
     # A file that was made shorter may have fewer.
-    number = min(asked.number("page", 1, least=1, most=1_000_000), pages)
-    return Shown(
+    number = min(page_request.number("page", 1, min_value=1, max_value=1_000_000), pages)
+    return WebPage(
         template="configuration.html",
         title="Configuration",
-        given={
-            "path": None if configured.path is None else shown(configured.path),
-            "since": configured.since,
-            "changes": configured.changes,
-            "problems": await asyncio.to_thread(_problems, configured),
-            "waiting": sorted(configured.waiting),
+        context={
+            "path": None if config.path is None else display_path(config.path),
+            "since": config.since,
+            "changes": config.changes,
+            "problems": await asyncio.to_thread(_list_problems, config),
+            "waiting": sorted(config.waiting),
             "find": find,
-            "which": which,
-            "choices": WHICH,
-            "rows": given[(number - 1) * ROWS : number * ROWS],
-            "found": len(given),
-            "known": len(held),
+            "which": setting_filter,
+            "choices": SETTING_FILTERS,
+            "rows": rows[(number - 1) * ROWS_PER_PAGE : number * ROWS_PER_PAGE],
+            "found": len(rows),
+            "known": len(settings),
             "differing": differing,
             "page": number,
             "pages": pages,
-            "link": asked.link,
+            "link": page_request.link,
         },
     )
 
 
-def _given(configured: Configured, held: Sequence[Held], which: str, find: str) -> list[Setting]:
+def _select_settings(
+    config: ConfigSnapshot, settings: Sequence[EffectiveSetting], setting_filter: str, find: str
+) -> list[SettingRow]:
     words = find.casefold().split()
-    found = (_setting(one, configured) for one in held if which != "file" or one.source is Source.FILE)
-    chosen = [one for one in found if (which != "changed" or one.is_changed) and _has(one, words)]
-    return sorted(chosen, key=lambda one: not one.is_changed)
+    found = (
+        _build_row(setting, config)
+        for setting in settings
+        if setting_filter != "file" or setting.source is SettingSource.FILE
+    )
+    chosen = [
+        setting
+        for setting in found
+        if (setting_filter != "changed" or setting.is_changed) and _matches(setting, words)
+    ]
+    return sorted(chosen, key=lambda setting: not setting.is_changed)
 
 
-def _has(setting: Setting, words: Sequence[str]) -> bool:
-    said = f"{setting.key} {setting.agent} {setting.value} {setting.origin}".casefold()
-    return all(word in said for word in words)
+def _matches(setting: SettingRow, words: Sequence[str]) -> bool:
+    text = f"{setting.key} {setting.agent} {setting.value} {setting.origin}".casefold()
+    return all(word in text for word in words)
 
 
-def _setting(held: Held, configured: Configured) -> Setting:
-    waits = next(
+def _build_row(setting: EffectiveSetting, config: ConfigSnapshot) -> SettingRow:
+    until_start = next(
         (
-            until
-            for name, until in configured.waiting.items()
-            if held.key == name or held.key.startswith(f"{name}.")
+            value
+            for name, value in config.waiting.items()
+            if setting.key == name or setting.key.startswith(f"{name}.")
         ),
         None,
     )
-    return Setting(
-        key=held.key,
-        agent=_agent(held.key, configured.settings),
-        value=held.in_words,
-        default=value_in_words(held.default),
-        differs=held.differs,
-        origin=f"line {held.line}" if held.line is not None else held.origin(None),
-        until_start=waits,
+    return SettingRow(
+        key=setting.key,
+        agent=_find_agent(setting.key, config.settings),
+        value=setting.value_text,
+        default=format_value(setting.default),
+        differs=setting.differs,
+        origin=f"line {setting.line}" if setting.line is not None else setting.origin(None),
+        until_start=until_start,
     )
 
 
-def _agent(key: str, settings: Settings) -> str:
-    found = _OF_AN_AGENT.match(key)
+def _find_agent(key: str, settings: Settings) -> str:
+    found = _AGENT_KEY.match(key)
     number = int(found[1]) if found else len(settings.agents)
     return settings.agents[number].id if number < len(settings.agents) else ""
 
 
-def _problems(configured: Configured) -> list[Problem]:
+def _list_problems(config: ConfigSnapshot) -> list[ConfigProblem]:
     """All that is wrong with the file, as `foveate config check` tells it."""
-    if configured.problem is None:
+    if config.problem is None:
         return []
     found: list[FoveateError] = []
-    if configured.path is not None:
+    if config.path is not None:
         try:
-            data = read_bytes(configured.path, limit_bytes=SETTINGS_LIMIT_BYTES)
-            found = [*problems_in(data, shown(configured.path))]
+            data = read_bytes(config.path, limit_bytes=MAX_SETTINGS_BYTES)
+            found = [*find_problems(data, display_path(config.path))]
         except FoveateError:
             found = []  # which is what is wrong with it
-    return [_problem(error) for error in found[:_MOST_PROBLEMS] or [configured.problem]]
+    return [_describe_problem(error) for error in found[:_MAX_PROBLEMS] or [config.problem]]
 
 
-def _problem(error: FoveateError) -> Problem:
+def _describe_problem(error: FoveateError) -> ConfigProblem:
     if not isinstance(error, BadSetting):
-        return Problem(where="", key="", reason=str(error))
+        return ConfigProblem(where="", key="", reason=str(error))
     where = error.source if error.line is None else f"{error.source}:{error.line}"
-    return Problem(where=where, key=error.key, reason=error.reason)
+    return ConfigProblem(where=where, key=error.key, reason=error.reason)

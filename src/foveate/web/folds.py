@@ -7,31 +7,37 @@ from itertools import pairwise
 
 from foveate.budget import graphemes
 from foveate.errors import MalformedRequest
-from foveate.fold.journal import Fold, Journal, Outcome
-from foveate.fold.unfolding import MEANINGS, made_by, meaning_when_undone, opened, said
+from foveate.fold.journal import Compaction, CompactionOutcome, CompactionStore
+from foveate.fold.unfolding import (
+    OUTCOME_MEANINGS,
+    describe_author,
+    identify_contents,
+    read_message,
+    undone_meaning,
+)
 from foveate.store import Store
-from foveate.store.glances import FoldedSpan, FoldedTurn
-from foveate.tokens.memo import Memo
+from foveate.store.glances import CompactedMessage, CompactedMessages
+from foveate.tokens.memo import LruCache
 from foveate.values import Format
-from foveate.web.asking import Asked, NoSuchPage, Shown
-from foveate.web.inside import Inside
-from foveate.web.words import short
+from foveate.web.asking import PageNotFound, PageRequest, WebPage
+from foveate.web.inside import GatewayData
+from foveate.web.words import shorten
 
-_EACH_END = 3
+_MESSAGES_AT_EACH_END = 3
 """So many messages are shown of a fold's beginning, and of its end, where it is one of several."""
-_GLIMPSE_CHARS = 300
+_EXCERPT_CHARS = 300
 _SUMMARY_CHARS = 1_500
-_TURN_CHARS = 4_000
-_MOST_CARRIED = 40
+_MESSAGE_CHARS = 4_000
+_MAX_FACTS = 40
 _FACT_CHARS = 300
-_ALL_CHARS = 100_000
-_PAGE = 30
-_KEPT_FORMATS = 1024
-_LAST_MESSAGE = 1_000_000_000
+_MAX_SUMMARY_CHARS = 100_000
+_MESSAGES_PER_PAGE = 30
+_MAX_CACHED_FORMATS = 1024
+_MAX_MESSAGE_NUMBER = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class ShownText:
     """A text as far as it is shown, and how many characters more there are."""
 
     text: str
@@ -39,7 +45,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class ShownMessage:
     """A folded message: its number in the conversation, who speaks and what is said.
 
     One that `is_raw` is shown as it came, since nobody can tell what it says, or it is far too long. Before it
@@ -48,43 +54,43 @@ class Turn:
 
     number: int
     role: str
-    said: Said
+    said: ShownText
     is_raw: bool
     size_bytes: int
     left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class CompactionDetails:
     """A fold with some of the messages that it was the first to fold, of so `many`.
 
     One that `is_taken_in` is part of a later one, whose summary is sent.
     """
 
-    fold: Fold
+    fold: Compaction
     many: int
     is_taken_in: bool
-    turns: Sequence[Turn]
-    summary: Said
+    turns: Sequence[ShownMessage]
+    summary: ShownText
     carried: Sequence[str]
 
     @property
     def is_in_force(self) -> bool:
         """Whether its summary, or its cut, is sent."""
-        is_made = self.fold.outcome in (Outcome.OK, Outcome.TOOL_RESULT_TRUNCATED)
+        is_made = self.fold.outcome in (CompactionOutcome.OK, CompactionOutcome.TOOL_RESULT_TRUNCATED)
         return is_made and self.fold.undone_at is None and not self.is_taken_in
 
     @property
     def means(self) -> str:
         """What its outcome means for the next request."""
         if self.fold.undone_at is not None:
-            return meaning_when_undone(self.fold)
-        return "a later fold took it in" if self.is_taken_in else MEANINGS[self.fold.outcome]
+            return undone_meaning(self.fold)
+        return "a later fold took it in" if self.is_taken_in else OUTCOME_MEANINGS[self.fold.outcome]
 
     @property
     def maker(self) -> str:
         """Who made it."""
-        return made_by(self.fold)
+        return describe_author(self.fold)
 
     @property
     def saved_share(self) -> float | None:
@@ -98,118 +104,129 @@ class Opened:
         return len(self.fold.carried) - len(self.carried)
 
 
-async def opened_folds(store: Store, folds: Sequence[Fold]) -> Sequence[Opened]:
+async def load_compactions(store: Store, compactions: Sequence[Compaction]) -> Sequence[CompactionDetails]:
     """Folds with the first and the last messages of each."""
-    spans = await store.glances.ends([fold.id for fold in folds], each=_EACH_END)
-    spoken = await _spoken(store.journal, spans)
+    spans = await store.dashboard.compacted_ends(
+        [compaction.id for compaction in compactions], each=_MESSAGES_AT_EACH_END
+    )
+    api_format = await _find_api_formats(store.compactions, spans)
     return await asyncio.to_thread(
         lambda: [
-            _opened(
-                fold,
-                spans[fold.id],
-                spoken.get(spans[fold.id].first_id),
-                turn_chars=_GLIMPSE_CHARS,
+            _describe_compaction(
+                compaction,
+                spans[compaction.id],
+                api_format.get(spans[compaction.id].first_compaction_id),
+                turn_chars=_EXCERPT_CHARS,
                 summary_chars=_SUMMARY_CHARS,
-                most_carried=_MOST_CARRIED,
+                max_facts=_MAX_FACTS,
             )
-            for fold in folds
+            for compaction in compactions
         ]
     )
 
 
-async def look(inside: Inside, asked: Asked) -> Shown:
+async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
     """One fold, with all that it folded, in pages."""
-    fold_id = asked.names["id"]
-    fold = await inside.store.journal.fold(fold_id)
-    if fold is None or not asked.viewer.can_see(fold.agent):
-        raise NoSuchPage(f"there is no fold {short(fold_id, 80)!r}, or it was forgotten")
-    first = asked.number("from", 1, least=1, most=_LAST_MESSAGE)
-    span = await inside.store.glances.folded(fold_id, skip=first - 1, limit=_PAGE)
-    spoken = await _spoken(inside.store.journal, {fold_id: span})
-    one = await asyncio.to_thread(
-        lambda: _opened(
-            fold,
+    compaction_id = page_request.path_parameters["id"]
+    compaction = await data.store.compactions.get_compaction(compaction_id)
+    if compaction is None or not page_request.viewer.can_see(compaction.agent):
+        raise PageNotFound(f"there is no fold {shorten(compaction_id, 80)!r}, or it was forgotten")
+    first = page_request.number("from", 1, min_value=1, max_value=_MAX_MESSAGE_NUMBER)
+    span = await data.store.dashboard.compacted_page(compaction_id, skip=first - 1, limit=_MESSAGES_PER_PAGE)
+    api_format = await _find_api_formats(data.store.compactions, {compaction_id: span})
+    details = await asyncio.to_thread(
+        lambda: _describe_compaction(
+            compaction,
             span,
-            spoken.get(span.first_id),
-            turn_chars=_TURN_CHARS,
-            summary_chars=_ALL_CHARS,
-            most_carried=len(fold.carried),
+            api_format.get(span.first_compaction_id),
+            turn_chars=_MESSAGE_CHARS,
+            summary_chars=_MAX_SUMMARY_CHARS,
+            max_facts=len(compaction.carried),
         )
     )
-    given = {
-        "one": one,
+    context = {
+        "one": details,
         "first": first,
         "last": first + len(span.turns) - 1,
-        "next": first + _PAGE if first - 1 + len(span.turns) < span.many else None,
-        "previous": max(1, min(first, span.many + 1) - _PAGE) if first > 1 else None,
+        "next": first + _MESSAGES_PER_PAGE if first - 1 + len(span.turns) < span.many else None,
+        "previous": max(1, min(first, span.many + 1) - _MESSAGES_PER_PAGE) if first > 1 else None,
     }
-    return Shown(template="fold.html", title=f"Fold {short(fold_id, 40)}", given=given, watches=fold.session_id)
+    return WebPage(
+        template="fold.html",
+        title=f"Fold {shorten(compaction_id, 40)}",
+        context=context,
+        watches=compaction.session_id,
+    )
 
 
-_SPOKEN: Memo[tuple[Format | None]] = Memo(_KEPT_FORMATS)
+_FORMAT_CACHE: LruCache[tuple[Format | None]] = LruCache(_MAX_CACHED_FORMATS)
 """The formats of conversations by where their first folds end: to find one, all that was folded is read."""
 
 
-async def _spoken(journal: Journal, spans: Mapping[str, FoldedSpan]) -> dict[str | None, Format]:
+async def _find_api_formats(
+    journal: CompactionStore, spans: Mapping[str, CompactedMessages]
+) -> dict[str | None, Format]:
     """The formats of what was folded, by the first fold of each conversation, as far as they are known."""
     found: dict[str | None, Format] = {}
-    for first_id in {span.first_id for span in spans.values() if span.first_id and span.turns}:
-        fold = await journal.fold(first_id)
-        if fold is None:
+    for first_id in {
+        span.first_compaction_id for span in spans.values() if span.first_compaction_id and span.turns
+    }:
+        compaction = await journal.get_compaction(first_id)
+        if compaction is None:
             continue
-        known = _SPOKEN.get(fold.boundary)
-        if known is None:
-            turns = await journal.folded(first_id)
-            known = ((await asyncio.to_thread(opened, fold, turns)).spoken,)
-            _SPOKEN.put(fold.boundary, known)
-        if known[0] is not None:
-            found[first_id] = known[0]
+        cached = _FORMAT_CACHE.get(compaction.boundary)
+        if cached is None:
+            turns = await journal.load_messages(first_id)
+            cached = ((await asyncio.to_thread(identify_contents, compaction, turns)).api_format,)
+            _FORMAT_CACHE.put(compaction.boundary, cached)
+        if cached[0] is not None:
+            found[first_id] = cached[0]
     return found
 
 
-def _opened(
-    fold: Fold,
-    span: FoldedSpan,
-    spoken: Format | None,
+def _describe_compaction(
+    compaction: Compaction,
+    span: CompactedMessages,
+    api_format: Format | None,
     *,
     turn_chars: int,
     summary_chars: int,
-    most_carried: int,
-) -> Opened:
-    turns = [_turn(turn, spoken, turn_chars) for turn in span.turns]
-    return Opened(
-        fold=fold,
+    max_facts: int,
+) -> CompactionDetails:
+    turns = [_show_message(turn, api_format, turn_chars) for turn in span.turns]
+    return CompactionDetails(
+        fold=compaction,
         many=span.many,
         is_taken_in=span.is_taken_in,
         turns=turns[:1]
-        + [replace(turn, left_out=turn.number - before.number - 1) for before, turn in pairwise(turns)],
-        summary=_cut(fold.summary, summary_chars),
-        carried=[short(fact, _FACT_CHARS) for fact in fold.carried[:most_carried]],
+        + [replace(turn, left_out=turn.number - previous.number - 1) for previous, turn in pairwise(turns)],
+        summary=_truncate(compaction.summary, summary_chars),
+        carried=[shorten(fact, _FACT_CHARS) for fact in compaction.carried[:max_facts]],
     )
 
 
-def _turn(turn: FoldedTurn, spoken: Format | None, most_chars: int) -> Turn:
+def _show_message(turn: CompactedMessage, api_format: Format | None, max_chars: int) -> ShownMessage:
     role, text, is_raw = "", "", True
-    if spoken is not None and turn.is_whole:
+    if api_format is not None and turn.is_complete:
         try:
-            role, text = said(spoken, turn.message)
+            role, text = read_message(api_format, turn.message)
             is_raw = False
         except MalformedRequest:  # kept by somebody who could read it: it is shown as it came
             pass
     if is_raw:
-        _, text = said(None, turn.message)
-    return Turn(
+        _, text = read_message(None, turn.message)
+    return ShownMessage(
         number=turn.position + 1,
         role=role,
-        said=_cut(text, most_chars),
+        said=_truncate(text, max_chars),
         is_raw=is_raw,
         size_bytes=turn.size_bytes,
     )
 
 
-def _cut(text: str, most_chars: int) -> Said:
+def _truncate(text: str, max_chars: int) -> ShownText:
     """A text in so many characters at most, none of them cut in two."""
-    if len(text) <= most_chars:
-        return Said(text=text)
-    end = graphemes.floor(text[: 2 * most_chars], most_chars)
-    return Said(text=text[:end], more=len(text) - end)
+    if len(text) <= max_chars:
+        return ShownText(text=text)
+    end = graphemes.boundary_at_or_before(text[: 2 * max_chars], max_chars)
+    return ShownText(text=text[:end], more=len(text) - end)

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from foveate.config.settings import Settings
-from foveate.config.showing import Held
+from foveate.config.showing import EffectiveSetting
 from foveate.cost.caps import Cap
 from foveate.engine.board import Sample
-from foveate.engine.injecting.sources import Sources
+from foveate.engine.injecting.sources import SectionSources
 from foveate.engine.options import AgentOptions
 from foveate.errors import FoveateError
 from foveate.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Configured:
+class ConfigSnapshot:
     """The configuration that holds: of which file, since when, what it decides, what is wrong with the file.
 
     `changes` is how often it has changed since the gateway was started. Of what is `waiting` for its next
@@ -35,7 +35,7 @@ class Configured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inside:
+class GatewayData:
     """What the page may look into.
 
     `sources` are what sections are made of: memories and workspaces. `held` is every setting and where it is
@@ -44,10 +44,10 @@ class Inside:
 
     version: str
     store: Store
-    sources: Sources
-    configured: Callable[[], Configured]
-    held: Callable[[], Awaitable[Sequence[Held]]]
+    sources: SectionSources
+    current_config: Callable[[], ConfigSnapshot]
+    effective_settings: Callable[[], Awaitable[Sequence[EffectiveSetting]]]
     samples: Callable[[], Sequence[Sample]]
     health: Callable[[], Awaitable[Mapping[str, Any]]]
-    is_ending: Callable[[], bool] = field(default=lambda: False)
+    is_shutting_down: Callable[[], bool] = field(default=lambda: False)
     clock: Callable[[], float] = time.time

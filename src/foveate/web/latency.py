@@ -19,24 +19,25 @@ class Latency:
     p99: float
 
 
-def added(samples: Iterable[Sample]) -> Latency | None:
+def summarize_added_latency(samples: Iterable[Sample]) -> Latency | None:
     """What the engine added to requests; None where there was none."""
-    numbers = next((one.numbers for one in samples if one.name == series.ADDED_SECONDS.name), None)
-    return None if numbers is None else _latency("", numbers, series.ADDED_SECONDS.buckets)
+    numbers = next((sample.values for sample in samples if sample.name == series.ADDED_SECONDS.name), None)
+    return None if numbers is None else _summarize_histogram("", numbers, series.ADDED_SECONDS.buckets)
 
 
-def steps(samples: Iterable[Sample]) -> list[Latency]:
+def summarize_steps(samples: Iterable[Sample]) -> list[Latency]:
     """How long each step took, the slowest first."""
     found = [
         latency
-        for one in samples
-        if one.name == series.STEP_SECONDS.name
-        and (latency := _latency(one.labels[0], one.numbers, series.STEP_SECONDS.buckets)) is not None
+        for item in samples
+        if item.name == series.STEP_SECONDS.name
+        and (latency := _summarize_histogram(item.labels[0], item.values, series.STEP_SECONDS.buckets))
+        is not None
     ]
-    return sorted(found, key=lambda one: (-one.p99, -one.mean, one.name))
+    return sorted(found, key=lambda item: (-item.p99, -item.mean, item.name))
 
 
-def _latency(name: str, numbers: Sequence[float], bounds: Sequence[float]) -> Latency | None:
+def _summarize_histogram(name: str, numbers: Sequence[float], bounds: Sequence[float]) -> Latency | None:
     total, *counts = numbers
     count = sum(counts)
     if not count:

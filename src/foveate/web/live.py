@@ -11,28 +11,28 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 from foveate.errors import StoreUnavailable
-from foveate.web.inside import Configured
+from foveate.web.inside import ConfigSnapshot
 
 _LOG = logging.getLogger(__name__)
 
-EVERY_SECONDS = 1.0
+POLL_SECONDS = 1.0
 # A connection on which nothing is said for long is taken for dead by what is in between.
-_QUIET_BEATS = 15
-MOST_LOOKING = 200
+_POLLS_BETWEEN_KEEP_ALIVES = 15
+MAX_SUBSCRIBERS = 200
 """So many can be told at once."""
-_AWAY = "away"
+_STORE_UNAVAILABLE = "away"
 
 
 @dataclass(eq=False)
-class _Listener:
+class _Subscriber:
     """One that is told: which pulse its page is of (empty: of none yet), and whether there is another."""
 
-    pulse: str
-    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    digest: str
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchTarget:
     """The changes that somebody watches: of a session, or of all sessions; of one agent, or of all agents."""
 
     session_id: str | None = None
@@ -40,12 +40,12 @@ class Watched:
 
 
 @dataclass(eq=False)
-class _Audience:
-    pulse: str = ""
-    listeners: set[_Listener] = field(default_factory=set)
+class _TargetState:
+    digest: str = ""
+    subscribers: set[_Subscriber] = field(default_factory=set)
 
 
-class Live:
+class ChangeFeed:
     """Who is told of what. For one event loop.
 
     `found` is what the store says of what is watched, which is another as soon as something has changed.
@@ -54,85 +54,85 @@ class Live:
 
     def __init__(
         self,
-        found: Callable[[Watched], Awaitable[str]],
-        configured: Callable[[], Configured],
+        read_state: Callable[[WatchTarget], Awaitable[str]],
+        current_config: Callable[[], ConfigSnapshot],
         *,
-        is_ending: Callable[[], bool] = lambda: False,
-        every_seconds: float = EVERY_SECONDS,
+        is_shutting_down: Callable[[], bool] = lambda: False,
+        poll_seconds: float = POLL_SECONDS,
     ) -> None:
-        self._found = found
-        self._configured = configured
-        self._is_ending = is_ending
-        self._every_seconds = every_seconds
-        self._watched: dict[Watched, _Audience] = {}
-        self._asking: asyncio.Task[None] | None = None
+        self._read_state = read_state
+        self._current_config = current_config
+        self._is_shutting_down = is_shutting_down
+        self._poll_seconds = poll_seconds
+        self._targets: dict[WatchTarget, _TargetState] = {}
+        self._poll_task: asyncio.Task[None] | None = None
 
     @property
-    def looking(self) -> int:
+    def subscriber_count(self) -> int:
         """How many are told."""
-        return sum(len(audience.listeners) for audience in self._watched.values())
+        return sum(len(target_state.subscribers) for target_state in self._targets.values())
 
-    async def pulse(self, watched: Watched) -> str:
+    async def compute_digest(self, target: WatchTarget) -> str:
         """What is another as soon as something has changed of what is watched, or the configuration.
 
         Taken before a page is looked up, it tells whether that page is still the newest.
         """
-        configured = self._configured()
+        config = self._current_config()
         try:
-            found = await self._found(watched)
+            state = await self._read_state(target)
         except StoreUnavailable as error:
             _LOG.debug("nobody can be told of changes: %s", error)
-            found = _AWAY
+            state = _STORE_UNAVAILABLE
         except Exception:  # noqa: BLE001 - nobody waits for it, and those who look are to be told of what comes next
             _LOG.exception("nobody can be told of changes")
-            found = _AWAY
-        said = f"{found} {configured.changes} {configured.problem}"
-        return hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()[:16]
+            state = _STORE_UNAVAILABLE
+        text = f"{state} {config.changes} {config.problem}"
+        return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
-    async def events(self, watched: Watched, since: str = "") -> AsyncIterator[bytes]:
+    async def events(self, target: WatchTarget, since: str = "") -> AsyncIterator[bytes]:
         """What is told of changes until whoever listens goes, or the gateway ends.
 
         `since` is the pulse of the page that is shown; without it, what is there now is taken to be shown.
         """
-        if self.looking >= MOST_LOOKING:
+        if self.subscriber_count >= MAX_SUBSCRIBERS:
             yield b"retry: 60000\n\n"
             return
-        audience = self._watched.setdefault(watched, _Audience())
-        listener = _Listener(since or audience.pulse)
-        audience.listeners.add(listener)
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask())
+        target_state = self._targets.setdefault(target, _TargetState())
+        subscriber = _Subscriber(since or target_state.digest)
+        target_state.subscribers.add(subscriber)
+        if self._poll_task is None or self._poll_task.done():
+            self._poll_task = asyncio.create_task(self._poll_loop())
         try:
             yield b"retry: 2000\n\n"
-            beats = 0
+            polls = 0
             # It looks by itself whether it is to end: the store may take its time.
-            while not self._is_over():
-                beats += 1
-                if await _woken(listener.woken, within_seconds=self._every_seconds):
-                    before, listener.pulse = listener.pulse, audience.pulse
-                    if before:
-                        yield f"id: {listener.pulse}\nevent: changed\ndata: -\n\n".encode()
-                elif beats % _QUIET_BEATS == 0:
+            while not self._has_ended():
+                polls += 1
+                if await _wait_for_event(subscriber.changed, within_seconds=self._poll_seconds):
+                    previous_digest, subscriber.digest = subscriber.digest, target_state.digest
+                    if previous_digest:
+                        yield f"id: {subscriber.digest}\nevent: changed\ndata: -\n\n".encode()
+                elif polls % _POLLS_BETWEEN_KEEP_ALIVES == 0:
                     yield b": still here\n\n"
         finally:
-            audience.listeners.discard(listener)
-            if not audience.listeners and self._watched.get(watched) is audience:
-                del self._watched[watched]
+            target_state.subscribers.discard(subscriber)
+            if not target_state.subscribers and self._targets.get(target) is target_state:
+                del self._targets[target]
 
-    def _is_over(self) -> bool:
-        return self._is_ending() or not self._configured().settings.server.page
+    def _has_ended(self) -> bool:
+        return self._is_shutting_down() or not self._current_config().settings.server.page
 
-    async def _ask(self) -> None:
-        while self._watched:
-            for watched, audience in list(self._watched.items()):
-                audience.pulse = await self.pulse(watched)
-                for listener in audience.listeners:
-                    if listener.pulse != audience.pulse:
-                        listener.woken.set()
-            await asyncio.sleep(self._every_seconds)
+    async def _poll_loop(self) -> None:
+        while self._targets:
+            for target, target_state in list(self._targets.items()):
+                target_state.digest = await self.compute_digest(target)
+                for subscriber in target_state.subscribers:
+                    if subscriber.digest != target_state.digest:
+                        subscriber.changed.set()
+            await asyncio.sleep(self._poll_seconds)
 
 
-async def _woken(event: asyncio.Event, *, within_seconds: float) -> bool:
+async def _wait_for_event(event: asyncio.Event, *, within_seconds: float) -> bool:
     try:
         async with asyncio.timeout(within_seconds):
             await event.wait()

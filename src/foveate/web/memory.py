@@ -9,34 +9,34 @@ from foveate.engine.counters import offline_counter
 from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.options import AgentOptions
 from foveate.errors import BadOption, BudgetExceeded, StoreUnavailable
-from foveate.memory.view import Level, View, ViewNode
+from foveate.memory.view import DetailLevel, View, ViewNode
 from foveate.prompt.inputs import DEFAULT_MODEL
-from foveate.prompt.kept import Kept
+from foveate.prompt.kept import BuildCache
 from foveate.tokens.caches import register
-from foveate.web.asking import Asked, Shown
-from foveate.web.inside import Configured, Inside
+from foveate.web.asking import PageRequest, WebPage
+from foveate.web.inside import ConfigSnapshot, GatewayData
 
 if TYPE_CHECKING:
     from foveate.memory.memory import Memory
     from foveate.memory.nodes import Node
 
-MOST_TOKENS = 50_000
+MAX_TOKENS = 50_000
 """A longer view is for nobody's eyes."""
-MOST_NODES = 300
-MOST_CHARS = 60_000
+MAX_NODES = 300
+MAX_CHARS = 60_000
 """Of a view so many nodes and characters are shown."""
-_MOST_PROBLEMS = 5
-_MOST_AGENTS = 200
+_MAX_PROBLEMS = 5
+_MAX_AGENTS = 200
 # Browsers flatten what is nested much deeper.
-_DEEPEST = 24
+_MAX_DEPTH = 24
 # How long a page waits for a memory that is being read; requests wait longer.
-_PATIENCE_SECONDS = 2.0
+_READ_TIMEOUT_SECONDS = 2.0
 # While the memory changes under it, it is looked at again.
-_TRIES = 3
+_MAX_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class OutlineLine:
     """A node of the outline: how much of it is shown, and of how many below it nothing is.
 
     `opens` a list below the line before it, or `closes` so many of those that are open.
@@ -45,7 +45,7 @@ class Line:
     id: str
     title: str
     state: str
-    level: Level
+    level: DetailLevel
     tokens: int
     score: float
     is_focus: bool
@@ -55,48 +55,48 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class MemoryOutline:
     """What is shown of a memory: its text, the nodes in it as an outline, and how many nodes there are."""
 
     view: View
-    lines: Sequence[Line]
+    lines: Sequence[OutlineLine]
     lists_left: int
     """So many lists are open at the end of the outline."""
     nodes: int
     has_private: bool
 
-    def at(self, level: Level) -> int:
+    def at(self, level: DetailLevel) -> int:
         """How many nodes are shown at a level."""
-        shown = sum(one.level is level for one in self.view.nodes)
-        return self.nodes - len(self.view.nodes) if level is Level.HIDDEN else shown
+        shown = sum(node.level is level for node in self.view.nodes)
+        return self.nodes - len(self.view.nodes) if level is DetailLevel.HIDDEN else shown
 
 
 # Whoever stays on the page is shown it again whenever anybody has asked anything.
-_KEPT: Kept[tuple[object, ...], Seen] = Kept(16)
-register(_KEPT)
+_OUTLINE_CACHE: BuildCache[tuple[object, ...], MemoryOutline] = BuildCache(16)
+register(_OUTLINE_CACHE)
 
 
-async def look(inside: Inside, asked: Asked) -> Shown:
+async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
     """What an agent's model would see of its memory for a focus, a query and a limit of tokens."""
-    configured = inside.configured()
+    config = data.current_config()
     agents = [
         agent.id
-        for agent in configured.settings.agents
-        if asked.viewer.can_see(agent.id) and _memory_of(configured, agent.id)
+        for agent in config.settings.agents
+        if page_request.viewer.can_see(agent.id) and _has_memory(config, agent.id)
     ]
-    agent = asked.agent() or (agents[0] if agents else "")
-    options = configured.options(agent)
-    given: dict[str, object] = {
+    agent = page_request.agent() or (agents[0] if agents else "")
+    options = config.options(agent)
+    context: dict[str, object] = {
         "agents": agents,
-        "lists_agents": len(agents) <= _MOST_AGENTS,
+        "lists_agents": len(agents) <= _MAX_AGENTS,
         "agent": agent,
-        "focus": asked.text("focus"),
-        "query": asked.text("query"),
-        "said_tokens": asked.text("tokens"),
-        "levels": list(Level),
-        "most_nodes": MOST_NODES,
-        "most_chars": MOST_CHARS,
-        "link": asked.link,
+        "focus": page_request.text("focus"),
+        "query": page_request.text("query"),
+        "said_tokens": page_request.text("tokens"),
+        "levels": list(DetailLevel),
+        "most_nodes": MAX_NODES,
+        "most_chars": MAX_CHARS,
+        "link": page_request.link,
         "seen": None,
         "options": None,
         "problem": "",
@@ -104,53 +104,53 @@ async def look(inside: Inside, asked: Asked) -> Shown:
         "troubles": (),
         "more_troubles": 0,
     }
-    is_refused = False
+    is_rejected = False
     if agent in agents and options.sections is not None:
         try:
-            given |= await _seen(inside, asked, agent, options, options.sections)
+            context |= await _load_outline(data, page_request, agent, options, options.sections)
         except (BadOption, BudgetExceeded) as error:
             # The form stays, so that it can be asked otherwise.
-            given |= {"options": options.sections.memory, "problem": str(error)}
-            is_refused = True
+            context |= {"options": options.sections.memory, "problem": str(error)}
+            is_rejected = True
     # To look for a title that may have been meant takes its time, and what happens elsewhere changes nothing.
-    status = 400 if is_refused else 200
-    return Shown(template="memory.html", title="Memory", given=given, status=status, live=not is_refused)
+    status = 400 if is_rejected else 200
+    return WebPage(template="memory.html", title="Memory", context=context, status=status, live=not is_rejected)
 
 
-def _memory_of(configured: Configured, agent: str) -> bool:
-    sections = configured.options(agent).sections
+def _has_memory(config: ConfigSnapshot, agent: str) -> bool:
+    sections = config.options(agent).sections
     return sections is not None and sections.memory is not None
 
 
-async def _seen(
-    inside: Inside, asked: Asked, agent: str, options: AgentOptions, sections: SectionOptions
+async def _load_outline(
+    data: GatewayData, page_request: PageRequest, agent: str, options: AgentOptions, sections: SectionOptions
 ) -> Mapping[str, object]:
     memory_options = sections.memory
     assert memory_options is not None
-    limit_tokens = asked.number("tokens", memory_options.limit_tokens, least=1, most=MOST_TOKENS)
-    last_model = await _last_model(inside, agent)
-    given: dict[str, object] = {
+    limit_tokens = page_request.number("tokens", memory_options.limit_tokens, min_value=1, max_value=MAX_TOKENS)
+    last_model = await _last_model(data, agent)
+    context: dict[str, object] = {
         "options": memory_options,
         "model": last_model,
         "limit_tokens": limit_tokens,
-        "allowed_tokens": _allowed(sections),
+        "allowed_tokens": _allowed_tokens(sections),
     }
-    until = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
+    deadline = asyncio.get_running_loop().time() + _READ_TIMEOUT_SECONDS
     try:
-        looked = await inside.sources.memory(memory_options, sections.privacy_tags, until)
+        result = await data.sources.memory(memory_options, sections.privacy_tags, deadline)
     except TimeoutError:
-        said = "The memory takes long to be read. Ask again in a moment."
-        return given | {"problem": said, "is_busy": True}
-    if looked.memory is None:
-        return given | {"problem": looked.trouble}
-    memory = looked.memory
-    focus, query = asked.text("focus") or None, asked.text("query") or None
+        busy_message = "The memory takes long to be read. Ask again in a moment."
+        return context | {"problem": busy_message, "is_busy": True}
+    if result.memory is None:
+        return context | {"problem": result.problem}
+    memory = result.memory
+    focus, query = page_request.text("focus") or None, page_request.text("query") or None
     model = last_model or DEFAULT_MODEL
 
-    def made() -> Seen:
+    def made() -> MemoryOutline:
         counter = offline_counter(options.counter, model)
-        for _ in range(_TRIES):
-            version, era = memory.version, _KEPT.era
+        for _ in range(_MAX_TRIES):
+            version, era = memory.version, _OUTLINE_CACHE.generation
             key = (
                 version,
                 memory.privacy_tags,
@@ -161,33 +161,33 @@ async def _seen(
                 options.counter,
                 model,
             )
-            known = _KEPT.get(key)
-            if known is not None:
-                return known
+            cached = _OUTLINE_CACHE.get(key)
+            if cached is not None:
+                return cached
             view = memory.render(focus, query, limit_tokens, memory_options.format, model=counter)
-            found = _outlined(memory, view, focus)
+            outline = _build_outline(memory, view, focus)
             if memory.version == version:
-                return _KEPT.keep(key, found, era)
-        return found
+                return _OUTLINE_CACHE.put_if_absent(key, outline, era)
+        return outline
 
     problems = memory.problems
-    return given | {
+    return context | {
         "seen": await asyncio.to_thread(made),
-        "troubles": [str(problem) for problem in problems[:_MOST_PROBLEMS]],
-        "more_troubles": max(0, len(problems) - _MOST_PROBLEMS),
+        "troubles": [str(problem) for problem in problems[:_MAX_PROBLEMS]],
+        "more_troubles": max(0, len(problems) - _MAX_PROBLEMS),
     }
 
 
-async def _last_model(inside: Inside, agent: str) -> str:
+async def _last_model(data: GatewayData, agent: str) -> str:
     """The model that the agent asked last; nothing where it is not known."""
     try:
-        found = await inside.store.totals.sessions(limit=1, agent=agent)
+        found = await data.store.totals.list_sessions(limit=1, agent=agent)
     except StoreUnavailable:
         return ""  # a memory can be looked at without it
     return found[0].model if found else ""
 
 
-def _allowed(sections: SectionOptions) -> int:
+def _allowed_tokens(sections: SectionOptions) -> int:
     """How many tokens the budget of an agent's sections leaves for its memory; none where that is off."""
     rule = sections.limits.sections.get("context")
     if rule is None:
@@ -198,43 +198,47 @@ def _allowed(sections: SectionOptions) -> int:
     return min(share, sections.total_tokens if rule.max_tokens is None else rule.max_tokens)
 
 
-def _outlined(memory: "Memory", view: View, focus: str | None) -> Seen:
+def _build_outline(memory: "Memory", view: View, focus: str | None) -> MemoryOutline:
     nodes = memory.nodes
-    held = _held(memory, view.nodes)
-    shown = {node.id for node in held.values()}
-    looked_at = memory.node(focus).id if focus is not None else None
+    memory_nodes = _find_nodes(memory, view.nodes)
+    shown = {node.id for node in memory_nodes.values()}
+    focus_id = memory.node(focus).id if focus is not None else None
     depths: dict[str, int] = {}
-    lines: list[Line] = []
-    before = -1
-    for one in view.nodes[:MOST_NODES]:
-        node = held.get(one.id)
-        above = next((parent.id for parent in node.ancestors() if parent.id in depths), None) if node else None
-        depth = min(depths[above] + 1 if above is not None else 0, _DEEPEST)
-        depths[one.id] = depth
+    lines: list[OutlineLine] = []
+    previous_depth = -1
+    for view_node in view.nodes[:MAX_NODES]:
+        node = memory_nodes.get(view_node.id)
+        parent_id = (
+            next((parent.id for parent in node.ancestors() if parent.id in depths), None) if node else None
+        )
+        depth = min(depths[parent_id] + 1 if parent_id is not None else 0, _MAX_DEPTH)
+        depths[view_node.id] = depth
         lines.append(
-            Line(
-                id=one.id,
-                title=one.title,
+            OutlineLine(
+                id=view_node.id,
+                title=view_node.title,
                 state=node.todo if node else "",
-                level=one.level,
-                tokens=one.tokens,
-                score=one.score,
-                is_focus=one.id == looked_at,
+                level=view_node.level,
+                tokens=view_node.tokens,
+                score=view_node.score,
+                is_focus=view_node.id == focus_id,
                 hidden_below=sum(child.id not in shown for child in node.children) if node else 0,
-                opens=depth > before,
-                closes=max(0, before - depth),
+                opens=depth > previous_depth,
+                closes=max(0, previous_depth - depth),
             )
         )
-        before = depth
-    return Seen(view=view, lines=lines, lists_left=before + 1, nodes=len(nodes), has_private=memory.has_private)
+        previous_depth = depth
+    return MemoryOutline(
+        view=view, lines=lines, lists_left=previous_depth + 1, nodes=len(nodes), has_private=memory.has_private
+    )
 
 
-def _held(memory: "Memory", wanted: Sequence[ViewNode]) -> Mapping[str, "Node"]:
+def _find_nodes(memory: "Memory", wanted: Sequence[ViewNode]) -> Mapping[str, "Node"]:
     """The nodes of a view, but for those that have gone from the memory since."""
     found = {}
-    for one in wanted:
+    for view_node in wanted:
         try:
-            found[one.id] = memory.node(one.id)
+            found[view_node.id] = memory.node(view_node.id)
         except BadOption:
             break  # it is looked at again
     return found

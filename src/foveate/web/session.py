@@ -5,38 +5,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, nan
 
-from foveate.cache.cause_words import cause_in_words
-from foveate.cost.ledger import By, Category, Sum
+from foveate.cache.cause_words import describe_cause
+from foveate.cost.ledger import Category, ChargeTotal, GroupBy
 from foveate.errors import BadOption
-from foveate.fold.journal import Fold
-from foveate.session.telling import broke_in_words
+from foveate.fold.journal import Compaction
+from foveate.session.telling import describe_cache_break
 from foveate.session.totals import SessionTotals
-from foveate.session.traces import Trace, Traced
+from foveate.session.traces import ChargedTrace, Trace
 from foveate.store import Store
-from foveate.store.families import Descendants
-from foveate.store.glances import FoldCount, WindowAt
-from foveate.web.asking import Asked, NoSuchPage, Shown
-from foveate.web.folds import opened_folds
-from foveate.web.inside import Inside
-from foveate.web.windows import full_now, needed, window_chart
-from foveate.web.words import money, short
+from foveate.store.families import DescendantTotals
+from foveate.store.glances import CompactionCounts, WindowSample
+from foveate.web.asking import PageNotFound, PageRequest, WebPage
+from foveate.web.folds import load_compactions
+from foveate.web.inside import GatewayData
+from foveate.web.windows import build_window_chart, describe_current_window, list_required_requests
+from foveate.web.words import format_money, shorten
 
-PAGE = 50
-FOLDS = 10
-_MOST_POINTS = 2_000
+REQUESTS_PER_PAGE = 50
+COMPACTIONS_PER_PAGE = 10
+_MAX_POINTS = 2_000
 """So many requests, the last ones, are on the chart."""
-_MOST_CALLS = 5_000
+_MAX_CALLS = 5_000
 """Of a session with more, calls are not told apart: adding them up would take longer than all else."""
-_MOST_FOLDS = 60
+_MAX_COMPACTIONS = 60
 _MAX_CHILDREN = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
+class RequestRow:
     """A request as the table shows it, and its number in the session: the first is 1."""
 
     number: int
-    traced: Traced
+    traced: ChargedTrace
     is_folded_anew: bool
 
     @property
@@ -71,15 +71,15 @@ class Asking:
         broke = self.trace.broke
         if broke is None:
             return ""
-        lost = "" if broke.lost_dollars is None else money(broke.lost_dollars)
-        return broke_in_words(broke, cause_in_words(broke.cause), lost)
+        lost = "" if broke.lost_dollars is None else format_money(broke.lost_dollars)
+        return describe_cache_break(broke, describe_cause(broke.cause), lost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Page:
+class _RequestPage:
     """A page of requests, the newest first, of so many; `newer` and `older` ones stand before these ids."""
 
-    requests: Sequence[Asking]
+    requests: Sequence[RequestRow]
     count: int
     is_first: bool
     older: str | None
@@ -87,7 +87,7 @@ class _Page:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class SessionFamily:
     """A session's title and folder, its parent and children with their titles, and what descendants cost."""
 
     title: str
@@ -96,106 +96,113 @@ class Family:
     children: Sequence[str]
     has_more: bool
     titles: Mapping[str, str]
-    descendants: Descendants | None
+    descendants: DescendantTotals | None
 
 
-async def look(inside: Inside, asked: Asked) -> Shown:
+async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
     """One session. Its parent and its children are of the same agent: their ids are made from its name."""
-    session_id, store = asked.names["id"], inside.store
-    before_id, folds_before = asked.text("before"), _folds_before(asked)
-    found = await store.totals.session(session_id)
-    if found is None or not asked.viewer.can_see(found.agent):
-        raise NoSuchPage(f"there is no session {short(session_id, 80)!r}, or it was forgotten")
-    points, page, folds, counts, sums, family = await asyncio.gather(
-        store.glances.windows(session_id, limit=_MOST_POINTS),
-        _requests(store, session_id, before_id),
-        store.journal.listed(session_id=session_id, limit=_MOST_FOLDS, before=folds_before),
-        store.glances.count_folds([session_id]),
-        _sums(store, found),
-        _family(store, session_id),
+    session_id, store = page_request.path_parameters["id"], data.store
+    before_id, compactions_before = page_request.text("before"), _parse_compactions_before(page_request)
+    found = await store.totals.get_session(session_id)
+    if found is None or not page_request.viewer.can_see(found.agent):
+        raise PageNotFound(f"there is no session {shorten(session_id, 80)!r}, or it was forgotten")
+    points, page, compactions, counts, sums, family = await asyncio.gather(
+        store.dashboard.window_samples(session_id, limit=_MAX_POINTS),
+        _load_requests(store, session_id, before_id),
+        store.compactions.list_compactions(
+            session_id=session_id, limit=_MAX_COMPACTIONS, before=compactions_before
+        ),
+        store.dashboard.count_compactions([session_id]),
+        _load_sums(store, found),
+        _load_family(store, session_id),
     )
-    fillings = await store.glances.fillings(needed(points))
-    shown = _shown_folds(folds)
-    opened = await opened_folds(store, shown)
-    known = {fold.id: fold for fold in folds}
+    fillings = await store.dashboard.window_contents(list_required_requests(points))
+    shown_compactions = _select_compactions(compactions)
+    compaction_details = await load_compactions(store, shown_compactions)
+    compactions_by_id = {compaction.id: compaction for compaction in compactions}
     first_number = max(1, page.count - len(points) + 1)
-    chart = await asyncio.to_thread(window_chart, points, fillings, known, first_number=first_number)
-    given = {
+    chart = await asyncio.to_thread(
+        build_window_chart, points, fillings, compactions_by_id, first_number=first_number
+    )
+    context = {
         "session": found,
         "totals": found.totals,
-        "folds": opened,
-        "fold_count": counts.get(session_id, FoldCount()),
-        "older_folds": shown[-1].compacted_at if len(folds) > len(shown) else None,
-        "page": _linked(page, points, first_number),
+        "folds": compaction_details,
+        "fold_count": counts.get(session_id, CompactionCounts()),
+        "older_folds": shown_compactions[-1].compacted_at
+        if len(compactions) > len(shown_compactions)
+        else None,
+        "page": _link_newer_page(page, points, first_number),
         "chart": chart,
         "chart_since": first_number,
-        "full": full_now(points, fillings),
+        "full": describe_current_window(points, fillings),
         "ratio": _hit_ratio(sums) if sums else found.totals.hit_ratio,
         "is_parted": bool(sums),
-        "beside": [one for one in sums if one.group[0] != Category.MAIN],
+        "beside": [entry for entry in sums if entry.group[0] != Category.MAIN],
         "family": family,
     }
-    title = short(family.title, 120) if family.title else f"Session {short(session_id, 40)}"
-    return Shown(template="session.html", title=title, given=given, watches=session_id)
+    title = shorten(family.title, 120) if family.title else f"Session {shorten(session_id, 40)}"
+    return WebPage(template="session.html", title=title, context=context, watches=session_id)
 
 
-async def _requests(store: Store, session_id: str, before_id: str) -> _Page:
+async def _load_requests(store: Store, session_id: str, before_id: str) -> _RequestPage:
     """The requests before one, or the last ones."""
     before: tuple[float, str] | None = None
     if before_id:
-        found = await store.traces.trace(before_id)
+        found = await store.traces.get(before_id)
         if found is None or found.trace.session_id != session_id:
-            raise BadOption(f"before: this session has no request {short(before_id, 80)!r}")
+            raise BadOption(f"before: this session has no request {shorten(before_id, 80)!r}")
         before = found.trace.at, found.trace.id
     listed, count, older = await asyncio.gather(
-        store.traces.listed(limit=PAGE + 1, session_id=session_id, before=before),
-        store.glances.count_requests(session_id),
-        store.glances.count_requests(session_id, before=before),
+        store.traces.list_traces(limit=REQUESTS_PER_PAGE + 1, session_id=session_id, before=before),
+        store.dashboard.count_requests(session_id),
+        store.dashboard.count_requests(session_id, before=before),
     )
-    fold_ids = [one.trace.fold_id for one in listed] + [None]
+    compaction_ids = [traced.trace.fold_id for traced in listed] + [None]
     requests = [
-        Asking(
+        RequestRow(
             number=max(1, older - place),
-            traced=one,
-            is_folded_anew=fold_ids[place] is not None and fold_ids[place] != fold_ids[place + 1],
+            traced=traced,
+            is_folded_anew=compaction_ids[place] is not None
+            and compaction_ids[place] != compaction_ids[place + 1],
         )
-        for place, one in enumerate(listed[:PAGE])
+        for place, traced in enumerate(listed[:REQUESTS_PER_PAGE])
     ]
-    return _Page(
+    return _RequestPage(
         requests=requests,
         count=count,
         is_first=before is None,
-        older=listed[PAGE - 1].trace.id if len(listed) > PAGE else None,
+        older=listed[REQUESTS_PER_PAGE - 1].trace.id if len(listed) > REQUESTS_PER_PAGE else None,
     )
 
 
-def _linked(page: _Page, points: Sequence[WindowAt], first_number: int) -> _Page:
+def _link_newer_page(page: _RequestPage, points: Sequence[WindowSample], first_number: int) -> _RequestPage:
     """The page, and where the one with newer requests begins, if that is not the first."""
     if page.is_first or not page.requests:
         return page
-    place = page.requests[0].number + PAGE + 1 - first_number
+    place = page.requests[0].number + REQUESTS_PER_PAGE + 1 - first_number
     return replace(page, newer=points[place].id if 0 <= place < len(points) else None)
 
 
-async def _sums(store: Store, session: SessionTotals) -> Sequence[Sum]:
+async def _load_sums(store: Store, session: SessionTotals) -> Sequence[ChargeTotal]:
     """What a session's calls come to by their categories; nothing where there are too many."""
-    if session.totals.calls > _MOST_CALLS:
+    if session.totals.calls > _MAX_CALLS:
         return ()
-    return await store.ledger.sums((By.CATEGORY,), session_id=session.session_id)
+    return await store.ledger.sum_charges((GroupBy.CATEGORY,), session_id=session.session_id)
 
 
-def _hit_ratio(sums: Sequence[Sum]) -> float | None:
+def _hit_ratio(sums: Sequence[ChargeTotal]) -> float | None:
     """The part of the requests' input that was read from a cache; summaries and pings have their own."""
-    main = next((one for one in sums if one.group[0] == Category.MAIN), None)
+    main = next((entry for entry in sums if entry.group[0] == Category.MAIN), None)
     if main is None:
         return None
     all_input = main.uncached + main.read + main.written_5m + main.written_1h
     return main.read / all_input if all_input else None
 
 
-async def _family(store: Store, session_id: str) -> Family:
+async def _load_family(store: Store, session_id: str) -> SessionFamily:
     """The title of a session, the one that it comes from and those that come from it, if they can be shown."""
-    families = store.families
+    families = store.session_tree
     labels, children, descendants = await asyncio.gather(
         families.labels([session_id]),
         families.children(session_id, limit=_MAX_CHILDREN + 1),
@@ -203,33 +210,40 @@ async def _family(store: Store, session_id: str) -> Family:
     )
     label = labels.get(session_id)
     parent_id = label.parent_id if label is not None else None
-    is_shown = parent_id is not None and await store.totals.session(parent_id) is not None
-    named = [*children[:_MAX_CHILDREN], *((parent_id,) if parent_id is not None and is_shown else ())]
-    return Family(
+    is_shown = parent_id is not None and await store.totals.get_session(parent_id) is not None
+    related_ids = [*children[:_MAX_CHILDREN], *((parent_id,) if parent_id is not None and is_shown else ())]
+    return SessionFamily(
         title=label.title if label is not None else "",
         folder=label.folder if label is not None else None,
         parent_id=parent_id if is_shown else None,
         children=children[:_MAX_CHILDREN],
         has_more=len(children) > _MAX_CHILDREN,
-        titles={id_: one.title for id_, one in (await families.labels(named)).items()},
+        titles={id_: related.title for id_, related in (await families.labels(related_ids)).items()},
         descendants=descendants.get(session_id),
     )
 
 
-def _folds_before(asked: Asked) -> float | None:
-    said = asked.text("folds")
-    if not said:
+def _parse_compactions_before(page_request: PageRequest) -> float | None:
+    text = page_request.text("folds")
+    if not text:
         return None
     try:
-        at = float(said)
+        at = float(text)
     except ValueError:
         at = nan
     if not isfinite(at):
-        raise BadOption(f"folds: the time of a fold, in seconds since 1970, not {said[:40]!r}")
+        raise BadOption(f"folds: the time of a fold, in seconds since 1970, not {text[:40]!r}")
     return at
 
 
-def _shown_folds(folds: Sequence[Fold]) -> Sequence[Fold]:
+def _select_compactions(compactions: Sequence[Compaction]) -> Sequence[Compaction]:
     """The newest ones; all cuts of one request are of one moment, behind which the next page begins."""
-    last = folds[:FOLDS][-1:]
-    return [*folds[:FOLDS], *(fold for fold in folds[FOLDS:] if fold.compacted_at == last[0].compacted_at)]
+    last = compactions[:COMPACTIONS_PER_PAGE][-1:]
+    return [
+        *compactions[:COMPACTIONS_PER_PAGE],
+        *(
+            compaction
+            for compaction in compactions[COMPACTIONS_PER_PAGE:]
+            if compaction.compacted_at == last[0].compacted_at
+        ),
+    ]

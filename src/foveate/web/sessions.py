@@ -6,39 +6,49 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from urllib.parse import urlencode
 
-from foveate.cost.money import MOST_DOLLARS
+from foveate.cost.money import MAX_DOLLARS
 from foveate.errors import BadOption
-from foveate.session.totals import Order, SessionTotals, Totals
+from foveate.session.totals import SessionOrder, SessionTotals, Totals
 from foveate.store import Store
-from foveate.store.families import Descendants, SessionLabel
-from foveate.store.glances import FoldCount
-from foveate.web.asking import Asked, Shown
-from foveate.web.inside import Inside
+from foveate.store.families import DescendantTotals, SessionLabel
+from foveate.store.glances import CompactionCounts
+from foveate.web.asking import PageRequest, WebPage
+from foveate.web.inside import GatewayData
 from foveate.web.viewer import Viewer
-from foveate.web.words import short
+from foveate.web.words import shorten
 
-PAGE = 50
-_THEN = "~"
-_LAST_SECOND = 1e12
-_MOST_AGENTS = 200
-_HOUR = 3_600.0
-_SINCE: Mapping[str, float | None] = {"hour": _HOUR, "day": 24 * _HOUR, "week": 7 * 24 * _HOUR, "all": None}
-_SINCE_WORDS = {"all": "Ever", "hour": "In the last hour", "day": "In the last day", "week": "In the last week"}
-_ORDER_WORDS = {Order.NEWEST.value: "Newest first", Order.DEAREST.value: "Dearest first"}
+SESSIONS_PER_PAGE = 50
+_PLACE_SEPARATOR = "~"
+_MAX_TIMESTAMP = 1e12
+_MAX_AGENTS = 200
+_HOUR_SECONDS = 3_600.0
+_PERIODS: Mapping[str, float | None] = {
+    "hour": _HOUR_SECONDS,
+    "day": 24 * _HOUR_SECONDS,
+    "week": 7 * 24 * _HOUR_SECONDS,
+    "all": None,
+}
+_PERIOD_LABELS = {
+    "all": "Ever",
+    "hour": "In the last hour",
+    "day": "In the last day",
+    "week": "In the last week",
+}
+_ORDER_LABELS = {SessionOrder.NEWEST.value: "Newest first", SessionOrder.DEAREST.value: "Dearest first"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SessionRow:
     """A session as the list shows it."""
 
     session: SessionTotals
-    folds: FoldCount
+    folds: CompactionCounts
     label: SessionLabel | None
-    descendants: Descendants | None
+    descendants: DescendantTotals | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Filter:
+class _SessionFilter:
     """Which sessions are asked for, as the query says it."""
 
     order: str
@@ -47,12 +57,12 @@ class _Filter:
     beginning: str
 
     @classmethod
-    def of(cls, asked: Asked) -> "_Filter":
+    def from_request(cls, page_request: PageRequest) -> "_SessionFilter":
         return cls(
-            order=asked.choice("order", Order.NEWEST.value, _ORDER_WORDS),
-            since=asked.choice("since", "all", _SINCE),
-            agent=asked.agent(),
-            beginning=asked.text("id"),
+            order=page_request.choice("order", SessionOrder.NEWEST.value, _ORDER_LABELS),
+            since=page_request.choice("since", "all", _PERIODS),
+            agent=page_request.agent(),
+            beginning=page_request.text("id"),
         )
 
     @property
@@ -60,91 +70,102 @@ class _Filter:
         """Whether some are left out."""
         return bool(self.agent or self.beginning) or self.since != "all"
 
-    def address(self, **more: str) -> str:
+    def build_link(self, **more: str) -> str:
         """The page of these, from a place on."""
-        said = {"order": self.order, "since": self.since, "agent": self.agent, "id": self.beginning}
-        usual = {"order": Order.NEWEST.value, "since": "all"}
-        query = {name: value for name, value in (said | more).items() if value and usual.get(name) != value}
+        parameters = {"order": self.order, "since": self.since, "agent": self.agent, "id": self.beginning}
+        defaults = {"order": SessionOrder.NEWEST.value, "since": "all"}
+        query = {
+            name: value for name, value in (parameters | more).items() if value and defaults.get(name) != value
+        }
         return f"?{urlencode(query)}" if query else "/-/sessions"
 
 
-async def look(inside: Inside, asked: Asked) -> Shown:
+async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
     """A page of sessions."""
-    store = inside.store
-    wanted = _Filter.of(asked)
-    seconds = _SINCE[wanted.since]
-    since = None if seconds is None else inside.clock() - seconds
-    agent = wanted.agent or None
-    after, before = _place(asked, "after", wanted.order), _place(asked, "before", wanted.order)
+    store = data.store
+    session_filter = _SessionFilter.from_request(page_request)
+    seconds = _PERIODS[session_filter.since]
+    since = None if seconds is None else data.clock() - seconds
+    agent = session_filter.agent or None
+    after, before = (
+        _parse_place(page_request, "after", session_filter.order),
+        _parse_place(page_request, "before", session_filter.order),
+    )
     found, count, agents = await asyncio.gather(
-        store.totals.sessions(
-            limit=PAGE + 1,
-            order=Order(wanted.order),
+        store.totals.list_sessions(
+            limit=SESSIONS_PER_PAGE + 1,
+            order=SessionOrder(session_filter.order),
             after=after,
             before=before,
             since=since,
             agent=agent,
-            beginning=wanted.beginning,
+            id_prefix=session_filter.beginning,
         ),
-        store.totals.count(since=since, agent=agent, beginning=wanted.beginning),
-        _agents(store, asked.viewer),
+        store.totals.count_sessions(since=since, agent=agent, id_prefix=session_filter.beginning),
+        _list_agents(store, page_request.viewer),
     )
     # Of a page before another one, the one too many stands first.
-    is_more = len(found) > PAGE
-    page = found[-PAGE:] if before is not None else found[:PAGE]
-    ids = [one.session_id for one in page]
-    folds, labels, descendants = await asyncio.gather(
-        store.glances.count_folds(ids), store.families.labels(ids), store.families.descendants(ids)
+    has_more = len(found) > SESSIONS_PER_PAGE
+    page = found[-SESSIONS_PER_PAGE:] if before is not None else found[:SESSIONS_PER_PAGE]
+    ids = [session.session_id for session in page]
+    compaction_counts, labels, descendants = await asyncio.gather(
+        store.dashboard.count_compactions(ids),
+        store.session_tree.labels(ids),
+        store.session_tree.descendants(ids),
     )
-    has_before = is_more if before is not None else after is not None
-    has_after = bool(page) if before is not None else is_more
-    given = {
+    has_before = has_more if before is not None else after is not None
+    has_after = bool(page) if before is not None else has_more
+    context = {
         "rows": [
-            Row(
-                session=one,
-                folds=folds.get(one.session_id, FoldCount()),
-                label=labels.get(one.session_id),
-                descendants=descendants.get(one.session_id),
+            SessionRow(
+                session=session,
+                folds=compaction_counts.get(session.session_id, CompactionCounts()),
+                label=labels.get(session.session_id),
+                descendants=descendants.get(session.session_id),
             )
-            for one in page
+            for session in page
         ],
         "count": count,
-        "page_size": PAGE,
-        "wanted": wanted,
-        "agents": agents[:_MOST_AGENTS],
-        "orders": _ORDER_WORDS,
-        "times": _SINCE_WORDS,
-        "previous": wanted.address(before=_place_of(page[0], wanted.order)) if page and has_before else None,
-        "next": wanted.address(after=_place_of(page[-1], wanted.order)) if page and has_after else None,
-        "first": wanted.address() if after is not None or before is not None else None,
+        "page_size": SESSIONS_PER_PAGE,
+        "wanted": session_filter,
+        "agents": agents[:_MAX_AGENTS],
+        "orders": _ORDER_LABELS,
+        "times": _PERIOD_LABELS,
+        "previous": session_filter.build_link(before=_format_place(page[0], session_filter.order))
+        if page and has_before
+        else None,
+        "next": session_filter.build_link(after=_format_place(page[-1], session_filter.order))
+        if page and has_after
+        else None,
+        "first": session_filter.build_link() if after is not None or before is not None else None,
     }
-    return Shown(template="sessions.html", title="Sessions", given=given)
+    return WebPage(template="sessions.html", title="Sessions", context=context)
 
 
-async def _agents(store: Store, viewer: Viewer) -> Sequence[str]:
+async def _list_agents(store: Store, viewer: Viewer) -> Sequence[str]:
     """The agents that the viewer can choose from."""
-    return await store.totals.agents() if viewer.agent is None else [viewer.agent]
+    return await store.totals.list_agents() if viewer.agent is None else [viewer.agent]
 
 
-def _place_of(session: SessionTotals, order: str) -> str:
+def _format_place(session: SessionTotals, order: str) -> str:
     """Where a session stands in the list, for an address: there a page begins, wherever it goes since."""
-    by = repr(session.last_at) if order == Order.NEWEST else f"{session.totals.dollars:f}"
-    return f"{by}{_THEN}{session.session_id}"
+    sort_value = repr(session.last_at) if order == SessionOrder.NEWEST else f"{session.totals.dollars:f}"
+    return f"{sort_value}{_PLACE_SEPARATOR}{session.session_id}"
 
 
-def _place(asked: Asked, name: str, order: str) -> SessionTotals | None:
+def _parse_place(page_request: PageRequest, name: str, order: str) -> SessionTotals | None:
     """The place that a page begins behind, or ends before: of a session as it was."""
-    said = asked.text(name)
-    if not said:
+    text = page_request.text(name)
+    if not text:
         return None
-    by, _, session_id = said.partition(_THEN)
+    sort_value, _, session_id = text.partition(_PLACE_SEPARATOR)
     try:
-        amount = Decimal(by)
+        amount = Decimal(sort_value)
     except InvalidOperation:
         amount = Decimal("NaN")
-    most = _LAST_SECOND if order == Order.NEWEST else MOST_DOLLARS
-    if not session_id or not amount.is_finite() or abs(amount) > most:
-        raise BadOption(f"{name}: {short(said, 80)!r} is no place in the list: begin with the first page")
+    max_amount = _MAX_TIMESTAMP if order == SessionOrder.NEWEST else MAX_DOLLARS
+    if not session_id or not amount.is_finite() or abs(amount) > max_amount:
+        raise BadOption(f"{name}: {shorten(text, 80)!r} is no place in the list: begin with the first page")
     return SessionTotals(
         session_id=session_id,
         agent="",

@@ -5,27 +5,27 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from foveate.cache.hits import HitRatio, Level
+from foveate.cache.hits import HitRatio, HitRatioLevel
 from foveate.cost.ledger import Category
 from foveate.session.totals import Totals
 
 _ZERO = Decimal(0)
 _NO_HITS = HitRatio(0, 0)
-_COUNTS = (
+_COUNT_FIELDS = (
     *("planned_rewrites", "rewritten_tokens", "compared", "would_not_fit", "inherited", "subscription"),
     "possibly_charged",
 )
-_AMOUNTS = (
+_AMOUNT_FIELDS = (
     *("without", "saved_by_compaction", "saved_by_context", "saved_by_breakpoints", "saved_by_keep_alive"),
     *("simulation_error", "would_not_fit_dollars", "inherited_dollars", "subscription_dollars"),
     "possibly_charged_dollars",
 )
 
-Rows = Sequence[tuple[tuple[str, ...], Totals]]
+TotalsRows = Sequence[tuple[tuple[str, ...], Totals]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class SpendingTotals:
     """Requests and calls, added up.
 
     `dollars` is what those of a known price cost, and `unpriced` come on top. `compared` calls would have cost
@@ -85,7 +85,7 @@ class Spent:
         return self.hits.ratio
 
     @property
-    def level(self) -> Level:
+    def level(self) -> HitRatioLevel:
         """What the hit ratio says."""
         return self.hits.level()
 
@@ -95,34 +95,34 @@ class Spent:
         return self.failed / self.requests if self.requests else None
 
 
-NOTHING = Spent()
+NO_SPENDING = SpendingTotals()
 
 
-def by_first(rows: Rows) -> Mapping[str, Spent]:
+def group_by_first(rows: TotalsRows) -> Mapping[str, SpendingTotals]:
     """What was spent by the first of several groups, the last of which is the category."""
-    return _by(rows, 0)
+    return _group_by(rows, 0)
 
 
-def by_category(rows: Rows) -> Mapping[str, Spent]:
+def group_by_category(rows: TotalsRows) -> Mapping[str, SpendingTotals]:
     """What was spent by the last group."""
-    return _by(rows, -1)
+    return _group_by(rows, -1)
 
 
-def all_of(parts: Iterable[Spent]) -> Spent:
+def sum_spending(parts: Iterable[SpendingTotals]) -> SpendingTotals:
     """All of it together."""
-    return _summed(list(parts))
+    return _sum_parts(list(parts))
 
 
-def _by(rows: Rows, place: int) -> Mapping[str, Spent]:
-    found: dict[str, list[Spent]] = {}
+def _group_by(rows: TotalsRows, position: int) -> Mapping[str, SpendingTotals]:
+    found: dict[str, list[SpendingTotals]] = {}
     for group, totals in rows:
-        found.setdefault(group[place], []).append(_of(group[-1], totals))
-    return {name: _summed(parts) for name, parts in found.items()}
+        found.setdefault(group[position], []).append(_to_spending(group[-1], totals))
+    return {name: _sum_parts(parts) for name, parts in found.items()}
 
 
-def _of(category: str, totals: Totals) -> Spent:
+def _to_spending(category: str, totals: Totals) -> SpendingTotals:
     is_main = category == Category.MAIN
-    return Spent(
+    return SpendingTotals(
         requests=totals.requests,
         failed=totals.failed,
         breaks=totals.breaks,
@@ -134,13 +134,13 @@ def _of(category: str, totals: Totals) -> Spent:
         input_tokens=totals.cache.input_tokens,
         output_tokens=totals.output_tokens,
         hits=HitRatio(totals.cache.read, totals.cache.input_tokens) if is_main else _NO_HITS,
-        **{name: getattr(totals, name) for name in (*_COUNTS, *_AMOUNTS)},
+        **{name: getattr(totals, name) for name in (*_COUNT_FIELDS, *_AMOUNT_FIELDS)},
     )
 
 
-def _summed(parts: Sequence[Spent]) -> Spent:
-    amounts: Any = {name: sum((getattr(part, name) for part in parts), _ZERO) for name in _AMOUNTS}
-    return Spent(
+def _sum_parts(parts: Sequence[SpendingTotals]) -> SpendingTotals:
+    amounts: Any = {name: sum((getattr(part, name) for part in parts), _ZERO) for name in _AMOUNT_FIELDS}
+    return SpendingTotals(
         requests=sum(part.requests for part in parts),
         failed=sum(part.failed for part in parts),
         breaks=sum(part.breaks for part in parts),
@@ -154,6 +154,6 @@ def _summed(parts: Sequence[Spent]) -> Spent:
         hits=HitRatio(
             sum(part.hits.read_tokens for part in parts), sum(part.hits.input_tokens for part in parts)
         ),
-        **{name: sum(getattr(part, name) for part in parts) for name in _COUNTS},
+        **{name: sum(getattr(part, name) for part in parts) for name in _COUNT_FIELDS},
         **amounts,
     )

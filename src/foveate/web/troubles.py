@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from foveate.web.words import counted
+from foveate.web.words import format_count
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class HealthProblem:
     """What is wrong, and what to do; `path` is the page that shows more of it."""
 
     what: str
@@ -16,49 +16,49 @@ class Trouble:
     path: str = ""
 
 
-def troubles(health: Mapping[str, Any]) -> list[Trouble]:
+def list_health_problems(health: Mapping[str, Any]) -> list[HealthProblem]:
     """All that is wrong; nothing where all is well."""
-    return list(_found(health))
+    return list(_find_health_problems(health))
 
 
-def _found(health: Mapping[str, Any]) -> Iterator[Trouble]:
+def _find_health_problems(health: Mapping[str, Any]) -> Iterator[HealthProblem]:
     config, store, log = health["config"], health["store"], health["log"]
     if not config["valid"]:
-        yield Trouble(
+        yield HealthProblem(
             f"The configuration cannot be used as it is: {config['problem']}",
             "What held before still holds. Correct the file: it takes effect with the next request.",
             "/-/configuration",
         )
     if not store["reachable"]:
-        yield Trouble(
+        yield HealthProblem(
             f"The store does not answer: {store['problem']}",
             f"See whether {store['where']} can be reached. Until then calls under caps are refused.",
         )
     if failures := health["failures"]:
-        told = ", ".join(f"{step} {_times(times)}" for step, times in sorted(failures.items()))
-        yield Trouble(
-            f"Steps failed in the last five minutes: {told}",
+        failed_steps = ", ".join(f"{step} {_format_times(times)}" for step, times in sorted(failures.items()))
+        yield HealthProblem(
+            f"Steps failed in the last five minutes: {failed_steps}",
             "Their requests went out without them. The gateway's log says why.",
         )
     waiting, lost = health["bills"]["waiting"], health["bills"]["lost"]
     if waiting:
         verb = "waits" if waiting == 1 else "wait"
-        yield Trouble(
-            f"{counted(waiting, 'bill')} {verb} to be booked, so that sums here are too low",
+        yield HealthProblem(
+            f"{format_count(waiting, 'bill')} {verb} to be booked, so that sums here are too low",
             "This is done as soon as the store takes them.",
         )
     if lost:
         verb = "was" if lost == 1 else "were"
-        yield Trouble(
-            f"{counted(lost, 'bill')} {verb} lost since the gateway started, so that sums here are too low",
+        yield HealthProblem(
+            f"{format_count(lost, 'bill')} {verb} lost since the gateway started, so that sums here are too low",
             "The gateway's log says why. The provider's own account has what was spent.",
         )
     if not log["written"]:
-        yield Trouble(
+        yield HealthProblem(
             f"The log cannot be written: {log['problem']}",
             "See whether the disk has room, and whether the gateway may write there.",
         )
 
 
-def _times(number: int) -> str:
+def _format_times(number: int) -> str:
     return "once" if number == 1 else f"{number:,} times"

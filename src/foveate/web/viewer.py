@@ -4,7 +4,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-_SCOPE_KEY = "foveate.viewer"
+_VIEWER_SCOPE_KEY = "foveate.viewer"
 
 
 class Forbidden(Exception):
@@ -44,11 +44,11 @@ ADMIN = Viewer(None)
 
 def set_viewer(scope: MutableMapping[str, Any], viewer: Viewer) -> MutableMapping[str, Any]:
     """Return an ASGI scope that says who looks."""
-    return {**scope, _SCOPE_KEY: viewer}
+    return {**scope, _VIEWER_SCOPE_KEY: viewer}
 
 
-def viewer_in(scope: MutableMapping[str, Any]) -> Viewer:
+def get_viewer(scope: MutableMapping[str, Any]) -> Viewer:
     """Who looks, as the gateway has set it. Without a viewer this fails: nobody has checked the key."""
-    viewer = scope[_SCOPE_KEY]
+    viewer = scope[_VIEWER_SCOPE_KEY]
     assert isinstance(viewer, Viewer)
     return viewer

@@ -4,19 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from foveate.cache.cause_words import cause_in_words
-from foveate.fold.journal import Fold
-from foveate.session.telling import broke_in_words
-from foveate.store.glances import Filling, WindowAt
-from foveate.web.charts import REST, Chart, Event, Series, Shape, Unit
-from foveate.web.words import counted, money, percent, tokens
+from foveate.cache.cause_words import describe_cause
+from foveate.fold.journal import Compaction
+from foveate.session.telling import describe_cache_break
+from foveate.store.glances import WindowContents, WindowSample
+from foveate.web.charts import OTHER_COLOUR, Chart, ChartEvent, Series, Shape, Unit
+from foveate.web.words import format_count, format_money, format_percent, format_tokens
 
-MOST_POINTS = 150
+MAX_POINTS = 150
 """So many a chart shows, of each stretch of requests the fullest."""
-MOST_BREAKS = 100
+MAX_MISSES = 100
 """So many breaks of the cache, the last ones, are told on a chart."""
 
-_COLOURS = {
+_KIND_COLOURS = {
     "tools": "six",
     "system": "one",
     "injected": "seven",
@@ -28,14 +28,14 @@ _COLOURS = {
     "images and files": "ten",
 }
 """Of the kinds of sections, in the order in which a model reads them."""
-_OTHER = "other"
-_INJECTED = "injected"
+_OTHER_KIND = "other"
+_INJECTED_KIND = "injected"
 # A window that is so many times larger would leave nothing to be seen of what is in it.
-_FAR = 8
+_MAX_WINDOW_FACTOR = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class WindowPart:
     """A section of a window with its share of all that is in it; `colour` is that of its kind."""
 
     name: str
@@ -45,10 +45,10 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Full:
+class CurrentWindow:
     """What fills a window, and how large it is; None where nobody knows."""
 
-    parts: Sequence[Part]
+    parts: Sequence[WindowPart]
     tokens: int
     window_tokens: int | None
     exact: bool
@@ -60,27 +60,29 @@ class Full:
         return self.tokens / self.window_tokens if self.window_tokens else None
 
 
-def chosen(points: Sequence[WindowAt], most: int = MOST_POINTS) -> list[int]:
+def choose_points(points: Sequence[WindowSample], max_points: int = MAX_POINTS) -> list[int]:
     """The places of the points that are shown: of each stretch the fullest, and in the end the last."""
-    stretches = min(len(points), most)
+    stretches = min(len(points), max_points)
     found = [
         max(
-            range(_start(at, points, stretches), _start(at + 1, points, stretches)),
-            key=lambda place: _fullness(points[place]),
+            range(_stretch_start(at, points, stretches), _stretch_start(at + 1, points, stretches)),
+            key=lambda place: _token_count(points[place]),
         )
         for at in range(stretches)
     ]
     return [*found[:-1], len(points) - 1] if found else []
 
 
-def needed(points: Sequence[WindowAt]) -> list[str]:
+def list_required_requests(points: Sequence[WindowSample]) -> list[str]:
     """The ids of the requests of which a chart has to know what was in their windows, or why caches broke."""
-    broken = [point.id for point in points if point.is_broken][-MOST_BREAKS:]
+    misses = [point.id for point in points if point.is_cache_miss][-MAX_MISSES:]
     last = [point.id for point in points if point.tokens is not None][-1:]
-    return list(dict.fromkeys([*(points[at].id for at in chosen(points)), *broken, *last]))
+    return list(dict.fromkeys([*(points[at].id for at in choose_points(points)), *misses, *last]))
 
 
-def full_now(points: Sequence[WindowAt], fillings: Mapping[str, Filling]) -> Full | None:
+def describe_current_window(
+    points: Sequence[WindowSample], fillings: Mapping[str, WindowContents]
+) -> CurrentWindow | None:
     """Return what the last request had in its window; None if that is unknown."""
     last = points[-1] if points else None
     filling = fillings.get(last.id) if last is not None else None
@@ -88,10 +90,10 @@ def full_now(points: Sequence[WindowAt], fillings: Mapping[str, Filling]) -> Ful
         return None
     sizes = {section.name: section.tokens for section in filling.sections}
     if rest := last.tokens - sum(sizes.values()):
-        sizes[_OTHER] = sizes.get(_OTHER, 0) + rest
-    return Full(
+        sizes[_OTHER_KIND] = sizes.get(_OTHER_KIND, 0) + rest
+    return CurrentWindow(
         parts=[
-            Part(name=name, tokens=size, share=size / max(1, last.tokens), colour=_colour(name))
+            WindowPart(name=name, tokens=size, share=size / max(1, last.tokens), colour=_colour(name))
             for name, size in sizes.items()
         ],
         tokens=last.tokens,
@@ -101,10 +103,10 @@ def full_now(points: Sequence[WindowAt], fillings: Mapping[str, Filling]) -> Ful
     )
 
 
-def window_chart(
-    points: Sequence[WindowAt],
-    fillings: Mapping[str, Filling],
-    folds: Mapping[str, Fold],
+def build_window_chart(
+    points: Sequence[WindowSample],
+    fillings: Mapping[str, WindowContents],
+    compactions: Mapping[str, Compaction],
     *,
     first_number: int = 1,
 ) -> Chart | None:
@@ -115,16 +117,16 @@ def window_chart(
     counts = [point.tokens for point in points if point.tokens is not None]
     if not counts:
         return None
-    places = chosen(points)
+    places = choose_points(points)
     shown = [points[at] for at in places]
-    parted = [_parted(point, fillings.get(point.id)) for point in shown]
-    names = [kind for kind in (*_COLOURS, _OTHER) if any(kind in parts for parts in parted)]
+    tokens_by_kind = [_group_by_kind(point, fillings.get(point.id)) for point in shown]
+    names = [kind for kind in (*_KIND_COLOURS, _OTHER_KIND) if any(kind in parts for parts in tokens_by_kind)]
     series = [
         Series(
             name=name,
             values=[
                 None if point.tokens is None else parts.get(name, 0)
-                for point, parts in zip(shown, parted, strict=True)
+                for point, parts in zip(shown, tokens_by_kind, strict=True)
             ],
             colour=_colour(name),
         )
@@ -133,16 +135,16 @@ def window_chart(
     limits = [point.window_tokens for point in shown]
     known = [limit for limit in limits if limit is not None]
     title = "Context window over time"
-    if known and min(known) <= _FAR * max(counts):
+    if known and min(known) <= _MAX_WINDOW_FACTOR * max(counts):
         series.append(Series(name="limit", values=limits, colour="limit", shape=Shape.LIMIT))
     elif known:
-        title += f", far below its limit of {tokens(min(known))} tokens"
-    events = _events(points, fillings, folds, is_whole=first_number == 1)
+        title += f", far below its limit of {format_tokens(min(known))} tokens"
+    events = _list_events(points, fillings, compactions, is_whole=first_number == 1)
     return Chart(
         id="window",
         title=title,
-        says=_says(points, counts, events),
-        labels=_labels([(first_number + at, points[at].at) for at in places]),
+        says=_describe_chart(points, counts, events),
+        labels=_format_labels([(first_number + at, points[at].at) for at in places]),
         series=series,
         unit=Unit.TOKENS,
         stacked=True,
@@ -150,100 +152,106 @@ def window_chart(
     )
 
 
-def _start(stretch: int, points: Sequence[WindowAt], stretches: int) -> int:
+def _stretch_start(stretch: int, points: Sequence[WindowSample], stretches: int) -> int:
     return stretch * len(points) // stretches
 
 
-def _fullness(point: WindowAt) -> int:
+def _token_count(point: WindowSample) -> int:
     return -1 if point.tokens is None else point.tokens
 
 
 def _kind(name: str) -> str:
     """The kind of a section: injected ones are one, whatever their names."""
-    if name.startswith(_INJECTED):
-        return _INJECTED
-    return name if name in _COLOURS else _OTHER
+    if name.startswith(_INJECTED_KIND):
+        return _INJECTED_KIND
+    return name if name in _KIND_COLOURS else _OTHER_KIND
 
 
 def _colour(name: str) -> str:
-    return _COLOURS.get(_kind(name), REST)
+    return _KIND_COLOURS.get(_kind(name), OTHER_COLOUR)
 
 
-def _parted(point: WindowAt, filling: Filling | None) -> dict[str, int]:
+def _group_by_kind(point: WindowSample, filling: WindowContents | None) -> dict[str, int]:
     """The tokens of a window by kind; what nobody has parted is of the other kind."""
     sizes: dict[str, int] = {}
     for section in filling.sections if filling is not None else ():
         kind = _kind(section.name)
         sizes[kind] = sizes.get(kind, 0) + section.tokens
     if rest := (point.tokens or 0) - sum(sizes.values()):
-        sizes[_OTHER] = sizes.get(_OTHER, 0) + rest
+        sizes[_OTHER_KIND] = sizes.get(_OTHER_KIND, 0) + rest
     return sizes
 
 
-def _events(
-    points: Sequence[WindowAt],
-    fillings: Mapping[str, Filling],
-    folds: Mapping[str, Fold],
+def _list_events(
+    points: Sequence[WindowSample],
+    fillings: Mapping[str, WindowContents],
+    compactions: Mapping[str, Compaction],
     *,
     is_whole: bool,
-) -> list[Event]:
+) -> list[ChartEvent]:
     """Folds and breaks, those of a stretch in one."""
-    stretches = min(len(points), MOST_POINTS)
+    stretches = min(len(points), MAX_POINTS)
     found: dict[tuple[int, str], list[str]] = {}
     stretch = 0
     # What stands before the first point is known only where that is the first of all.
-    fold_id = None if is_whole else points[0].fold_id
+    compaction_id = None if is_whole else points[0].compaction_id
     for at, point in enumerate(points):
-        while at >= _start(stretch + 1, points, stretches):
+        while at >= _stretch_start(stretch + 1, points, stretches):
             stretch += 1
-        is_folded_anew, fold_id = point.fold_id != fold_id, point.fold_id
-        if is_folded_anew:
-            found.setdefault((stretch, "fold"), []).append(_folded(point.fold_id, folds))
-        if not point.is_broken:
+        is_newly_compacted, compaction_id = point.compaction_id != compaction_id, point.compaction_id
+        if is_newly_compacted:
+            found.setdefault((stretch, "fold"), []).append(
+                _describe_compaction(point.compaction_id, compactions)
+            )
+        if not point.is_cache_miss:
             continue
         filling = fillings.get(point.id)
         if filling is None or filling.broke is None or not filling.broke.is_planned:
-            found.setdefault((stretch, "break"), []).append(_broke(filling))
-        elif not is_folded_anew:
-            found.setdefault((stretch, "fold"), []).append(_broke(filling))
+            found.setdefault((stretch, "break"), []).append(_describe_cache_miss(filling))
+        elif not is_newly_compacted:
+            found.setdefault((stretch, "fold"), []).append(_describe_cache_miss(filling))
     return [
-        Event(label=label, kind=kind, says=says[-1] + (f" (and {len(says) - 1:,} more)" if says[1:] else ""))
+        ChartEvent(
+            label=label, kind=kind, says=says[-1] + (f" (and {len(says) - 1:,} more)" if says[1:] else "")
+        )
         for (label, kind), says in found.items()
     ]
 
 
-def _folded(fold_id: str | None, folds: Mapping[str, Fold]) -> str:
-    if fold_id is None:
+def _describe_compaction(compaction_id: str | None, compactions: Mapping[str, Compaction]) -> str:
+    if compaction_id is None:
         return "No longer folded"
-    fold = folds.get(fold_id)
-    if fold is None:
+    compaction = compactions.get(compaction_id)
+    if compaction is None:
         return "Folded"
-    return f"Folded: {tokens(fold.tokens_before)} tokens became {tokens(fold.tokens_after)}"
+    return f"Folded: {format_tokens(compaction.tokens_before)} tokens became {format_tokens(compaction.tokens_after)}"
 
 
-def _broke(filling: Filling | None) -> str:
-    broke = filling.broke if filling is not None else None
-    if broke is None:
+def _describe_cache_miss(filling: WindowContents | None) -> str:
+    cache_miss = filling.broke if filling is not None else None
+    if cache_miss is None:
         return "Cache broke"
-    lost = "" if broke.lost_dollars is None else money(broke.lost_dollars)
-    told = broke_in_words(broke, cause_in_words(broke.cause), lost)
-    return told[:1].upper() + told[1:]
+    lost = "" if cache_miss.lost_dollars is None else format_money(cache_miss.lost_dollars)
+    text = describe_cache_break(cache_miss, describe_cause(cache_miss.cause), lost)
+    return text[:1].upper() + text[1:]
 
 
-def _labels(numbered: Sequence[tuple[int, float]]) -> list[str]:
+def _format_labels(numbered: Sequence[tuple[int, float]]) -> list[str]:
     moments = [datetime.fromtimestamp(at, UTC) for _, at in numbered]
     form = "%H:%M:%S" if len({moment.date() for moment in moments}) == 1 else "%m-%d %H:%M"
     return [f"#{number} {at.strftime(form)}" for (number, _), at in zip(numbered, moments, strict=True)]
 
 
-def _says(points: Sequence[WindowAt], counts: Sequence[int], events: Sequence[Event]) -> str:
+def _describe_chart(points: Sequence[WindowSample], counts: Sequence[int], events: Sequence[ChartEvent]) -> str:
     last = next(point for point in reversed(points) if point.tokens is not None)
-    told = f"{tokens(last.tokens)} tokens at the last of {counted(len(points), 'request')}"
+    text = f"{format_tokens(last.tokens)} tokens at the last of {format_count(len(points), 'request')}"
     if last.window_tokens and last.tokens is not None:
-        share = percent(last.tokens / last.window_tokens)
-        told += f", {share} of a window of {tokens(last.window_tokens)}"
+        share = format_percent(last.tokens / last.window_tokens)
+        text += f", {share} of a window of {format_tokens(last.window_tokens)}"
     kinds = [event.kind for event in events]
-    happened = [f"{tokens(max(counts))} at most"]
-    happened += [f"folds at {counted(kinds.count('fold'), 'place')}"] if "fold" in kinds else []
-    happened += [f"the cache broke at {counted(kinds.count('break'), 'place')}"] if "break" in kinds else []
-    return f"{told}; {', '.join(happened)}"
+    happened = [f"{format_tokens(max(counts))} at most"]
+    happened += [f"folds at {format_count(kinds.count('fold'), 'place')}"] if "fold" in kinds else []
+    happened += (
+        [f"the cache broke at {format_count(kinds.count('break'), 'place')}"] if "break" in kinds else []
+    )
+    return f"{text}; {', '.join(happened)}"

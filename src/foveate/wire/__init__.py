@@ -12,77 +12,83 @@ from typing import Any, Protocol
 import msgspec
 
 from foveate.errors import MalformedRequest
-from foveate.values import Block, Edit, Format, MarkStyle, Message, Request, Tool, Ttl
+from foveate.values import Block, BreakpointStyle, Edit, Format, Message, Request, Tool, Ttl
 from foveate.wire import anthropic, bedrock, chat, gemini, responses
-from foveate.wire.around import AROUNDS, Around
-from foveate.wire.blocks import automatic_mark_of, blocks_of, front_of, link_blocks, message_blocks_of
+from foveate.wire.around import ENVELOPES, Envelope
+from foveate.wire.blocks import (
+    read_automatic_breakpoint,
+    read_history_blocks,
+    read_message_blocks,
+    read_preamble_blocks,
+    read_request_blocks,
+)
 from foveate.wire.body import (
-    TOO_DEEP,
+    TOO_DEEP_MESSAGE,
     Fields,
     as_text,
-    compact,
-    fields,
-    inner_fields,
-    items,
+    parse_fields,
+    parse_inner_fields,
+    parse_items,
+    parse_json,
     to_bytes,
-    value,
+    to_json,
 )
 from foveate.wire.duplicate_keys import check_unique_keys
-from foveate.wire.edits import written
-from foveate.wire.grown import GROWN, MAX_BYTES, Read, is_huge
-from foveate.wire.heads import Laid
+from foveate.wire.edits import write_edits
+from foveate.wire.grown import BODY_CACHE, MAX_BODY_BYTES, ContinuedBody, is_too_large_to_cache
+from foveate.wire.heads import MessageOffsets
 from foveate.wire.large_json import contains
 from foveate.wire.limits import RequestLimits
-from foveate.wire.marks import MEMBERS, without_marks
-from foveate.wire.shapes import Shape
+from foveate.wire.marks import BREAKPOINT_FIELDS, remove_breakpoints
+from foveate.wire.shapes import FormatLayout
 from foveate.wire.streams import StreamError, StreamReader, UsageChunkFilter
-from foveate.wire.trails import Alone, Link, Trail, trail_of
-from foveate.wire.usage import block_usage, reply_usage
+from foveate.wire.trails import MessageHistory, MessageNode, UncachedHistory, find_history
+from foveate.wire.usage import parse_usage, read_response_usage
 
 __all__ = [
-    "Link",
+    "MessageHistory",
+    "MessageNode",
     "RequestLimits",
     "StreamError",
     "StreamReader",
-    "Trail",
     "UsageChunkFilter",
-    "automatic_mark",
-    "block_usage",
-    "blocks",
+    "apply_edits",
+    "automatic_breakpoint",
     "blocks_at",
-    "front_blocks",
+    "detect_format",
     "known_bytes",
-    "message",
     "message_blocks",
-    "read",
-    "recognise",
-    "reply_usage",
-    "tool",
-    "trail",
-    "unmarked",
-    "write",
+    "message_history",
+    "parse_message",
+    "parse_request",
+    "parse_tool",
+    "parse_usage",
+    "preamble_blocks",
+    "read_response_usage",
+    "request_blocks",
+    "strip_breakpoints",
 ]
 
 
-class Wire(Protocol):
+class FormatModule(Protocol):
     """What a format's file offers."""
 
-    SHAPE: Shape
+    LAYOUT: FormatLayout
 
-    def read(self, body: bytes, fields: Fields) -> Request:
+    def parse_request(self, body: bytes, fields: Fields) -> Request:
         """The whole body."""
 
-    def messages(self, fields: Fields) -> tuple[bytes, ...]:
+    def split_messages(self, fields: Fields) -> tuple[bytes, ...]:
         """The JSON of each message."""
 
-    def message(self, raw: bytes) -> Message:
+    def parse_message(self, raw: bytes) -> Message:
         """One message."""
 
-    def tool(self, raw: bytes) -> Tool:
+    def parse_tool(self, raw: bytes) -> Tool:
         """One tool."""
 
 
-FORMATS: dict[Format, Wire] = {
+FORMATS: dict[Format, FormatModule] = {
     Format.ANTHROPIC: anthropic,
     Format.CHAT: chat,
     Format.RESPONSES: responses,
@@ -99,15 +105,17 @@ _ANTHROPIC_FIELDS = frozenset(
      "context_management", "container")
 )  # fmt: skip
 _ANTHROPIC_BLOCKS = frozenset(("tool_use", "tool_result", "redacted_thinking", "image", "document"))
-_CONTROL, _BREAKPOINT = (f'"{name}"'.encode() for name in MEMBERS)
-_LOOKED_AT = 8  # of the first messages and of the last: a long talk in plain strings bears no sign at all
-_DEPTH_OF_MESSAGES = 2  # the request, and the list of messages
+_CACHE_CONTROL_KEY, _BREAKPOINT_KEY = (f'"{name}"'.encode() for name in BREAKPOINT_FIELDS)
+_MAX_INSPECTED_MESSAGES = (
+    8  # of the first messages and of the last: a long talk in plain strings bears no sign at all
+)
+_MESSAGE_LIST_DEPTH = 2  # the request, and the list of messages
 _CHAT_ROLES = frozenset(("system", "developer", "tool", "function"))
 
 
-def read(
+def parse_request(
     body: Mapping[str, Any] | str | bytes,
-    spoken: Format | None = None,
+    api_format: Format | None = None,
     *,
     limits: RequestLimits | None = None,
     model: str = "",
@@ -125,116 +133,124 @@ def read(
 
     def check_rest(start: int) -> None:
         if limits is not None:
-            limits.check_rest(data, start, _DEPTH_OF_MESSAGES)
+            limits.check_rest(data, start, _MESSAGE_LIST_DEPTH)
 
-    grown = GROWN.read(spoken, data, check_rest) if spoken is not None else None
-    if grown is None and limits is not None:
+    continued = BODY_CACHE.read(api_format, data, check_rest) if api_format is not None else None
+    if continued is None and limits is not None:
         limits.check(data)
-    request = _read(data, spoken, grown, model)
+    request = _parse(data, api_format, continued, model)
     if limits is not None:
         limits.check_messages(len(request.messages))
         limits.check_tools(len(request.tools))
-    if is_huge(data) if grown is None else len(data) > MAX_BYTES:
-        return replace(request, trail=Alone.of(request.messages))
-    if spoken is not None and grown is None and request.around is not None:
-        GROWN.keep(request)
+    if is_too_large_to_cache(data) if continued is None else len(data) > MAX_BODY_BYTES:
+        return replace(request, history=UncachedHistory.from_messages(request.messages))
+    if api_format is not None and continued is None and request.envelope is not None:
+        BODY_CACHE.put(request)
     return request
 
 
-def _read(data: bytes, spoken: Format | None, grown: Read | None, model: str) -> Request:
-    if grown is not None and spoken is not None:
-        around = AROUNDS.of(spoken, _with_model(grown.fields, model))
-        if around is not None and around.request is not None:
-            return _with_messages(around.request, around, data, grown.messages, grown.laid)
-    found: Fields = fields(data)
-    check_unique_keys(data, found)
-    spoken = spoken or recognise(found)
-    found = _with_model(found, model)
+def _parse(data: bytes, api_format: Format | None, continued: ContinuedBody | None, model: str) -> Request:
+    if continued is not None and api_format is not None:
+        envelope = ENVELOPES.get(api_format, _replace_model(continued.fields, model))
+        if envelope is not None and envelope.request is not None:
+            return _replace_messages(
+                envelope.request, envelope, data, continued.messages, continued.message_offsets
+            )
+    top_fields: Fields = parse_fields(data)
+    check_unique_keys(data, top_fields)
+    api_format = api_format or detect_format(top_fields)
+    top_fields = _replace_model(top_fields, model)
     try:
-        around = AROUNDS.of(spoken, found)
-        if around is None:
-            request = FORMATS[spoken].read(data, found)
+        envelope = ENVELOPES.get(api_format, top_fields)
+        if envelope is None:
+            request = FORMATS[api_format].parse_request(data, top_fields)
             return replace(request, model=model) if model else request
-        if around.request is not None:
-            return _with_messages(around.request, around, data, FORMATS[spoken].messages(found))
-        whole = FORMATS[spoken].read(data, found)
-        around.request = replace(whole, body=b"", messages=())
-        return _with_messages(around.request, around, data, whole.messages)
+        if envelope.request is not None:
+            return _replace_messages(
+                envelope.request, envelope, data, FORMATS[api_format].split_messages(top_fields)
+            )
+        request_with_body = FORMATS[api_format].parse_request(data, top_fields)
+        envelope.request = replace(request_with_body, body=b"", messages=())
+        return _replace_messages(envelope.request, envelope, data, request_with_body.messages)
     except RecursionError:
-        raise MalformedRequest(TOO_DEEP) from None
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
 
 
-def _with_model(found: Fields, model: str) -> Fields:
+def _replace_model(fields: Fields, model: str) -> Fields:
     """The fields of a body as if it named `model`: all that is remembered of them is kept by model."""
-    return {**found, "model": msgspec.Raw(compact(model))} if model else found
+    return {**fields, "model": msgspec.Raw(to_json(model))} if model else fields
 
 
-def known_bytes(data: bytes, spoken: Format) -> int:
+def known_bytes(data: bytes, api_format: Format) -> int:
     """How much of a body, from its beginning on, is that of one that was read before."""
-    return GROWN.known_bytes(spoken, data)
+    return BODY_CACHE.known_bytes(api_format, data)
 
 
-def _with_messages(
-    known: Request, around: Around, body: bytes, messages: tuple[bytes, ...], laid: Laid | None = None
+def _replace_messages(
+    template: Request,
+    envelope: Envelope,
+    body: bytes,
+    messages: tuple[bytes, ...],
+    message_offsets: MessageOffsets | None = None,
 ) -> Request:
     """The same request with other messages; all fields by their names, at a third of what `replace` takes."""
     return Request(
-        format=known.format,
-        model=known.model,
+        format=template.format,
+        model=template.model,
         body=body,
-        system=known.system,
-        tools=known.tools,
+        system=template.system,
+        tools=template.tools,
         messages=messages,
-        tool_choice=known.tool_choice,
-        thinking=known.thinking,
-        schema=known.schema,
-        extras=known.extras,
-        unexplained=known.unexplained,
-        around=around,
-        laid=laid,
+        tool_choice=template.tool_choice,
+        thinking=template.thinking,
+        schema=template.schema,
+        extras=template.extras,
+        unexplained=template.unexplained,
+        envelope=envelope,
+        message_offsets=message_offsets,
     )
 
 
-def trail(request: Request) -> Trail:
+def message_history(request: Request) -> MessageHistory:
     """The messages of a request, each with what is known of it from requests that have said the same so far.
 
     Raises:
         MalformedRequest: a message cannot be read.
     """
-    return trail_of(request)
+    return find_history(request)
 
 
-def message(spoken: Format, raw: bytes) -> Message:
+def parse_message(api_format: Format, raw: bytes) -> Message:
     """One message of a request, read.
 
     Raises:
         MalformedRequest: not UTF-8, or nested too deeply.
     """
     try:
-        return FORMATS[spoken].message(raw)
+        return FORMATS[api_format].parse_message(raw)
     except RecursionError:
-        raise MalformedRequest(TOO_DEEP) from None
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
 
 
-def tool(spoken: Format, raw: bytes) -> Tool:
+def parse_tool(api_format: Format, raw: bytes) -> Tool:
     """One tool of a request, read.
 
     Raises:
         MalformedRequest: not UTF-8, or nested too deeply.
     """
     try:
-        return FORMATS[spoken].tool(raw)
+        return FORMATS[api_format].parse_tool(raw)
     except RecursionError:
-        raise MalformedRequest(TOO_DEEP) from None
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
 
 
-def recognise(found: Fields) -> Format:
+def detect_format(fields: Fields) -> Format:
     """The format whose marks a body bears.
 
     Raises:
         MalformedRequest: it has no messages under any of the known names.
     """
-    names = found.keys()
+    names = fields.keys()
     if "contents" in names or "generateContentRequest" in names:
         return Format.GEMINI
     if "input" in names and "messages" not in names:
@@ -246,33 +262,36 @@ def recognise(found: Fields) -> Format:
         )
     if names & {"inferenceConfig", "toolConfig", "modelId", "additionalModelRequestFields"}:
         return Format.BEDROCK
-    return _by_content(found)
+    return _detect_by_content(fields)
 
 
-def _by_content(found: Fields) -> Format:
+def _detect_by_content(fields: Fields) -> Format:
     """Anthropic, chat and Bedrock all say `messages`: the surest sign that is there decides."""
-    system = map(inner_fields, items(found.get("system")))
+    system = map(parse_inner_fields, parse_items(fields.get("system")))
     if any(map(_is_untyped, system)):
         return Format.BEDROCK
-    if found.keys() & _ANTHROPIC_FIELDS:
+    if fields.keys() & _ANTHROPIC_FIELDS:
         return Format.ANTHROPIC
-    if found.keys() & _CHAT_FIELDS:
+    if fields.keys() & _CHAT_FIELDS:
         return Format.CHAT
-    for tool in map(inner_fields, items(found.get("tools"))):
+    for tool in map(parse_inner_fields, parse_items(fields.get("tools"))):
         if "function" in tool:
             return Format.CHAT
         if "input_schema" in tool:
             return Format.ANTHROPIC
-    messages = items(found["messages"])
-    for message in map(inner_fields, (*messages[:_LOOKED_AT], *messages[_LOOKED_AT:][-_LOOKED_AT:])):
-        if _text(message, "role") in _CHAT_ROLES or "tool_calls" in message:
+    messages = parse_items(fields["messages"])
+    for message in map(
+        parse_inner_fields,
+        (*messages[:_MAX_INSPECTED_MESSAGES], *messages[_MAX_INSPECTED_MESSAGES:][-_MAX_INSPECTED_MESSAGES:]),
+    ):
+        if _read_text(message, "role") in _CHAT_ROLES or "tool_calls" in message:
             return Format.CHAT
-        for block in map(inner_fields, items(message.get("content"))):
+        for block in map(parse_inner_fields, parse_items(message.get("content"))):
             if _is_untyped(block):
                 return Format.BEDROCK
-            if _text(block, "type") in _ANTHROPIC_BLOCKS:
+            if _read_text(block, "type") in _ANTHROPIC_BLOCKS:
                 return Format.ANTHROPIC
-    return Format.ANTHROPIC if _text(found, "model").startswith("claude") else Format.CHAT
+    return Format.ANTHROPIC if _read_text(fields, "model").startswith("claude") else Format.CHAT
 
 
 def _is_untyped(block: Fields) -> bool:
@@ -280,76 +299,78 @@ def _is_untyped(block: Fields) -> bool:
     return bool(block) and "type" not in block
 
 
-def _text(found: Fields, name: str) -> str:
+def _read_text(fields: Fields, name: str) -> str:
     """A text among fields that are otherwise not read: what a tool is called with need not be readable."""
-    raw = found.get(name)
-    return as_text(value(raw)) if raw is not None and bytes(raw).startswith(b'"') else ""
+    raw = fields.get(name)
+    return as_text(parse_json(raw)) if raw is not None and bytes(raw).startswith(b'"') else ""
 
 
-def unmarked(raw: bytes) -> bytes:
+def strip_breakpoints(raw: bytes) -> bytes:
     """A message without its cache marks, which move from turn to turn and are never counted."""
-    if not contains(raw, _CONTROL) and not contains(raw, _BREAKPOINT):
+    if not contains(raw, _CACHE_CONTROL_KEY) and not contains(raw, _BREAKPOINT_KEY):
         return raw
     try:
-        return compact(without_marks(value(raw)))
+        return to_json(remove_breakpoints(parse_json(raw)))
     except RecursionError:
-        raise MalformedRequest(TOO_DEEP) from None
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
 
 
-def blocks(request: Request) -> tuple[Block, ...]:
+def request_blocks(request: Request) -> tuple[Block, ...]:
     """Every block of a request in the order its provider reads them: tools, system prompt, messages.
 
     Raises:
         MalformedRequest: a part of it cannot be read, or is nested too deeply.
     """
     try:
-        return blocks_of(request, FORMATS[request.format].SHAPE)
+        return read_request_blocks(request, FORMATS[request.format].LAYOUT)
     except RecursionError:
-        raise MalformedRequest(TOO_DEEP) from None
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
 
 
-def front_blocks(request: Request, trail: Trail) -> tuple[Block, ...]:
+def preamble_blocks(request: Request, history: MessageHistory) -> tuple[Block, ...]:
     """The blocks of all that stands before the messages of the request's trail.
 
     Raises:
         MalformedRequest: a part of it cannot be read, or is nested too deeply.
     """
     try:
-        return front_of(request, FORMATS[request.format].SHAPE, trail)
+        return read_preamble_blocks(request, FORMATS[request.format].LAYOUT, history)
     except RecursionError:
-        raise MalformedRequest(TOO_DEEP) from None
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
 
 
-def blocks_at(request: Request, trail: Trail, position: int) -> tuple[Block, ...]:
+def blocks_at(request: Request, history: MessageHistory, position: int) -> tuple[Block, ...]:
     """The blocks of the one message that stands at `position` of the request's trail.
 
     Raises:
         MalformedRequest: it cannot be read, or is nested too deeply.
     """
     try:
-        return link_blocks(request, FORMATS[request.format].SHAPE, trail, position)
+        return read_history_blocks(request, FORMATS[request.format].LAYOUT, history, position)
     except RecursionError:
-        raise MalformedRequest(TOO_DEEP) from None
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
 
 
-def message_blocks(spoken: Format, raw: bytes, index: int = 0) -> tuple[Block, ...]:
+def message_blocks(api_format: Format, raw: bytes, index: int = 0) -> tuple[Block, ...]:
     """The blocks of one message alone, as if it stood at `index`.
 
     Raises:
         MalformedRequest: it cannot be read, or is nested too deeply.
     """
     try:
-        return message_blocks_of(spoken, FORMATS[spoken].SHAPE, raw, index)
+        return read_message_blocks(api_format, FORMATS[api_format].LAYOUT, raw, index)
     except RecursionError:
-        raise MalformedRequest(TOO_DEEP) from None
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
 
 
-def automatic_mark(request: Request) -> Ttl | None:
+def automatic_breakpoint(request: Request) -> Ttl | None:
     """How long a client asks Anthropic to keep the whole request, by a mark on no block in particular."""
-    return automatic_mark_of(request)
+    return read_automatic_breakpoint(request)
 
 
-def write(request: Request, edits: Sequence[Edit], *, marks: MarkStyle | None = None) -> bytes:
+def apply_edits(
+    request: Request, edits: Sequence[Edit], *, breakpoint_style: BreakpointStyle | None = None
+) -> bytes:
     """The body of `request` with `edits` written into it; the very same bytes where there are none.
 
     Every place that an edit names is one of the request as it came. `marks` says how cache marks are written
@@ -360,6 +381,6 @@ def write(request: Request, edits: Sequence[Edit], *, marks: MarkStyle | None = 
         MalformedRequest: the request is nested too deeply.
     """
     try:
-        return written(request, edits, FORMATS[request.format].SHAPE, marks)
+        return write_edits(request, edits, FORMATS[request.format].LAYOUT, breakpoint_style)
     except RecursionError:
-        raise MalformedRequest(TOO_DEEP) from None
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None

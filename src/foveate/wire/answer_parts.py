@@ -7,10 +7,10 @@ import msgspec
 
 from foveate.errors import MalformedRequest
 from foveate.values import Format
-from foveate.wire.body import as_list, as_record, as_text, fields, record, role_of, value
-from foveate.wire.events import ListSplitter, Splitter
-from foveate.wire.frames import FrameSplitter
-from foveate.wire.replies import record as reply_record
+from foveate.wire.body import as_dict, as_list, as_text, parse_fields, parse_json, parse_object, read_role
+from foveate.wire.events import JsonListSplitter, StreamSplitter
+from foveate.wire.frames import AwsFrameSplitter
+from foveate.wire.replies import parse_object_leniently as reply_record
 
 MAX_TEXT_CHARS = 300
 """Only this much of an answer's text is compared, without blanks: some clients trim what they send back."""
@@ -28,13 +28,13 @@ _MODEL_ITEMS = (
 
 # What stands in the events that tell a part of an answer: in those of tool calls, and in those of text and ids.
 # Others are skipped, since a long answer has thousands.
-_TOOL_SIGNS: dict[Format, tuple[bytes, ...]] = {
+_TOOL_CALL_MARKERS: dict[Format, tuple[bytes, ...]] = {
     Format.ANTHROPIC: (b"content_block_start",),
     Format.CHAT: (b'"tool_calls"',),
     Format.RESPONSES: (b"output_item",),
     Format.GEMINI: (b'"functionCall"', b'"thoughtSignature"'),
 }
-_TEXT_SIGNS: dict[Format, tuple[bytes, ...]] = {
+_TEXT_MARKERS: dict[Format, tuple[bytes, ...]] = {
     Format.ANTHROPIC: (b"text_delta", b"message_start"),
     # It is null in events of reasoning.
     Format.CHAT: (b'"content":"', b'"content": "', b'"content":[', b'"content": ['),
@@ -56,31 +56,31 @@ class AnswerParts(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
-def answer_parts(api_format: Format, body: bytes) -> AnswerParts:
+def read_answer_parts(api_format: Format, body: bytes) -> AnswerParts:
     """Return the parts of a response body; empty if it has none."""
     collect = _COLLECTORS.get(api_format)
     if collect is None:
         return AnswerParts()
-    found = _Collected()
+    parts = _PartCollector()
     try:
-        collect(found, reply_record(body))
+        collect(parts, reply_record(body))
     except MalformedRequest:
         return AnswerParts()
-    return found.parts()
+    return parts.parts()
 
 
-def message_parts(spoken: Format, messages: Sequence[bytes]) -> AnswerParts:
+def read_message_parts(api_format: Format, messages: Sequence[bytes]) -> AnswerParts:
     """Return the parts of consecutive messages of a request that the model wrote."""
-    found = _Collected()
+    parts = _PartCollector()
     for raw in messages:
-        said = record(raw)
-        found.add_content(said.get("content"))
-        found.add_content(said.get("parts"))
-        for call in as_list(said.get("tool_calls")):
-            found.add_tool_call(as_record(call).get("id"))
-        if spoken is Format.RESPONSES:
-            found.add_tool_call(said.get("call_id"))
-    return found.parts()
+        message = parse_object(raw)
+        parts.add_content(message.get("content"))
+        parts.add_content(message.get("parts"))
+        for call in as_list(message.get("tool_calls")):
+            parts.add_tool_call(as_dict(call).get("id"))
+        if api_format is Format.RESPONSES:
+            parts.add_tool_call(message.get("call_id"))
+    return parts.parts()
 
 
 def is_from_model(raw: bytes) -> bool:
@@ -89,11 +89,11 @@ def is_from_model(raw: bytes) -> bool:
     Raises:
         MalformedRequest: it cannot be read.
     """
-    role = role_of(raw)
-    return role in _MODEL_ROLES if role else value(fields(raw).get("type")) in _MODEL_ITEMS
+    role = read_role(raw)
+    return role in _MODEL_ROLES if role else parse_json(parse_fields(raw).get("type")) in _MODEL_ITEMS
 
 
-class _Collected:
+class _PartCollector:
     """Parts as they are found."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class _Collected:
         """Add a string, or a list of blocks of any format."""
         self.add_text(content)
         for each in as_list(content):
-            block = as_record(each)
+            block = as_dict(each)
             if block.get("type") in ("text", "output_text"):
                 self.add_text(block.get("text"))
             elif block.get("type") == "tool_use":
@@ -147,10 +147,10 @@ class _Collected:
         """
         if block.get("thought") is not True:
             self.add_text(block.get("text"))
-        self.add_tool_call(as_record(block.get("toolUse")).get("toolUseId"))
+        self.add_tool_call(as_dict(block.get("toolUse")).get("toolUseId"))
         if "functionCall" in block:
             signature = filter(str.isalnum, as_text(block.get("thoughtSignature")))
-            id_ = as_text(as_record(block["functionCall"]).get("id"))
+            id_ = as_text(as_dict(block["functionCall"]).get("id"))
             self.add_tool_call(id_ or "".join(signature)[:_MAX_SIGNATURE_CHARS])
 
     def parts(self) -> AnswerParts:
@@ -158,7 +158,7 @@ class _Collected:
         return AnswerParts(id=self._id, tool_calls=calls, text="".join(self._texts)[:MAX_TEXT_CHARS])
 
 
-class StreamParts:
+class StreamPartCollector:
     """Collects the parts of an answer while it streams; of its tool calls, only the first.
 
     Thinking of any length may come before the text, so nothing is kept of an event but its parts. Gemini also
@@ -167,13 +167,13 @@ class StreamParts:
 
     def __init__(self, api_format: Format) -> None:
         self._collect = _COLLECTORS.get(api_format)
-        self._tool_signs = _TOOL_SIGNS.get(api_format, ())
-        self._signs = _TEXT_SIGNS.get(api_format, ()) + self._tool_signs
-        self._collected = _Collected()
+        self._tool_call_markers = _TOOL_CALL_MARKERS.get(api_format, ())
+        self._markers = _TEXT_MARKERS.get(api_format, ()) + self._tool_call_markers
+        self._parts = _PartCollector()
         self._unread: list[bytes] = []
         self._unread_bytes = 0
         self._has_begun = False
-        self._splitter: Splitter | None = None
+        self._splitter: StreamSplitter | None = None
         self._open_line = b""
 
     def feed(self, chunk: bytes) -> None:
@@ -189,7 +189,7 @@ class StreamParts:
         """Return the parts of the stream, which may have been cut off."""
         self._unread.append(b"\n")
         self._read()
-        return self._collected.parts()
+        return self._parts.parts()
 
     def _read(self) -> None:
         chunk = b"".join(self._unread)
@@ -197,7 +197,7 @@ class StreamParts:
         self._unread_bytes = 0
         if not self._has_begun:
             self._has_begun = True
-            self._splitter = _splitter(chunk)
+            self._splitter = _choose_splitter(chunk)
         if self._splitter is None:
             events: Iterable[bytes] = self._data_lines(chunk)
         else:
@@ -208,10 +208,10 @@ class StreamParts:
             if len(data) > _MAX_EVENT_BYTES:
                 continue
             try:
-                self._collect(self._collected, as_record(_DECODER.decode(data)))
+                self._collect(self._parts, as_dict(_DECODER.decode(data)))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
-            if self._collected.has_tool_call:  # nothing more is needed
+            if self._parts.has_tool_call:  # nothing more is needed
                 self._collect = None
 
     def _data_lines(self, chunk: bytes) -> Iterator[bytes]:
@@ -221,85 +221,85 @@ class StreamParts:
             self._open_line = b""
         if not newline:
             return
-        if self._collected.has_all_text and not _has_any(self._tool_signs, lines):
+        if self._parts.has_all_text and not _has_any(self._tool_call_markers, lines):
             return
         for line in lines.split(b"\n"):
             if line.startswith(b"data:"):
-                signs = self._tool_signs if self._collected.has_all_text else self._signs
-                if _has_any(signs, line):
+                markers = self._tool_call_markers if self._parts.has_all_text else self._markers
+                if _has_any(markers, line):
                     yield line[5:]
 
 
-def _splitter(start: bytes) -> Splitter | None:
+def _choose_splitter(start: bytes) -> StreamSplitter | None:
     if start.startswith(b"\0"):
-        return FrameSplitter()
-    return ListSplitter() if start.startswith(b"[") else None
+        return AwsFrameSplitter()
+    return JsonListSplitter() if start.startswith(b"[") else None
 
 
-def _has_any(signs: Sequence[bytes], data: bytes) -> bool:
-    for sign in signs:  # noqa: SIM110 - this is called for every event, and `any` takes twice the time
-        if sign in data:
+def _has_any(markers: Sequence[bytes], data: bytes) -> bool:
+    for marker in markers:  # noqa: SIM110 - this is called for every event, and `any` takes twice the time
+        if marker in data:
             return True
     return False
 
 
-def _anthropic(found: _Collected, event: dict[str, Any]) -> None:
+def _collect_anthropic(parts: _PartCollector, event: dict[str, Any]) -> None:
     match event.get("type"):
         case "message_start":
-            found.add_id(as_record(event.get("message")).get("id"))
+            parts.add_id(as_dict(event.get("message")).get("id"))
         case "content_block_start":
-            found.add_content([event.get("content_block")])
+            parts.add_content([event.get("content_block")])
         case "content_block_delta":
-            delta = as_record(event.get("delta"))
+            delta = as_dict(event.get("delta"))
             if delta.get("type") == "text_delta":
-                found.add_text(delta.get("text"))
+                parts.add_text(delta.get("text"))
         case "message":
-            found.add_id(event.get("id"))
-            found.add_content(event.get("content"))
+            parts.add_id(event.get("id"))
+            parts.add_content(event.get("content"))
 
 
-def _chat(found: _Collected, event: dict[str, Any]) -> None:
-    found.add_id(event.get("id"))
+def _collect_chat(parts: _PartCollector, event: dict[str, Any]) -> None:
+    parts.add_id(event.get("id"))
     for choice in as_list(event.get("choices"))[:1]:
-        said = as_record(as_record(choice).get("delta")) or as_record(as_record(choice).get("message"))
-        found.add_content(said.get("content"))
-        for call in as_list(said.get("tool_calls")):
-            found.add_tool_call(as_record(call).get("id"))
+        message = as_dict(as_dict(choice).get("delta")) or as_dict(as_dict(choice).get("message"))
+        parts.add_content(message.get("content"))
+        for call in as_list(message.get("tool_calls")):
+            parts.add_tool_call(as_dict(call).get("id"))
 
 
-def _responses(found: _Collected, event: dict[str, Any]) -> None:
+def _collect_responses(parts: _PartCollector, event: dict[str, Any]) -> None:
     match event.get("type"):
         case "response.created":
-            found.add_id(as_record(event.get("response")).get("id"))
+            parts.add_id(as_dict(event.get("response")).get("id"))
         case "response.output_text.delta":
-            found.add_text(event.get("delta"))
+            parts.add_text(event.get("delta"))
         case "response.output_item.added" | "response.output_item.done":
-            found.add_tool_call(as_record(event.get("item")).get("call_id"))
+            parts.add_tool_call(as_dict(event.get("item")).get("call_id"))
         case None if event.get("object") == "response":
-            found.add_id(event.get("id"))
+            parts.add_id(event.get("id"))
             for each in as_list(event.get("output")):
-                item = as_record(each)
-                found.add_tool_call(item.get("call_id"))
+                item = as_dict(each)
+                parts.add_tool_call(item.get("call_id"))
                 if item.get("type") == "message":
-                    found.add_content(item.get("content"))
+                    parts.add_content(item.get("content"))
 
 
-def _gemini(found: _Collected, event: dict[str, Any]) -> None:
-    found.add_id(event.get("responseId"))
+def _collect_gemini(parts: _PartCollector, event: dict[str, Any]) -> None:
+    parts.add_id(event.get("responseId"))
     for candidate in as_list(event.get("candidates"))[:1]:
-        found.add_content(as_record(as_record(candidate).get("content")).get("parts"))
+        parts.add_content(as_dict(as_dict(candidate).get("content")).get("parts"))
 
 
-def _bedrock(found: _Collected, event: dict[str, Any]) -> None:
-    found.add_content(as_record(as_record(event.get("output")).get("message")).get("content"))
-    found.add_content([as_record(event.get("contentBlockStart")).get("start")])
-    found.add_content([as_record(event.get("contentBlockDelta")).get("delta")])
+def _collect_bedrock(parts: _PartCollector, event: dict[str, Any]) -> None:
+    parts.add_content(as_dict(as_dict(event.get("output")).get("message")).get("content"))
+    parts.add_content([as_dict(event.get("contentBlockStart")).get("start")])
+    parts.add_content([as_dict(event.get("contentBlockDelta")).get("delta")])
 
 
-_COLLECTORS: dict[Format, Callable[[_Collected, dict[str, Any]], None]] = {
-    Format.ANTHROPIC: _anthropic,
-    Format.CHAT: _chat,
-    Format.RESPONSES: _responses,
-    Format.GEMINI: _gemini,
-    Format.BEDROCK: _bedrock,
+_COLLECTORS: dict[Format, Callable[[_PartCollector, dict[str, Any]], None]] = {
+    Format.ANTHROPIC: _collect_anthropic,
+    Format.CHAT: _collect_chat,
+    Format.RESPONSES: _collect_responses,
+    Format.GEMINI: _collect_gemini,
+    Format.BEDROCK: _collect_bedrock,
 }

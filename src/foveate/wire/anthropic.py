@@ -3,15 +3,15 @@
 from typing import Any
 
 from foveate.values import (
+    BreakpointStyle,
     Document,
     Format,
     Image,
-    MarkStyle,
+    MediaSource,
     Message,
     Part,
     Request,
-    Schema,
-    Source,
+    ResponseSchema,
     Text,
     Thinking,
     Tool,
@@ -21,153 +21,153 @@ from foveate.values import (
 from foveate.wire import media
 from foveate.wire.body import (
     Fields,
-    as_record,
+    as_dict,
     as_text,
-    compact,
-    entries,
-    is_said,
-    items,
-    message_record,
-    opaque,
-    record,
-    value,
+    is_set,
+    make_opaque,
+    parse_entries,
+    parse_items,
+    parse_json,
+    parse_message_object,
+    parse_object,
+    to_json,
 )
-from foveate.wire.shapes import Shape
+from foveate.wire.shapes import FormatLayout
 from foveate.wire.threads import continues_thread
 
 # Fields by which the provider adds to the input; the last two are OpenRouter's.
 _SERVER_SIDE_FIELDS = ("container", "mcp_servers", "context_management", "preset", "plugins")
 
 
-SHAPE = Shape(
-    messages=("messages",),
-    content="content",
-    tools=(("tools",),),
-    system=("system",),
+LAYOUT = FormatLayout(
+    message_fields=("messages",),
+    content_field="content",
+    tool_paths=(("tools",),),
+    system_fields=("system",),
     text_kind="text",
-    results={"tool_result": ("content",)},
-    mark_styles=(MarkStyle.CACHE_CONTROL,),
+    result_paths={"tool_result": ("content",)},
+    breakpoint_styles=(BreakpointStyle.CACHE_CONTROL,),
 )
 
 
-def read(body: bytes, fields: Fields) -> Request:
+def parse_request(body: bytes, fields: Fields) -> Request:
     """A Messages body as a `Request`."""
-    config = record(fields.get("output_config"))
-    output = config.get("format") or value(fields.get("output_format"))
+    config = parse_object(fields.get("output_config"))
+    output = config.get("format") or parse_json(fields.get("output_format"))
     return Request(
         format=Format.ANTHROPIC,
-        model=as_text(value(fields.get("model"))),
+        model=as_text(parse_json(fields.get("model"))),
         body=body,
-        system=parts(value(fields.get("system"))),
-        tools=items(fields.get("tools")),
-        messages=messages(fields),
-        tool_choice=as_text(record(fields.get("tool_choice")).get("type")),
-        thinking=as_text(record(fields.get("thinking")).get("type")),
-        schema=_schema(as_record(output)),
+        system=parse_content(parse_json(fields.get("system"))),
+        tools=parse_items(fields.get("tools")),
+        messages=split_messages(fields),
+        tool_choice=as_text(parse_object(fields.get("tool_choice")).get("type")),
+        thinking=as_text(parse_object(fields.get("thinking")).get("type")),
+        schema=_parse_schema(as_dict(output)),
         extras=("task_budget",) if config.get("task_budget") else (),
-        unexplained=tuple(name for name in _SERVER_SIDE_FIELDS if is_said(fields.get(name)))
-        + (("thread",) if continues_thread(value(fields.get("thread"))) else ()),
+        unexplained=tuple(name for name in _SERVER_SIDE_FIELDS if is_set(fields.get(name)))
+        + (("thread",) if continues_thread(parse_json(fields.get("thread"))) else ()),
     )
 
 
-def messages(fields: Fields) -> tuple[bytes, ...]:
+def split_messages(fields: Fields) -> tuple[bytes, ...]:
     """The JSON of each message."""
-    return entries(fields.get("messages"), "messages")
+    return parse_entries(fields.get("messages"), "messages")
 
 
-def message(raw: bytes) -> Message:
+def parse_message(raw: bytes) -> Message:
     """One entry of `messages`."""
-    found = message_record(raw)
-    return Message(role=as_text(found.get("role")), parts=parts(found.get("content")))
+    fields = parse_message_object(raw)
+    return Message(role=as_text(fields.get("role")), parts=parse_content(fields.get("content")))
 
 
-def tool(raw: bytes) -> Tool:
+def parse_tool(raw: bytes) -> Tool:
     """One entry of `tools`; what has no schema of its own is the provider's."""
-    found = record(raw)
-    kind = as_text(found.get("type")) or "custom"
+    fields = parse_object(raw)
+    kind = as_text(fields.get("type")) or "custom"
     return Tool(
         kind="function" if kind == "custom" else kind,
-        name=as_text(found.get("name")),
-        description=as_text(found.get("description")),
-        parameters=compact(found.get("input_schema") or {}),
+        name=as_text(fields.get("name")),
+        description=as_text(fields.get("description")),
+        parameters=to_json(fields.get("input_schema") or {}),
         raw=raw,
     )
 
 
-def parts(content: object) -> tuple[Part, ...]:
+def parse_content(content: object) -> tuple[Part, ...]:
     """The blocks of a content field, a string being one text block."""
     if isinstance(content, str):
         return (Text(content),)
     if isinstance(content, list):
-        return tuple(map(_part, content))
-    return () if content is None else (opaque(content),)
+        return tuple(map(_parse_block, content))
+    return () if content is None else (make_opaque(content),)
 
 
-def _part(block: object) -> Part:
-    found = as_record(block)
-    kind = as_text(found.get("type"))
+def _parse_block(block: object) -> Part:
+    fields = as_dict(block)
+    kind = as_text(fields.get("type"))
     match kind:
-        case "text" if isinstance(found.get("text", ""), str):
-            return Text(as_text(found.get("text")))
+        case "text" if isinstance(fields.get("text", ""), str):
+            return Text(as_text(fields.get("text")))
         case "thinking":
-            return Thinking(as_text(found.get("thinking")), len(as_text(found.get("signature"))))
+            return Thinking(as_text(fields.get("thinking")), len(as_text(fields.get("signature"))))
         case "redacted_thinking":
-            return Thinking("", len(as_text(found.get("data"))))
+            return Thinking("", len(as_text(fields.get("data"))))
         case "image":
-            return image(as_record(found.get("source")))
+            return parse_image(as_dict(fields.get("source")))
         case "document":
-            return _document(found)
+            return _parse_document(fields)
         case "tool_use":
             return ToolCall(
                 format=Format.ANTHROPIC,
-                name=as_text(found.get("name")),
-                arguments=compact(found.get("input")).decode(),
-                id=as_text(found.get("id")),
+                name=as_text(fields.get("name")),
+                arguments=to_json(fields.get("input")).decode(),
+                id=as_text(fields.get("id")),
             )
         case "tool_result":
             return ToolResult(
-                parts=parts(found.get("content")),
-                id=as_text(found.get("tool_use_id")),
-                is_error=found.get("is_error") is True,
+                parts=parse_content(fields.get("content")),
+                id=as_text(fields.get("tool_use_id")),
+                is_error=fields.get("is_error") is True,
             )
         case _:
-            return opaque(block)
+            return make_opaque(block)
 
 
-def image(source: dict[str, Any]) -> Image:
+def parse_image(source: dict[str, Any]) -> Image:
     """An image block's source."""
     if source.get("type") == "base64":
-        size = media.pixels(as_text(source.get("data"))) or (None, None)
-        return Image(source=Source.INLINE, width=size[0], height=size[1])
-    return Image(source=Source.FILE if source.get("type") == "file" else Source.URL)
+        size = media.image_size(as_text(source.get("data"))) or (None, None)
+        return Image(source=MediaSource.INLINE, width=size[0], height=size[1])
+    return Image(source=MediaSource.FILE if source.get("type") == "file" else MediaSource.URL)
 
 
-def _document(block: dict[str, Any]) -> Document:
-    source = as_record(block.get("source"))
+def _parse_document(block: dict[str, Any]) -> Document:
+    source = as_dict(block.get("source"))
     heading = "\n".join(filter(None, (as_text(block.get("title")), as_text(block.get("context")))))
     media_type = as_text(source.get("media_type"))
     match source.get("type"):
         case "text":
             text = "\n".join(filter(None, (heading, as_text(source.get("data")))))
-            return Document(source=Source.INLINE, media_type="text/plain", text=text)
+            return Document(source=MediaSource.INLINE, media_type="text/plain", text=text)
         case "content":
-            inner = "\n".join(p.text for p in parts(source.get("content")) if isinstance(p, Text))
-            return Document(source=Source.INLINE, media_type="text/plain", text=heading + inner)
+            inner = "\n".join(p.text for p in parse_content(source.get("content")) if isinstance(p, Text))
+            return Document(source=MediaSource.INLINE, media_type="text/plain", text=heading + inner)
         case "base64":
             data = as_text(source.get("data"))
             return Document(
-                source=Source.INLINE,
+                source=MediaSource.INLINE,
                 media_type=media_type or "application/pdf",
                 text=heading,
-                pages=media.pdf_pages(data),
+                pages=media.count_pdf_pages(data),
                 size_bytes=len(data) * 3 // 4,
             )
         case kind:
-            where = Source.FILE if kind == "file" else Source.URL
-            return Document(source=where, media_type=media_type or "application/pdf", text=heading)
+            media_source = MediaSource.FILE if kind == "file" else MediaSource.URL
+            return Document(source=media_source, media_type=media_type or "application/pdf", text=heading)
 
 
-def _schema(output: dict[str, Any]) -> Schema | None:
+def _parse_schema(output: dict[str, Any]) -> ResponseSchema | None:
     if output.get("type") != "json_schema":
         return None
-    return Schema(name="", description="", schema=compact(output.get("schema") or {}))
+    return ResponseSchema(name="", description="", schema=to_json(output.get("schema") or {}))

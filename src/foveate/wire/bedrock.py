@@ -4,16 +4,16 @@ from typing import Any
 
 from foveate.errors import MalformedRequest
 from foveate.values import (
+    BreakpointStyle,
     Document,
     Format,
     Image,
-    MarkStyle,
+    MediaSource,
     Message,
     Opaque,
     Part,
     Request,
-    Schema,
-    Source,
+    ResponseSchema,
     Text,
     Thinking,
     Tool,
@@ -23,154 +23,155 @@ from foveate.values import (
 from foveate.wire import media
 from foveate.wire.body import (
     Fields,
-    as_record,
+    as_dict,
     as_text,
-    compact,
-    entries,
-    inner_fields,
-    items,
-    message_record,
-    opaque,
-    record,
-    value,
+    make_opaque,
+    parse_entries,
+    parse_inner_fields,
+    parse_items,
+    parse_json,
+    parse_message_object,
+    parse_object,
+    to_json,
 )
-from foveate.wire.marks import is_point
-from foveate.wire.shapes import Shape
+from foveate.wire.marks import is_cache_point
+from foveate.wire.shapes import FormatLayout
 
-SHAPE = Shape(
-    messages=("messages",),
-    content="content",
-    tools=(("toolConfig", "tools"),),
-    system=("system",),
-    results={"toolResult": ("toolResult", "content")},
-    mark_styles=(MarkStyle.CACHE_POINT,),
+LAYOUT = FormatLayout(
+    message_fields=("messages",),
+    content_field="content",
+    tool_paths=(("toolConfig", "tools"),),
+    system_fields=("system",),
+    result_paths={"toolResult": ("toolResult", "content")},
+    breakpoint_styles=(BreakpointStyle.CACHE_POINT,),
 )
 
 
-def read(body: bytes, fields: Fields) -> Request:
+def parse_request(body: bytes, fields: Fields) -> Request:
     """A Converse body as a `Request`."""
-    config = inner_fields(fields.get("toolConfig"))
-    added = record(fields.get("additionalModelRequestFields"))
-    thinking = as_text(as_record(added.get("thinking")).get("type"))
-    choice = next(iter(record(config.get("toolChoice"))), "")
+    config = parse_inner_fields(fields.get("toolConfig"))
+    added = parse_object(fields.get("additionalModelRequestFields"))
+    thinking = as_text(as_dict(added.get("thinking")).get("type"))
+    choice = next(iter(parse_object(config.get("toolChoice"))), "")
     return Request(
         format=Format.BEDROCK,
-        model=as_text(value(fields.get("modelId"))),
+        model=as_text(parse_json(fields.get("modelId"))),
         body=body,
-        system=parts(value(fields.get("system"))),
-        tools=tuple(raw for raw in items(config.get("tools")) if not is_point(record(raw))),
-        messages=messages(fields),
+        system=parse_content(parse_json(fields.get("system"))),
+        tools=tuple(raw for raw in parse_items(config.get("tools")) if not is_cache_point(parse_object(raw))),
+        messages=split_messages(fields),
         tool_choice=choice,
         thinking=thinking or as_text(added.get("reasoning_config")),
-        schema=_schema(record(fields.get("outputConfig"))),
-        unexplained=tuple(name for name in ("guardrailConfig",) if value(fields.get(name))),
+        schema=_parse_schema(parse_object(fields.get("outputConfig"))),
+        unexplained=tuple(name for name in ("guardrailConfig",) if parse_json(fields.get(name))),
     )
 
 
-def messages(fields: Fields) -> tuple[bytes, ...]:
+def split_messages(fields: Fields) -> tuple[bytes, ...]:
     """The JSON of each message."""
-    return entries(fields.get("messages"), "messages")
+    return parse_entries(fields.get("messages"), "messages")
 
 
-def message(raw: bytes) -> Message:
+def parse_message(raw: bytes) -> Message:
     """One entry of `messages`."""
-    found = message_record(raw)
-    return Message(role=as_text(found.get("role")), parts=parts(found.get("content")))
+    fields = parse_message_object(raw)
+    return Message(role=as_text(fields.get("role")), parts=parse_content(fields.get("content")))
 
 
-def tool(raw: bytes) -> Tool:
+def parse_tool(raw: bytes) -> Tool:
     """One entry of `toolConfig.tools`."""
-    found = record(raw)
-    spec = as_record(found.get("toolSpec"))
+    fields = parse_object(raw)
+    spec = as_dict(fields.get("toolSpec"))
     if not spec:
-        kind = next(iter(found), "tool")
+        kind = next(iter(fields), "tool")
         return Tool(kind=kind, name=kind, description="", parameters=b"{}", raw=raw)
     return Tool(
         kind="function",
         name=as_text(spec.get("name")),
         description=as_text(spec.get("description")),
-        parameters=compact(as_record(spec.get("inputSchema")).get("json") or {}),
+        parameters=to_json(as_dict(spec.get("inputSchema")).get("json") or {}),
         raw=raw,
     )
 
 
-def parts(content: object) -> tuple[Part, ...]:
+def parse_content(content: object) -> tuple[Part, ...]:
     """The blocks of a content or system field, without cache points; a string is one text."""
     if isinstance(content, str):
         return (Text(content),)
     if isinstance(content, list):
-        return tuple(_part(block) for block in content if "cachePoint" not in as_record(block))
-    return () if content is None else (opaque(content),)
+        return tuple(_parse_block(block) for block in content if "cachePoint" not in as_dict(block))
+    return () if content is None else (make_opaque(content),)
 
 
-def _part(block: object) -> Part:
+def _parse_block(block: object) -> Part:
     if not isinstance(block, dict):
-        return opaque(block)
+        return make_opaque(block)
     kind, inner = next(iter(block.items()), ("empty", None))
-    found = as_record(inner)
+    fields = as_dict(inner)
     match kind:
         case "text" if isinstance(inner, str):
             return Text(inner)
         case "json":
-            return Text(compact(inner).decode())
+            return Text(to_json(inner).decode())
         case "reasoningContent":
-            said = as_record(found.get("reasoningText"))
-            return Thinking(as_text(said.get("text")), len(as_text(said.get("signature"))))
+            reasoning = as_dict(fields.get("reasoningText"))
+            return Thinking(as_text(reasoning.get("text")), len(as_text(reasoning.get("signature"))))
         case "toolUse":
             return ToolCall(
                 format=Format.BEDROCK,
-                name=as_text(found.get("name")),
-                arguments=compact(found.get("input")).decode(),
-                id=as_text(found.get("toolUseId")),
+                name=as_text(fields.get("name")),
+                arguments=to_json(fields.get("input")).decode(),
+                id=as_text(fields.get("toolUseId")),
             )
         case "toolResult":
             return ToolResult(
-                parts=parts(found.get("content")),
-                id=as_text(found.get("toolUseId")),
-                is_error=found.get("status") == "error",
+                parts=parse_content(fields.get("content")),
+                id=as_text(fields.get("toolUseId")),
+                is_error=fields.get("status") == "error",
             )
         case "image":
-            data = as_text(as_record(found.get("source")).get("bytes"))
-            size = media.pixels(data) or (None, None)
-            where = Source.INLINE if data else Source.URL
-            return Image(source=where, width=size[0], height=size[1])
+            data = as_text(as_dict(fields.get("source")).get("bytes"))
+            size = media.image_size(data) or (None, None)
+            media_source = MediaSource.INLINE if data else MediaSource.URL
+            return Image(source=media_source, width=size[0], height=size[1])
         case "document":
-            return _document(found)
+            return _parse_document(fields)
         case _:
-            return Opaque(kind, compact(block))
+            return Opaque(kind, to_json(block))
 
 
-def _schema(output: dict[str, Any]) -> Schema | None:
-    structure = as_record(as_record(output.get("textFormat")).get("structure"))
-    given = as_record(structure.get("jsonSchema"))
-    if "schema" not in given:
+def _parse_schema(output: dict[str, Any]) -> ResponseSchema | None:
+    structure = as_dict(as_dict(output.get("textFormat")).get("structure"))
+    json_schema = as_dict(structure.get("jsonSchema"))
+    if "schema" not in json_schema:
         return None
-    schema = given["schema"]
-    return Schema(
-        name=as_text(given.get("name")),
-        description=as_text(given.get("description")),
-        schema=_written(schema) if isinstance(schema, str) else compact(schema),
+    schema = json_schema["schema"]
+    return ResponseSchema(
+        name=as_text(json_schema.get("name")),
+        description=as_text(json_schema.get("description")),
+        schema=_schema_json(schema) if isinstance(schema, str) else to_json(schema),
     )
 
 
-def _written(schema: str) -> bytes:
+def _schema_json(schema: str) -> bytes:
     """The JSON that a string holds; the string itself, as JSON, where it holds something else."""
     raw = schema.encode("utf-8", "surrogatepass")
     try:
-        return compact(value(raw))
+        return to_json(parse_json(raw))
     except (MalformedRequest, RecursionError):
-        return compact(schema)
+        return to_json(schema)
 
 
-def _document(found: dict[str, Any]) -> Document:
-    source = as_record(found.get("source"))
-    kind = as_text(found.get("format")) or "pdf"
+def _parse_document(document: dict[str, Any]) -> Document:
+    source = as_dict(document.get("source"))
+    kind = as_text(document.get("format")) or "pdf"
     data = as_text(source.get("bytes"))
-    plain = kind in ("txt", "md", "csv", "html")
+    is_plain_text = kind in ("txt", "md", "csv", "html")
     return Document(
-        source=Source.INLINE if data or source.get("text") else Source.URL,
-        media_type="application/pdf" if kind == "pdf" else f"text/{kind}" if plain else kind,
-        text=as_text(source.get("text")) or (media.decoded(data).decode("utf-8", "replace") if plain else ""),
-        pages=media.pdf_pages(data) if kind == "pdf" and data else None,
+        source=MediaSource.INLINE if data or source.get("text") else MediaSource.URL,
+        media_type="application/pdf" if kind == "pdf" else f"text/{kind}" if is_plain_text else kind,
+        text=as_text(source.get("text"))
+        or (media.decode_base64(data).decode("utf-8", "replace") if is_plain_text else ""),
+        pages=media.count_pdf_pages(data) if kind == "pdf" and data else None,
         size_bytes=len(data) * 3 // 4,
     )

@@ -7,13 +7,13 @@ from typing import Generic, TypeVar, overload
 Item = TypeVar("Item")
 
 
-class Row(Sequence[Item], Generic[Item]):
+class TupleLike(Sequence[Item], Generic[Item]):
     """Items in a row that are compared as a tuple is."""
 
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        return tuple(self) == tuple(other) if isinstance(other, (Row, tuple)) else NotImplemented
+        return tuple(self) == tuple(other) if isinstance(other, (TupleLike, tuple)) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(tuple(self))
@@ -22,29 +22,29 @@ class Row(Sequence[Item], Generic[Item]):
         return repr(tuple(self))
 
 
-class Begun(Row[Item]):
+class PrefixList(TupleLike[Item]):
     """The first items of a list that others may have made longer since: to whoever has it, it stays the same.
 
     A tuple would be copied with each turn of a long session, and all that it holds be touched. `items` is the
     list, for who looks at single ones of the first often.
     """
 
-    __slots__ = ("_is_last", "_size", "items")
+    __slots__ = ("_extend_token", "_size", "items")
 
     def __init__(self, items: Iterable[Item] = ()) -> None:
         self.items = list(items)
         self._size = len(self.items)
-        self._is_last = [True]
+        self._extend_token = [True]
 
-    def with_more(self, new: Iterable[Item]) -> "Begun[Item]":
+    def with_more(self, new: Iterable[Item]) -> "PrefixList[Item]":
         """The same with `new` items behind them."""
         items = self.items
         try:
-            self._is_last.pop()  # the first to go on from here, of all threads, takes the list over
+            self._extend_token.pop()  # the first to go on from here, of all threads, takes the list over
         except IndexError:
             items = items[: self._size]
         items.extend(new)
-        longer: Begun[Item] = Begun()
+        longer: PrefixList[Item] = PrefixList()
         longer.items, longer._size = items, len(items)
         return longer
 

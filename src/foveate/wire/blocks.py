@@ -12,38 +12,38 @@ from typing import Any
 from msgspec.structs import replace
 
 from foveate.values import Area, Block, Format, Place, Request, Ttl
-from foveate.wire.around import parameters_of
+from foveate.wire.around import get_parameters
 from foveate.wire.body import (
     Fields,
+    as_dict,
     as_list,
-    as_record,
     as_text,
-    compact,
-    inner_fields,
-    items,
-    record,
-    value,
+    parse_inner_fields,
+    parse_items,
+    parse_json,
+    parse_object,
+    to_json,
 )
-from foveate.wire.marks import MEMBERS, is_point, mark_of, ttl_of, without_marks
-from foveate.wire.shapes import Shape
-from foveate.wire.trails import Link, Trail, trail_of
+from foveate.wire.marks import BREAKPOINT_FIELDS, is_cache_point, read_breakpoint, read_ttl, remove_breakpoints
+from foveate.wire.shapes import FormatLayout
+from foveate.wire.trails import MessageHistory, MessageNode, find_history
 
 # Bytes of tools and system messages, and of what was made of them: those of some hundred agents.
-_KEPT_BYTES = 16 * 1024 * 1024
-_BLOCKS = object()
+_MAX_CACHE_BYTES = 16 * 1024 * 1024
+_BLOCKS_KEY = object()
 # Of a chat message that says nothing beside its content.
 _CONTENT_FIELDS = frozenset(("role", "content"))
 
-Key = tuple[Format, Area, int, Ttl, bytes]
+BlockCacheKey = tuple[Format, Area, int, Ttl, bytes]
 
 
-class KeptBlocks:
+class BlockCache:
     """The blocks of tools and system messages seen before, the least recently used forgotten first."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes
         self._held_bytes = 0
-        self._kept: OrderedDict[Key, tuple[Block, ...]] = OrderedDict()
+        self._blocks: OrderedDict[BlockCacheKey, tuple[Block, ...]] = OrderedDict()
         self._lock = Lock()
 
     @property
@@ -51,249 +51,259 @@ class KeptBlocks:
         """How much is held, about."""
         return self._held_bytes
 
-    def get(self, key: Key) -> tuple[Block, ...] | None:
+    def get(self, key: BlockCacheKey) -> tuple[Block, ...] | None:
         """What was kept under `key`, which is now the most recently used."""
         with self._lock:
-            found = self._kept.get(key)
+            found = self._blocks.get(key)
             if found is not None:
-                self._kept.move_to_end(key)
+                self._blocks.move_to_end(key)
             return found
 
-    def put(self, key: Key, blocks: tuple[Block, ...]) -> None:
+    def put(self, key: BlockCacheKey, blocks: tuple[Block, ...]) -> None:
         """Keep `blocks`, and forget the oldest where they would be too many bytes."""
         with self._lock:
-            if key not in self._kept:
-                self._held_bytes += _size(key, blocks)
-            self._kept[key] = blocks
+            if key not in self._blocks:
+                self._held_bytes += _estimate_size(key, blocks)
+            self._blocks[key] = blocks
             while self._held_bytes > self._capacity_bytes:
-                self._held_bytes -= _size(*self._kept.popitem(last=False))
+                self._held_bytes -= _estimate_size(*self._blocks.popitem(last=False))
 
-    def drop(self) -> None:
+    def clear(self) -> None:
         """Forget all of them."""
         with self._lock:
-            self._kept.clear()
+            self._blocks.clear()
             self._held_bytes = 0
 
 
-def _size(key: Key, blocks: tuple[Block, ...]) -> int:
-    return len(key[-1]) + sum(len(block.said) + 512 for block in blocks) + 512
+def _estimate_size(key: BlockCacheKey, blocks: tuple[Block, ...]) -> int:
+    return len(key[-1]) + sum(len(block.canonical_json) + 512 for block in blocks) + 512
 
 
-SEEN = KeptBlocks(_KEPT_BYTES)
+BLOCK_CACHE = BlockCache(_MAX_CACHE_BYTES)
 INSTRUCTIONS = "instructions"
 """The kind of a system prompt that can only be a plain string. It bears no cache breakpoint."""
 
 
-def blocks_of(request: Request, shape: Shape) -> tuple[Block, ...]:
+def read_request_blocks(request: Request, layout: FormatLayout) -> tuple[Block, ...]:
     """Every block: the tools, the system prompt, the messages.
 
     Raises:
         MalformedRequest: a part of it cannot be read.
     """
-    trail = trail_of(request)
-    reader = _Reader(request.format, shape, _breakpoint_ttl(_root_fields(request, shape)))
-    links = enumerate(trail.links, start=trail.head)
+    history = find_history(request)
+    reader = _BlockReader(request.format, layout, _read_breakpoint_ttl(_root_fields(request, layout)))
+    nodes = enumerate(history.nodes, start=history.leading_system_messages)
     return (
-        *front_of(request, shape, trail),
-        *(block for index, link in links for block in reader.linked(index, link)),
+        *read_preamble_blocks(request, layout, history),
+        *(block for index, node in nodes for block in reader.read_node(index, node)),
     )
 
 
-def front_of(request: Request, shape: Shape, trail: Trail) -> tuple[Block, ...]:
+def read_preamble_blocks(request: Request, layout: FormatLayout, history: MessageHistory) -> tuple[Block, ...]:
     """The blocks of all that stands before the messages of a trail.
 
     Raises:
         MalformedRequest: a part of it cannot be read.
     """
-    found = _root_fields(request, shape)
-    reader = _Reader(request.format, shape, _breakpoint_ttl(found))
-    head = enumerate(request.messages[: trail.head])
+    fields = _root_fields(request, layout)
+    reader = _BlockReader(request.format, layout, _read_breakpoint_ttl(fields))
+    head = enumerate(request.messages[: history.leading_system_messages])
     return (
-        *reader.tools(request, found),
-        *reader.system(found),
-        *(block for index, raw in head for block in reader.message(index, raw)),
+        *reader.read_tools(request, fields),
+        *reader.read_system(fields),
+        *(block for index, raw in head for block in reader.read_message(index, raw)),
     )
 
 
-def link_blocks(request: Request, shape: Shape, trail: Trail, position: int) -> tuple[Block, ...]:
+def read_history_blocks(
+    request: Request, layout: FormatLayout, history: MessageHistory, position: int
+) -> tuple[Block, ...]:
     """The blocks of one message of a trail.
 
     Raises:
         MalformedRequest: it cannot be read.
     """
-    reader = _Reader(request.format, shape, _breakpoint_ttl(_root_fields(request, shape)))
-    return reader.linked(trail.head + position, trail.links[position])
+    reader = _BlockReader(request.format, layout, _read_breakpoint_ttl(_root_fields(request, layout)))
+    return reader.read_node(history.leading_system_messages + position, history.nodes[position])
 
 
-def message_blocks_of(spoken: Format, shape: Shape, raw: bytes, index: int) -> tuple[Block, ...]:
+def read_message_blocks(api_format: Format, layout: FormatLayout, raw: bytes, index: int) -> tuple[Block, ...]:
     """The blocks of one message that stands in no request.
 
     Raises:
         MalformedRequest: it cannot be read.
     """
-    return tuple(_Reader(spoken, shape, Ttl.THIRTY_MINUTES)._message(index, value(raw)))
+    return tuple(_BlockReader(api_format, layout, Ttl.THIRTY_MINUTES)._parse_message(index, parse_json(raw)))
 
 
-def noted_blocks(link: Link) -> tuple[Block, ...] | None:
+def get_cached_blocks(node: MessageNode) -> tuple[Block, ...] | None:
     """The blocks of a message as they were last read; None where nobody has."""
-    noted = link.known.get(_BLOCKS)
-    return None if noted is None else noted[2]
+    cached = node.memo.get(_BLOCKS_KEY)
+    return None if cached is None else cached[2]
 
 
-def _root_fields(request: Request, shape: Shape) -> Fields:
+def _root_fields(request: Request, layout: FormatLayout) -> Fields:
     """The fields of a request, also where it stands inside another object; its messages may be missing."""
-    found = parameters_of(request)
-    return inner_fields(found[shape.wrapper]) if shape.wrapper in found else found
+    fields = get_parameters(request)
+    return parse_inner_fields(fields[layout.wrapper_field]) if layout.wrapper_field in fields else fields
 
 
-def _breakpoint_ttl(found: Fields) -> Ttl:
-    asked = found.get("prompt_cache_options")
-    return Ttl.THIRTY_MINUTES if asked is None else ttl_of(value(asked), usual=Ttl.THIRTY_MINUTES)
+def _read_breakpoint_ttl(fields: Fields) -> Ttl:
+    options = fields.get("prompt_cache_options")
+    return Ttl.THIRTY_MINUTES if options is None else read_ttl(parse_json(options), default=Ttl.THIRTY_MINUTES)
 
 
-class _Reader:
+class _BlockReader:
     """Reads the blocks of one request."""
 
-    def __init__(self, spoken: Format, shape: Shape, breakpoint_ttl: Ttl) -> None:
-        self._spoken = spoken
-        self._shape = shape
+    def __init__(self, api_format: Format, layout: FormatLayout, breakpoint_ttl: Ttl) -> None:
+        self._api_format = api_format
+        self._layout = layout
         self._breakpoint_ttl = breakpoint_ttl
 
-    def tools(self, request: Request, found: Fields) -> Iterable[Block]:
+    def read_tools(self, request: Request, fields: Fields) -> Iterable[Block]:
         """One block a tool."""
-        marks = self._marks_behind_tools(found)
+        breakpoints = self._find_tool_breakpoints(fields)
         for index, raw in enumerate(request.tools):
-            (block,) = self._remembered(Area.TOOLS, index, raw)
-            yield replace(block, mark=marks[index]) if index in marks else block
+            (block,) = self._read_cached(Area.TOOLS, index, raw)
+            yield replace(block, breakpoint_ttl=breakpoints[index]) if index in breakpoints else block
 
-    def system(self, found: Fields) -> list[Block]:
+    def read_system(self, fields: Fields) -> list[Block]:
         """The blocks of the system prompt."""
-        given = value(next((found[name] for name in self._shape.system if name in found), None))
-        if self._shape.system_content and isinstance(given, dict):
-            given = given.get(self._shape.system_content)
-        is_text = self._shape.system_is_text and isinstance(given, str)
+        content = parse_json(
+            next((fields[name] for name in self._layout.system_fields if name in fields), None)
+        )
+        if self._layout.system_blocks_field and isinstance(content, dict):
+            content = content.get(self._layout.system_blocks_field)
+        is_text = self._layout.system_is_text and isinstance(content, str)
         return [
             replace(block, place=Place(Area.SYSTEM, position), kind=INSTRUCTIONS if is_text else block.kind)
-            for position, block in enumerate(self._content(given, "", Area.SYSTEM, 0))
+            for position, block in enumerate(self._parse_content(content, "", Area.SYSTEM, 0))
         ]
 
-    def message(self, index: int, raw: bytes) -> tuple[Block, ...]:
+    def read_message(self, index: int, raw: bytes) -> tuple[Block, ...]:
         """The blocks of one message."""
-        return self._remembered(Area.MESSAGES, index, raw)
+        return self._read_cached(Area.MESSAGES, index, raw)
 
-    def linked(self, index: int, link: Link) -> tuple[Block, ...]:
+    def read_node(self, index: int, node: MessageNode) -> tuple[Block, ...]:
         """The blocks of a message whose place in the conversation is known."""
-        noted = link.known.get(_BLOCKS)
-        if noted is not None and noted[0] == index and noted[1] is self._breakpoint_ttl:
-            blocks: tuple[Block, ...] = noted[2]
+        cached = node.memo.get(_BLOCKS_KEY)
+        if cached is not None and cached[0] == index and cached[1] is self._breakpoint_ttl:
+            blocks: tuple[Block, ...] = cached[2]
             return blocks
-        blocks = tuple(self._message(index, value(link.raw)))
-        link.known[_BLOCKS] = index, self._breakpoint_ttl, blocks
+        blocks = tuple(self._parse_message(index, parse_json(node.raw)))
+        node.memo[_BLOCKS_KEY] = index, self._breakpoint_ttl, blocks
         return blocks
 
-    def _remembered(self, area: Area, index: int, raw: bytes) -> tuple[Block, ...]:
-        key = (self._spoken, area, index, self._breakpoint_ttl, raw)
-        known = SEEN.get(key)
-        if known is None:
-            read = self._tool if area is Area.TOOLS else self._message
-            known = tuple(read(index, value(raw)))
-            SEEN.put(key, known)
-        return known
+    def _read_cached(self, area: Area, index: int, raw: bytes) -> tuple[Block, ...]:
+        key = (self._api_format, area, index, self._breakpoint_ttl, raw)
+        blocks = BLOCK_CACHE.get(key)
+        if blocks is None:
+            read = self._parse_tool if area is Area.TOOLS else self._parse_message
+            blocks = tuple(read(index, parse_json(raw)))
+            BLOCK_CACHE.put(key, blocks)
+        return blocks
 
-    def _tool(self, index: int, found: Any) -> list[Block]:
-        return [self._block(Place(Area.TOOLS, index), "tool", found)]
+    def _parse_tool(self, index: int, tool: Any) -> list[Block]:
+        return [self._make_block(Place(Area.TOOLS, index), "tool", tool)]
 
-    def _message(self, index: int, found: Any) -> list[Block]:
-        message = as_record(found)
+    def _parse_message(self, index: int, value: Any) -> list[Block]:
+        message = as_dict(value)
         role = as_text(message.get("role"))
-        if kind := self._shape.whole_kind(message):
-            return [self._result(Place(Area.MESSAGES, index, 0), kind, message, role)]
-        made = self._content(message.get(self._shape.content), role, Area.MESSAGES, index)
-        own_mark = mark_of(message, self._breakpoint_ttl)
-        if own_mark and made:  # some clients mark the message, and mean its last block
-            made[-1] = replace(made[-1], mark=made[-1].mark or own_mark)
-        if self._shape.calls and not message.keys() <= _CONTENT_FIELDS:
-            made += self._beside_content(message, role, index, len(made))
-        return made
+        if kind := self._layout.single_block_kind(message):
+            return [self._make_result_block(Place(Area.MESSAGES, index, 0), kind, message, role)]
+        blocks = self._parse_content(message.get(self._layout.content_field), role, Area.MESSAGES, index)
+        message_breakpoint = read_breakpoint(message, self._breakpoint_ttl)
+        if message_breakpoint and blocks:  # some clients mark the message, and mean its last block
+            blocks[-1] = replace(blocks[-1], breakpoint_ttl=blocks[-1].breakpoint_ttl or message_breakpoint)
+        if self._layout.tool_calls_field and not message.keys() <= _CONTENT_FIELDS:
+            blocks += self._parse_other_fields(message, role, index, len(blocks))
+        return blocks
 
-    def _content(self, given: Any, role: str, area: Area, index: int) -> list[Block]:
+    def _parse_content(self, content: Any, role: str, area: Area, index: int) -> list[Block]:
         """The blocks of a content field; a string is the one text block that means the same."""
-        if given is None:
+        if content is None:
             return []
-        if isinstance(given, str):
-            given = self._shape.text_block(given, role)
-        made: list[Block] = []
-        for entry in given if isinstance(given, list) else [given]:
-            if not self._shape.text_kind and is_point(entry):
-                if made and made[-1].mark is None:
-                    made[-1] = replace(made[-1], mark=ttl_of(entry["cachePoint"]))
+        if isinstance(content, str):
+            content = self._layout.make_text_block(content, role)
+        blocks: list[Block] = []
+        for entry in content if isinstance(content, list) else [content]:
+            if not self._layout.text_kind and is_cache_point(entry):
+                if blocks and blocks[-1].breakpoint_ttl is None:
+                    blocks[-1] = replace(blocks[-1], breakpoint_ttl=read_ttl(entry["cachePoint"]))
                 continue
-            kind = self._shape.block_kind(entry)
-            made.append(self._block(Place(area, index, len(made)), kind, entry, role))
-        return made
+            kind = self._layout.block_kind(entry)
+            blocks.append(self._make_block(Place(area, index, len(blocks)), kind, entry, role))
+        return blocks
 
-    def _beside_content(self, message: dict[str, Any], role: str, index: int, first: int) -> list[Block]:
+    def _parse_other_fields(self, message: dict[str, Any], role: str, index: int, first: int) -> list[Block]:
         """What a chat message says outside of its content: calls of tools, reasoning, a refusal, a name."""
-        beside = [("tool_call", call) for call in as_list(message.get(self._shape.calls))]
+        entries = [("tool_call", call) for call in as_list(message.get(self._layout.tool_calls_field))]
         for name, inner in message.items():
-            is_list_of_calls = name == self._shape.calls and isinstance(inner, list)
-            if inner and name not in ("role", self._shape.content, *MEMBERS) and not is_list_of_calls:
-                beside.append((name, {name: inner}))
+            is_list_of_calls = name == self._layout.tool_calls_field and isinstance(inner, list)
+            if (
+                inner
+                and name not in ("role", self._layout.content_field, *BREAKPOINT_FIELDS)
+                and not is_list_of_calls
+            ):
+                entries.append((name, {name: inner}))
         return [
-            self._block(Place(Area.MESSAGES, index, position), kind, entry, role)
-            for position, (kind, entry) in enumerate(beside, start=first)
+            self._make_block(Place(Area.MESSAGES, index, position), kind, entry, role)
+            for position, (kind, entry) in enumerate(entries, start=first)
         ]
 
-    def _result(self, place: Place, kind: str, message: dict[str, Any], role: str) -> Block:
+    def _make_result_block(self, place: Place, kind: str, message: dict[str, Any], role: str) -> Block:
         """A message that is one block; a mark on a part of what it holds is its own."""
-        path = self._shape.results.get(kind, ())
+        path = self._layout.result_paths.get(kind, ())
         if not path:
-            return self._block(place, kind, message, role)
+            return self._make_block(place, kind, message, role)
         (name,) = path
-        held = message.get(name)
-        parts = [self._shape.text_block(held, role)] if isinstance(held, str) else as_list(held)
-        said = without_marks({**message, name: [without_marks(part) for part in parts]})
-        marks = [mark_of(as_record(part), self._breakpoint_ttl) for part in (*parts, message)]
+        content = message.get(name)
+        parts = [self._layout.make_text_block(content, role)] if isinstance(content, str) else as_list(content)
+        canonical = remove_breakpoints({**message, name: [remove_breakpoints(part) for part in parts]})
+        breakpoints = [read_breakpoint(as_dict(part), self._breakpoint_ttl) for part in (*parts, message)]
         return Block(
             place=place,
             kind=kind,
-            said=compact(said),
+            canonical_json=to_json(canonical),
             role=role,
-            mark=next(filter(None, reversed(marks)), None),
+            breakpoint_ttl=next(filter(None, reversed(breakpoints)), None),
             is_empty=not parts or self._is_blank(parts[-1]),
         )
 
-    def _block(self, place: Place, kind: str, entry: Any, role: str = "") -> Block:
+    def _make_block(self, place: Place, kind: str, entry: Any, role: str = "") -> Block:
         return Block(
             place=place,
             kind=kind,
-            said=compact(without_marks(entry)),
+            canonical_json=to_json(remove_breakpoints(entry)),
             role=role,
-            mark=mark_of(as_record(entry), self._breakpoint_ttl),
+            breakpoint_ttl=read_breakpoint(as_dict(entry), self._breakpoint_ttl),
             is_empty=self._is_blank(entry),
         )
 
     def _is_blank(self, entry: object) -> bool:
         """Whether it is a text block that says nothing, which providers refuse to mark."""
-        text = as_text(as_record(entry).get("text"))
-        return (not text or text.isspace()) and self._shape.is_text(entry)
+        text = as_text(as_dict(entry).get("text"))
+        return (not text or text.isspace()) and self._layout.is_text(entry)
 
-    def _marks_behind_tools(self, found: Fields) -> dict[int, Ttl]:
+    def _find_tool_breakpoints(self, fields: Fields) -> dict[int, Ttl]:
         """Bedrock's marks, which stand between the tools."""
-        marks: dict[int, Ttl] = {}
-        if self._spoken is not Format.BEDROCK:
-            return marks
+        breakpoints: dict[int, Ttl] = {}
+        if self._api_format is not Format.BEDROCK:
+            return breakpoints
         before = -1
-        for entry in map(record, items(inner_fields(found.get("toolConfig")).get("tools"))):
-            if is_point(entry):
-                marks.setdefault(before, ttl_of(entry["cachePoint"]))
+        for entry in map(parse_object, parse_items(parse_inner_fields(fields.get("toolConfig")).get("tools"))):
+            if is_cache_point(entry):
+                breakpoints.setdefault(before, read_ttl(entry["cachePoint"]))
             else:
                 before += 1
-        return marks
+        return breakpoints
 
 
-def automatic_mark_of(request: Request) -> Ttl | None:
+def read_automatic_breakpoint(request: Request) -> Ttl | None:
     """The time to live that a top-level `cache_control` asks for: Anthropic marks the last block by itself."""
     if request.format is not Format.ANTHROPIC:
         return None
-    return mark_of({"cache_control": value(parameters_of(request).get("cache_control"))}, Ttl.FIVE_MINUTES)
+    return read_breakpoint(
+        {"cache_control": parse_json(get_parameters(request).get("cache_control"))}, Ttl.FIVE_MINUTES
+    )

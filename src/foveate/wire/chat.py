@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from foveate.values import (
+    BreakpointStyle,
     Document,
     Format,
     Image,
-    MarkStyle,
+    MediaSource,
     Message,
     Opaque,
     Part,
     Request,
-    Schema,
-    Source,
+    ResponseSchema,
     Text,
     Thinking,
     Tool,
@@ -23,18 +23,18 @@ from foveate.values import (
 from foveate.wire import media
 from foveate.wire.body import (
     Fields,
-    as_record,
+    as_dict,
     as_text,
-    compact,
-    entries,
-    is_said,
-    items,
-    message_record,
-    opaque,
-    record,
-    value,
+    is_set,
+    make_opaque,
+    parse_entries,
+    parse_items,
+    parse_json,
+    parse_message_object,
+    parse_object,
+    to_json,
 )
-from foveate.wire.shapes import Shape
+from foveate.wire.shapes import FormatLayout
 
 _PLAIN_FIELDS = frozenset(("role", "content"))
 # What OpenRouter and xAI search for by these is added too, what Azure OpenAI finds in data sources, and what an
@@ -42,187 +42,191 @@ _PLAIN_FIELDS = frozenset(("role", "content"))
 _SERVER_SIDE_FIELDS = ("web_search_options", "audio", "plugins", "search_parameters", "data_sources", "preset")
 
 
-def _whole_kind(message: Mapping[str, Any]) -> str:
+def _single_block_kind(message: Mapping[str, Any]) -> str:
     return "tool_result" if message.get("role") in ("tool", "function") else ""
 
 
-SHAPE = Shape(
-    messages=("messages",),
-    content="content",
-    tools=(("tools",), ("functions",)),
+LAYOUT = FormatLayout(
+    message_fields=("messages",),
+    content_field="content",
+    tool_paths=(("tools",), ("functions",)),
     text_kind="text",
-    results={"tool_result": ("content",)},
-    marks_inside_results=True,
-    whole_kind=_whole_kind,
-    calls="tool_calls",
-    mark_styles=(MarkStyle.CACHE_CONTROL, MarkStyle.BREAKPOINT),
+    result_paths={"tool_result": ("content",)},
+    breakpoints_inside_results=True,
+    single_block_kind=_single_block_kind,
+    tool_calls_field="tool_calls",
+    breakpoint_styles=(BreakpointStyle.CACHE_CONTROL, BreakpointStyle.PROMPT_CACHE_BREAKPOINT),
 )
 
 
-def read(body: bytes, fields: Fields) -> Request:
+def parse_request(body: bytes, fields: Fields) -> Request:
     """A chat completions body as a `Request`; system and developer messages stay where they stand."""
     return Request(
         format=Format.CHAT,
-        model=as_text(value(fields.get("model"))),
+        model=as_text(parse_json(fields.get("model"))),
         body=body,
         system=(),
-        tools=items(fields.get("tools")) + items(fields.get("functions")),
-        messages=messages(fields),
-        tool_choice=choice(value(fields.get("tool_choice") or fields.get("function_call"))),
-        thinking=_thinking(fields),
-        schema=schema(record(fields.get("response_format"))),
-        unexplained=tuple(name for name in _SERVER_SIDE_FIELDS if is_said(fields.get(name))),
+        tools=parse_items(fields.get("tools")) + parse_items(fields.get("functions")),
+        messages=split_messages(fields),
+        tool_choice=parse_tool_choice(parse_json(fields.get("tool_choice") or fields.get("function_call"))),
+        thinking=_read_thinking(fields),
+        schema=parse_response_schema(parse_object(fields.get("response_format"))),
+        unexplained=tuple(name for name in _SERVER_SIDE_FIELDS if is_set(fields.get(name))),
     )
 
 
-def messages(fields: Fields) -> tuple[bytes, ...]:
+def split_messages(fields: Fields) -> tuple[bytes, ...]:
     """The JSON of each message."""
-    return entries(fields.get("messages"), "messages")
+    return parse_entries(fields.get("messages"), "messages")
 
 
-def message(raw: bytes) -> Message:
+def parse_message(raw: bytes) -> Message:
     """One entry of `messages`."""
-    found = message_record(raw)
-    role = as_text(found.get("role"))
-    inner = content(found.get("content"))
+    fields = parse_message_object(raw)
+    role = as_text(fields.get("role"))
+    inner = parse_content(fields.get("content"))
     if role in ("tool", "function"):
-        result = ToolResult(parts=inner, id=as_text(found.get("tool_call_id")), name=as_text(found.get("name")))
+        result = ToolResult(
+            parts=inner, id=as_text(fields.get("tool_call_id")), name=as_text(fields.get("name"))
+        )
         return Message(role=role, parts=(result,))
-    if found.keys() <= _PLAIN_FIELDS:  # most messages, and the quickest way
+    if fields.keys() <= _PLAIN_FIELDS:  # most messages, and the quickest way
         return Message(role=role, parts=inner)
-    said = as_text(found.get("reasoning_content")) or as_text(found.get("reasoning"))
-    thought = (Thinking(said),) if said else ()
-    refused = (Text(found["refusal"]),) if as_text(found.get("refusal")) else ()
-    calls = _calls(found.get("tool_calls"))
-    if found.get("function_call"):
-        calls.append(_call({"function": found["function_call"]}))
-    return Message(role=role, parts=(*thought, *inner, *refused, *calls), name=as_text(found.get("name")))
+    reasoning = as_text(fields.get("reasoning_content")) or as_text(fields.get("reasoning"))
+    thinking = (Thinking(reasoning),) if reasoning else ()
+    refusal = (Text(fields["refusal"]),) if as_text(fields.get("refusal")) else ()
+    calls = _parse_tool_calls(fields.get("tool_calls"))
+    if fields.get("function_call"):
+        calls.append(_parse_tool_call({"function": fields["function_call"]}))
+    return Message(role=role, parts=(*thinking, *inner, *refusal, *calls), name=as_text(fields.get("name")))
 
 
-def tool(raw: bytes) -> Tool:
+def parse_tool(raw: bytes) -> Tool:
     """One entry of `tools`, or of the older `functions`."""
-    found = record(raw)
-    kind = as_text(found.get("type")) or "function"
-    inner = as_record(found.get(kind)) or found
+    fields = parse_object(raw)
+    kind = as_text(fields.get("type")) or "function"
+    inner = as_dict(fields.get(kind)) or fields
     return Tool(
         kind=kind,
         name=as_text(inner.get("name")),
         description=as_text(inner.get("description")),
-        parameters=compact(inner.get("parameters") or {}),
+        parameters=to_json(inner.get("parameters") or {}),
         raw=raw,
     )
 
 
-def _thinking(fields: Fields) -> str:
+def _read_thinking(fields: Fields) -> str:
     """How much to reason: OpenAI's field, OpenRouter's, or the one of Z.ai and DeepSeek."""
-    asked = record(fields.get("reasoning"))
-    wanted = asked.get("enabled") is True or asked.get("max_tokens")
+    reasoning = parse_object(fields.get("reasoning"))
+    is_enabled = reasoning.get("enabled") is True or reasoning.get("max_tokens")
     return (
-        as_text(value(fields.get("reasoning_effort")))
-        or as_text(asked.get("effort"))
-        or as_text(record(fields.get("thinking")).get("type"))
-        or ("enabled" if wanted or as_text(value(fields.get("model"))).endswith(":thinking") else "")
+        as_text(parse_json(fields.get("reasoning_effort")))
+        or as_text(reasoning.get("effort"))
+        or as_text(parse_object(fields.get("thinking")).get("type"))
+        or ("enabled" if is_enabled or as_text(parse_json(fields.get("model"))).endswith(":thinking") else "")
     )
 
 
-def choice(found: object) -> str:
+def parse_tool_choice(value: object) -> str:
     """How free the model is: `auto`, `none`, `required`, the name of a tool, or nothing said."""
-    if isinstance(found, str):
-        return found
-    named = as_record(found)
-    inner = as_record(named.get("function"))
-    return as_text(inner.get("name")) or as_text(named.get("name")) or as_text(named.get("type"))
+    if isinstance(value, str):
+        return value
+    fields = as_dict(value)
+    inner = as_dict(fields.get("function"))
+    return as_text(inner.get("name")) or as_text(fields.get("name")) or as_text(fields.get("type"))
 
 
-def schema(response_format: dict[str, Any]) -> Schema | None:
+def parse_response_schema(response_format: dict[str, Any]) -> ResponseSchema | None:
     """The JSON schema that the answer is held to."""
     if response_format.get("type") != "json_schema":
         return None
-    inner = as_record(response_format.get("json_schema")) or response_format
-    return Schema(
+    inner = as_dict(response_format.get("json_schema")) or response_format
+    return ResponseSchema(
         name=as_text(inner.get("name")),
         description=as_text(inner.get("description")),
-        schema=compact(inner.get("schema") or {}),
+        schema=to_json(inner.get("schema") or {}),
     )
 
 
-def content(found: object) -> tuple[Part, ...]:
+def parse_content(content: object) -> tuple[Part, ...]:
     """The parts of a content field, a string being one text part."""
-    if isinstance(found, str):
-        return (Text(found),) if found else ()
-    if isinstance(found, list):
-        return tuple(map(part, found))
-    return () if found is None else (opaque(found),)
+    if isinstance(content, str):
+        return (Text(content),) if content else ()
+    if isinstance(content, list):
+        return tuple(map(parse_part, content))
+    return () if content is None else (make_opaque(content),)
 
 
-def part(entry: object) -> Part:
+def parse_part(entry: object) -> Part:
     """One content part; the Responses format uses the same shapes under `input_…` and `output_…`."""
     if isinstance(entry, str):
         return Text(entry)
-    found = as_record(entry)
-    kind = as_text(found.get("type"))
+    fields = as_dict(entry)
+    kind = as_text(fields.get("type"))
     match kind:
         case "text" | "input_text" | "output_text" | "summary_text" | "reasoning_text" if isinstance(
-            found.get("text", ""), str
+            fields.get("text", ""), str
         ):
-            return Text(as_text(found.get("text")))
+            return Text(as_text(fields.get("text")))
         case "thinking":  # Mistral: a list of text parts
-            return Thinking("".join(p.text for p in content(found.get("thinking")) if isinstance(p, Text)))
+            return Thinking(
+                "".join(p.text for p in parse_content(fields.get("thinking")) if isinstance(p, Text))
+            )
         case "refusal":
-            return Text(as_text(found.get("refusal")))
+            return Text(as_text(fields.get("refusal")))
         case "image_url" | "input_image":
-            return _image(found)
+            return _parse_image(fields)
         case "file" | "input_file":
-            return _file(as_record(found.get("file")) or found)
+            return _parse_file(as_dict(fields.get("file")) or fields)
         case _:
-            return opaque(entry)
+            return make_opaque(entry)
 
 
-def _calls(found: object) -> list[ToolCall | Opaque]:
-    if isinstance(found, list):
-        return [_call(entry) for entry in found]
-    return [Opaque("tool_calls", compact(found))] if found else []
+def _parse_tool_calls(calls: object) -> list[ToolCall | Opaque]:
+    if isinstance(calls, list):
+        return [_parse_tool_call(entry) for entry in calls]
+    return [Opaque("tool_calls", to_json(calls))] if calls else []
 
 
-def _call(entry: object) -> ToolCall | Opaque:
-    found = as_record(entry)
-    inner = as_record(found.get("function"))
+def _parse_tool_call(entry: object) -> ToolCall | Opaque:
+    fields = as_dict(entry)
+    inner = as_dict(fields.get("function"))
     if not inner:
-        return Opaque(as_text(found.get("type")) or "tool_call", compact(entry))
+        return Opaque(as_text(fields.get("type")) or "tool_call", to_json(entry))
     arguments = inner.get("arguments")
     return ToolCall(
         format=Format.CHAT,
         name=as_text(inner.get("name")),
-        arguments=arguments if isinstance(arguments, str) else compact(arguments).decode(),
-        id=as_text(found.get("id")),
+        arguments=arguments if isinstance(arguments, str) else to_json(arguments).decode(),
+        id=as_text(fields.get("id")),
     )
 
 
-def _image(found: dict[str, Any]) -> Image:
-    holder = found.get("image_url")
-    url = holder if isinstance(holder, str) else as_text(as_record(holder).get("url"))
-    detail = as_text(found.get("detail")) or as_text(as_record(holder).get("detail")) or "auto"
+def _parse_image(part: dict[str, Any]) -> Image:
+    holder = part.get("image_url")
+    url = holder if isinstance(holder, str) else as_text(as_dict(holder).get("url"))
+    detail = as_text(part.get("detail")) or as_text(as_dict(holder).get("detail")) or "auto"
     if url.startswith("data:"):
-        size = media.pixels(url.partition(",")[2]) or (None, None)
-        return Image(source=Source.INLINE, width=size[0], height=size[1], detail=detail)
-    return Image(source=Source.URL if url else Source.FILE, detail=detail)
+        size = media.image_size(url.partition(",")[2]) or (None, None)
+        return Image(source=MediaSource.INLINE, width=size[0], height=size[1], detail=detail)
+    return Image(source=MediaSource.URL if url else MediaSource.FILE, detail=detail)
 
 
-def _file(found: dict[str, Any]) -> Document:
-    data = as_text(found.get("file_data"))
-    name = as_text(found.get("filename"))
+def _parse_file(file: dict[str, Any]) -> Document:
+    data = as_text(file.get("file_data"))
+    name = as_text(file.get("filename"))
     if not data:
-        where = Source.URL if found.get("file_url") else Source.FILE
-        return Document(source=where, media_type="", text=name)
+        media_source = MediaSource.URL if file.get("file_url") else MediaSource.FILE
+        return Document(source=media_source, media_type="", text=name)
     head, _, payload = data.rpartition(",")
     media_type = head.removeprefix("data:").partition(";")[0] or "application/pdf"
     if media_type.startswith("text/"):
-        text = media.decoded(payload).decode("utf-8", "replace")
-        return Document(source=Source.INLINE, media_type=media_type, text=text)
+        text = media.decode_base64(payload).decode("utf-8", "replace")
+        return Document(source=MediaSource.INLINE, media_type=media_type, text=text)
     return Document(
-        source=Source.INLINE,
+        source=MediaSource.INLINE,
         media_type=media_type,
         text=name,
-        pages=media.pdf_pages(payload),
+        pages=media.count_pdf_pages(payload),
         size_bytes=len(payload) * 3 // 4,
     )

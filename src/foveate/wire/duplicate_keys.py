@@ -14,7 +14,7 @@ import msgspec
 
 from foveate.errors import DuplicateKey, MalformedRequest
 from foveate.wire import large_json
-from foveate.wire.body import TOO_DEEP
+from foveate.wire.body import TOO_DEEP_MESSAGE
 
 _MAX_KEY_CHARACTERS = 64
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -22,7 +22,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _Pairs = list[tuple[str, Any]]
 
 
-class _Found(Exception):
+class _DuplicateFound(Exception):
     """An object has a duplicate key."""
 
 
@@ -48,7 +48,7 @@ def check_unique_keys(data: bytes, names: Collection[str]) -> None:
     if len(data) >= large_json.LARGE_BYTES:
         check_large(data)
     else:
-        _check_objects(_text(data))
+        _check_objects(_decode_text(data))
     _check_case(names)
 
 
@@ -64,38 +64,38 @@ def has_unique_keys(text: str) -> bool:
     return True
 
 
-def check_large(data: bytes, sizes: large_json.Sizes = large_json.SIZES) -> None:
+def check_large(data: bytes, sizes: large_json.SliceSizes = large_json.DEFAULT_SIZES) -> None:
     """Check the same in pieces, so that other threads do not wait long."""
     try:
-        large_json.value(data, sizes, _READERS)
+        large_json.parse_json(data, sizes, _READERS)
     except DuplicateKey as error:
-        steps = [_shortened(step) if isinstance(step, str) else step for step in error.path]
+        steps = [_shorten(step) if isinstance(step, str) else step for step in error.path]
         raise DuplicateKey(tuple(steps)) from None
     except (ValueError, msgspec.MsgspecError) as error:
         raise MalformedRequest(f"the request is not JSON: {error}") from None
     except RecursionError:
-        raise MalformedRequest(TOO_DEEP) from None
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
 
 
-def _items_of(piece: bytes) -> list[None]:
+def _check_items(piece: bytes) -> list[None]:
     """As many items as a list has, which are checked, and of which nothing else is kept."""
-    text = _text(piece)
+    text = _decode_text(piece)
     try:
         return [None] * len(_KEYS_DECODER.decode(text))
-    except _Found:
+    except _DuplicateFound:
         raise DuplicateKey(_PATH_DECODER.decode(text)) from None
 
 
-def _members_of(piece: bytes) -> dict[str, None]:
+def _check_members(piece: bytes) -> dict[str, None]:
     """The keys of an object whose values are checked."""
-    text = _text(piece)
+    text = _decode_text(piece)
     try:
         return dict.fromkeys(_KEYS_DECODER.decode(text))
-    except _Found:
+    except _DuplicateFound:
         raise DuplicateKey(_PATH_DECODER.decode(text)) from None
 
 
-def _text(data: bytes) -> str:
+def _decode_text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -104,82 +104,82 @@ def _check_objects(text: str) -> None:
     try:
         try:
             (_SURROGATES_DECODER if has_surrogates else _DECODER).decode(text)
-        except _Found:
+        except _DuplicateFound:
             raise DuplicateKey(_PATH_DECODER.decode(text)) from None
     except ValueError as error:
         raise MalformedRequest(f"the request is not JSON: {error}") from None
     except RecursionError:
-        raise MalformedRequest(TOO_DEEP) from None
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
 
 
 def _check_case(names: Collection[str]) -> None:
     seen: dict[str, str] = {}
     for name in names:
-        folded = name.casefold()
-        if folded in seen:
-            first = seen[folded]
-            raise DuplicateKey((_shortened(name),), other="" if first == name else _shortened(first))
-        seen[folded] = name
+        lowered = name.casefold()
+        if lowered in seen:
+            first = seen[lowered]
+            raise DuplicateKey((_shorten(name),), other="" if first == name else _shorten(first))
+        seen[lowered] = name
 
 
 def _check_object(pairs: _Pairs) -> None:
     if len(dict(pairs)) != len(pairs):
-        raise _Found
+        raise _DuplicateFound
 
 
 def _check_object_with_surrogates(pairs: _Pairs) -> None:
-    if len({_without_surrogates(key) for key, _ in pairs}) != len(pairs):
-        raise _Found
+    if len({_replace_surrogates(key) for key, _ in pairs}) != len(pairs):
+        raise _DuplicateFound
 
 
-def _keys_of_object(pairs: _Pairs) -> list[str]:
-    keys = [_without_surrogates(key) for key, _ in pairs]
+def _read_unique_keys(pairs: _Pairs) -> list[str]:
+    keys = [_replace_surrogates(key) for key, _ in pairs]
     if len(set(keys)) != len(keys):
-        raise _Found
+        raise _DuplicateFound
     return keys
 
 
-def _path_in_object(pairs: _Pairs) -> _Path | None:
+def _find_path_in_object(pairs: _Pairs) -> _Path | None:
     """The path to a duplicate key of this object or else of one inside, whose paths are among the values."""
     seen: set[str] = set()
     for raw_key, _ in pairs:
-        key = _without_surrogates(raw_key)
+        key = _replace_surrogates(raw_key)
         if key in seen:
-            return _Path((_shortened(key),))
+            return _Path((_shorten(key),))
         seen.add(key)
     for key, value in pairs:
-        path = _path_in(value)
+        path = _find_path(value)
         if path is not None:
-            return _Path((_shortened(_without_surrogates(key)), *path))
+            return _Path((_shorten(_replace_surrogates(key)), *path))
     return None
 
 
-def _path_in(value: object) -> _Path | None:
+def _find_path(value: object) -> _Path | None:
     if isinstance(value, list):
         for index, item in enumerate(value):
-            path = _path_in(item)
+            path = _find_path(item)
             if path is not None:
                 return _Path((index, *path))
     return value if isinstance(value, _Path) else None
 
 
-def _without_surrogates(key: str) -> str:
+def _replace_surrogates(key: str) -> str:
     return key if key.isascii() else _SURROGATE.sub("\ufffd", key)
 
 
-def _shortened(key: str) -> str:
+def _shorten(key: str) -> str:
     return key if len(key) <= _MAX_KEY_CHARACTERS else f"{key[:_MAX_KEY_CHARACTERS]}…"
 
 
-def _decoder(read_object: Callable[[_Pairs], object]) -> json.JSONDecoder:
+def _make_decoder(read_object: Callable[[_Pairs], object]) -> json.JSONDecoder:
     """A decoder that keeps nothing of an object but what `read_object` returns, and reads no numbers."""
     return json.JSONDecoder(
         object_pairs_hook=read_object, parse_int=bool, parse_float=bool, parse_constant=bool, strict=False
     )
 
 
-_DECODER = _decoder(_check_object)
-_SURROGATES_DECODER = _decoder(_check_object_with_surrogates)
-_KEYS_DECODER = _decoder(_keys_of_object)
-_PATH_DECODER = _decoder(_path_in_object)
-_READERS = large_json.Readers(items=_items_of, members=_members_of, are_keys_unique=True)
+_DECODER = _make_decoder(_check_object)
+_SURROGATES_DECODER = _make_decoder(_check_object_with_surrogates)
+_KEYS_DECODER = _make_decoder(_read_unique_keys)
+_PATH_DECODER = _make_decoder(_find_path_in_object)
+_READERS = large_json.PieceReaders(items=_check_items, members=_check_members, are_keys_unique=True)

@@ -6,19 +6,21 @@ Every place is one of the request as it came, whatever the other edits do.
 from collections.abc import Mapping, Sequence
 
 from foveate.errors import BadEdit
-from foveate.values import Edit, Mark, MarkStyle, Message, RemoveMark, Request
+from foveate.values import BreakpointStyle, CacheBreakpoint, Edit, Message, RemoveBreakpoint, Request
 from foveate.wire import writing
-from foveate.wire.body import as_list, as_record, as_text, compact, value
-from foveate.wire.marks import written as written_mark
-from foveate.wire.outline import Outline, Row, Slot, Written
-from foveate.wire.rows import RowWriter
-from foveate.wire.shapes import Path, Shape
-from foveate.wire.spans import Members, Span
+from foveate.wire.body import as_dict, as_list, as_text, parse_json, to_json
+from foveate.wire.marks import breakpoint_json as written_mark
+from foveate.wire.outline import BlockList, ListForm, RequestOutline, ToolSlot
+from foveate.wire.rows import BlockListWriter
+from foveate.wire.shapes import FieldPath, FormatLayout
+from foveate.wire.spans import ByteSpan, ObjectMembers
 from foveate.wire.splice import Patch
-from foveate.wire.wanted import RowEdits, Tree, Wanted, sorted_by_place
+from foveate.wire.wanted import BlockListEdits, EditPlan, ParameterTree, plan_edits
 
 
-def written(request: Request, edits: Sequence[Edit], shape: Shape, style: MarkStyle | None) -> bytes:
+def write_edits(
+    request: Request, edits: Sequence[Edit], layout: FormatLayout, style: BreakpointStyle | None
+) -> bytes:
     """The body of `request` with all `edits`; the same object where there are none.
 
     Raises:
@@ -26,196 +28,218 @@ def written(request: Request, edits: Sequence[Edit], shape: Shape, style: MarkSt
     """
     if not edits:
         return request.body
-    wanted = sorted_by_place(edits, len(request.messages))
-    writer = _Writer(Outline(request, shape), _style(wanted, shape, style))
-    writer.tools(wanted)
-    if wanted.system:
-        writer.system(wanted.system)
-    if wanted.messages or wanted.inserted or wanted.dropped:
-        writer.messages(wanted)
-    if wanted.parameters:
-        writer.parameters(writer.outline.root, wanted.parameters)
-    return writer.patch.applied(request.body)
+    plan = plan_edits(edits, len(request.messages))
+    writer = _EditWriter(RequestOutline(request, layout), _choose_style(plan, layout, style))
+    writer.write_tools(plan)
+    if plan.system:
+        writer.write_system(plan.system)
+    if plan.messages or plan.inserted_messages or plan.dropped_messages:
+        writer.write_messages(plan)
+    if plan.parameters:
+        writer.write_parameters(writer.outline.root, plan.parameters)
+    return writer.patch.apply(request.body)
 
 
-def _style(wanted: Wanted, shape: Shape, style: MarkStyle | None) -> MarkStyle:
+def _choose_style(plan: EditPlan, layout: FormatLayout, style: BreakpointStyle | None) -> BreakpointStyle:
     """How marks are to be written, if there are any."""
-    if not shape.mark_styles and wanted.marks:
+    if not layout.breakpoint_styles and plan.has_breakpoints:
         raise BadEdit("this format has no cache marks")
-    if style is not None and style not in shape.mark_styles and wanted.marks:
+    if style is not None and style not in layout.breakpoint_styles and plan.has_breakpoints:
         raise BadEdit(f"this format has no marks of the style `{style}`")
-    return style or next(iter(shape.mark_styles), MarkStyle.CACHE_CONTROL)
+    return style or next(iter(layout.breakpoint_styles), BreakpointStyle.CACHE_CONTROL)
 
 
-class _Writer:
+class _EditWriter:
     """Gathers the splices of one request."""
 
-    def __init__(self, outline: Outline, style: MarkStyle) -> None:
+    def __init__(self, outline: RequestOutline, style: BreakpointStyle) -> None:
         self.outline = outline
         self.patch = Patch()
         self._data = outline.data
-        self._shape = outline.shape
+        self._layout = outline.layout
         self._style = style
-        self._rows = RowWriter(outline, self.patch, style)
+        self._blocks = BlockListWriter(outline, self.patch, style)
 
-    def parameters(self, owner: Members, tree: Tree, path: Path = ()) -> None:
+    def write_parameters(self, owner: ObjectMembers, tree: ParameterTree, path: FieldPath = ()) -> None:
         """Sets parameters, and those inside of them."""
-        shape = self._shape
-        taken = {(name,) for name in (*shape.messages, *shape.system, shape.wrapper)}.union(shape.tools)
+        layout = self._layout
+        reserved_paths = {
+            (name,) for name in (*layout.message_fields, *layout.system_fields, layout.wrapper_field)
+        }.union(layout.tool_paths)
         for name, new in tree.items():
-            here = (*path, name)
+            parameter_path = (*path, name)
             is_value = not isinstance(new, dict)
-            if here in taken or (is_value and any(other[: len(here)] == here for other in taken)):
-                raise BadEdit("is no parameter, but part of the conversation", path=here)
+            if parameter_path in reserved_paths or (
+                is_value and any(other[: len(parameter_path)] == parameter_path for other in reserved_paths)
+            ):
+                raise BadEdit("is no parameter, but part of the conversation", path=parameter_path)
             span = owner.values.get(name)
-            present = b"null" if span is None else span.of(self._data)
+            present = b"null" if span is None else span.read(self._data)
             if not isinstance(new, dict) or present == b"null":
-                self.patch.set_member(owner, name, compact(new))
+                self.patch.set_member(owner, name, to_json(new))
             elif span is not None and present.startswith(b"{"):
-                self.parameters(self.outline.members(span), new, here)
+                self.write_parameters(self.outline.members(span), new, parameter_path)
             else:
-                raise BadEdit("is no object, so that nothing can be set in it", path=here)
+                raise BadEdit("is no object, so that nothing can be set in it", path=parameter_path)
 
-    def tools(self, wanted: Wanted) -> None:
+    def write_tools(self, plan: EditPlan) -> None:
         """Marks tools, and puts them in another order; a mark travels with its tool."""
-        if wanted.tools.texts or wanted.tools.inserts:
+        if plan.tools.texts or plan.tools.inserts:
             raise BadEdit("tools are only marked and put in another order", path=("tools",))
-        if not wanted.tools.marks and wanted.order is None:
+        if not plan.tools.breakpoints and plan.tool_order is None:
             return
         slots = self.outline.tools()
-        wanted.tools.check(len(slots))
-        if wanted.order is None:
-            for index, mark in sorted(wanted.tools.marks.items()):
-                self._rows.mark(slots[index].row, slots[index].number, mark, ("tools", index))
+        plan.tools.check(len(slots))
+        if plan.tool_order is None:
+            for index, cache_breakpoint in sorted(plan.tools.breakpoints.items()):
+                self._blocks.write_breakpoint(
+                    slots[index].tools, slots[index].tool_index, cache_breakpoint, ("tools", index)
+                )
         else:
-            self._ordered(slots, wanted.order, wanted.tools.marks)
+            self._reorder_tools(slots, plan.tool_order, plan.tools.breakpoints)
 
-    def _ordered(
-        self, slots: Sequence[Slot], order: Sequence[int], marks: Mapping[int, Mark | RemoveMark]
+    def _reorder_tools(
+        self,
+        slots: Sequence[ToolSlot],
+        order: Sequence[int],
+        breakpoints: Mapping[int, CacheBreakpoint | RemoveBreakpoint],
     ) -> None:
         if sorted(order) != list(range(len(slots))):
             raise BadEdit(f"the order does not name each of {len(slots)} tools once", path=("tools",))
         for slot, index in zip(slots, order, strict=True):
-            tool, mark = slots[index], marks.get(index)
-            if tool.row is not slot.row:
+            tool, cache_breakpoint = slots[index], breakpoints.get(index)
+            if tool.tools is not slot.tools:
                 raise BadEdit("cannot stand in the place of a tool of another list", path=("tools", index))
-            inside = Patch()
-            if mark is not None:
-                inner = RowWriter(self.outline, inside, self._style)
-                inner.mark(tool.row, tool.number, mark, ("tools", index))
+            tool_patch = Patch()
+            if cache_breakpoint is not None:
+                tool_writer = BlockListWriter(self.outline, tool_patch, self._style)
+                tool_writer.write_breakpoint(tool.tools, tool.tool_index, cache_breakpoint, ("tools", index))
             if tool is slot:
-                self.patch.include(inside)
+                self.patch.include(tool_patch)
             else:
-                here, there = self.outline.with_points(slot), self.outline.with_points(tool)
-                self.patch.put(here.start, here.end, inside.applied(self._data, there))
+                target, source = (
+                    self.outline.span_with_cache_points(slot),
+                    self.outline.span_with_cache_points(tool),
+                )
+                self.patch.replace(target.start, target.end, tool_patch.apply(self._data, source))
 
-    def system(self, edits: RowEdits) -> None:
+    def write_system(self, edits: BlockListEdits) -> None:
         """Edits the system prompt."""
-        row = self.outline.system()
-        if self._shape.system_is_text and row.written in (Written.STRING, Written.NOTHING):
-            self._plain_text(row, edits)
+        block_list = self.outline.system()
+        if self._layout.system_is_text and block_list.form in (ListForm.STRING, ListForm.ABSENT):
+            self._write_plain_system_prompt(block_list, edits)
         else:
-            self._rows.blocks(row, edits, "")
+            self._blocks.write_blocks(block_list, edits, "")
 
-    def messages(self, wanted: Wanted) -> None:
+    def write_messages(self, plan: EditPlan) -> None:
         """Edits, replaces, drops and inserts messages."""
-        row = self.outline.messages()
-        added = {index: self._new(new) for index, new in wanted.inserted.items() if new}
-        if row.written is Written.STRING and not wanted.dropped:
-            self._message_as_string(row, wanted.messages.get(0, RowEdits(("messages", 0))), added)
+        block_list = self.outline.messages()
+        added = {index: self._new_messages_json(new) for index, new in plan.inserted_messages.items() if new}
+        if block_list.form is ListForm.STRING and not plan.dropped_messages:
+            self._write_string_message(block_list, plan.messages.get(0, BlockListEdits(("messages", 0))), added)
             return
-        for index, edits in sorted(wanted.messages.items()):
-            self._message(row.entries[index], edits)
-        self._rows.entries(row, added, wanted.dropped)
+        for index, edits in sorted(plan.messages.items()):
+            self._write_message(block_list.entries[index], edits)
+        self._blocks.write_entries(block_list, added, plan.dropped_messages)
 
-    def _new(self, given: Sequence[Message]) -> list[bytes]:
-        return [writing.message(one, self._shape) for one in given]
+    def _new_messages_json(self, messages: Sequence[Message]) -> list[bytes]:
+        return [writing.message_json(message, self._layout) for message in messages]
 
-    def _message(self, span: Span, edits: RowEdits) -> None:
-        if not edits.texts and not edits.inserts and self._marked(span, edits.marks):
+    def _write_message(self, span: ByteSpan, edits: BlockListEdits) -> None:
+        if (
+            not edits.texts
+            and not edits.inserts
+            and self._write_breakpoints_in_compact_message(span, edits.breakpoints)
+        ):
             return
         message = self.outline.members(span)
-        head = self.outline.head(message)
-        kind = self._shape.whole_kind(head)
+        attributes = self.outline.role_and_type(message)
+        kind = self._layout.single_block_kind(attributes)
         if not kind:
-            role = as_text(head.get("role"))
-            row = self.outline.content(message, role)
-            edits.check(len(row.blocks))
-            last = len(row.blocks) - 1
-            own = last in edits.marks and self._bears_mark(message)
-            if own and not self._rows.bears_mark(row.entries[row.blocks[last]]):
-                self._rows.mark_object(message, edits.marks.pop(last))
-            self._rows.blocks(row, edits, role)
+            role = as_text(attributes.get("role"))
+            block_list = self.outline.content(message, role)
+            edits.check(len(block_list.blocks))
+            last = len(block_list.blocks) - 1
+            is_on_message = last in edits.breakpoints and self._has_breakpoint(message)
+            if is_on_message and not self._blocks.has_breakpoint(block_list.entries[block_list.blocks[last]]):
+                self._blocks.set_breakpoint(message, edits.breakpoints.pop(last))
+            self._blocks.write_blocks(block_list, edits, role)
             return
         edits.check(1)
         path = (*edits.path, 0)
         if edits.inserts:
             raise BadEdit(f"a `{kind}` has no blocks of its own", path=edits.path)
-        if kind not in self._shape.results:
+        if kind not in self._layout.result_paths:
             raise BadEdit(f"a `{kind}` can be neither marked nor given another text", path=path)
-        if edits.marks and self._bears_mark(message):
-            self._rows.mark_object(message, edits.marks.pop(0))
-        (held,) = self._shape.results[kind]
-        if edits.texts or edits.marks:
-            self._rows.result(message, held, edits.texts.get(0), edits.marks.get(0), path)
+        if edits.breakpoints and self._has_breakpoint(message):
+            self._blocks.set_breakpoint(message, edits.breakpoints.pop(0))
+        (result_field,) = self._layout.result_paths[kind]
+        if edits.texts or edits.breakpoints:
+            self._blocks.write_result(message, result_field, edits.texts.get(0), edits.breakpoints.get(0), path)
 
-    def _marked(self, span: Span, marks: Mapping[int, Mark | RemoveMark]) -> bool:
+    def _write_breakpoints_in_compact_message(
+        self, span: ByteSpan, breakpoints: Mapping[int, CacheBreakpoint | RemoveBreakpoint]
+    ) -> bool:
         """Marks blocks of a message that is spelled as it would be here: so it is known where they lie.
 
         False, and nothing done, where one bears a mark or cannot, and where it has to be looked at otherwise.
         """
-        said, name = span.of(self._data), self._style.value
-        message = as_record(value(said))
-        blocks = as_list(message.get(self._shape.content))
-        if self._style is MarkStyle.CACHE_POINT or not blocks or self._shape.whole_kind(message):
+        raw, name = span.read(self._data), self._style.value
+        message = as_dict(parse_json(raw))
+        blocks = as_list(message.get(self._layout.content_field))
+        if self._style is BreakpointStyle.CACHE_POINT or not blocks or self._layout.single_block_kind(message):
             return False
-        if name in message or next(reversed(message)) != self._shape.content or compact(message) != said:
+        if name in message or next(reversed(message)) != self._layout.content_field or to_json(message) != raw:
             return False
-        takes = [bool(block) and isinstance(block, dict) and name not in block for block in blocks]
-        if not all(0 <= at < len(takes) and takes[at] for at in marks):
+        is_markable = [bool(block) and isinstance(block, dict) and name not in block for block in blocks]
+        if not all(0 <= at < len(is_markable) and is_markable[at] for at in breakpoints):
             return False
-        sizes = [len(compact(block)) for block in blocks]
+        sizes = [len(to_json(block)) for block in blocks]
         first = span.end - len(b"]}") - sum(sizes) - len(b",") * (len(sizes) - 1)
-        for at, mark in marks.items():
+        for at, cache_breakpoint in breakpoints.items():
             end = first + sum(sizes[: at + 1]) + at - len(b"}")
-            self.patch.put(end, end, b"," + compact(name) + b":" + written_mark(mark, self._style))
+            self.patch.replace(
+                end, end, b"," + to_json(name) + b":" + written_mark(cache_breakpoint, self._style)
+            )
         return True
 
-    def _bears_mark(self, message: Members) -> bool:
+    def _has_breakpoint(self, message: ObjectMembers) -> bool:
         """Whether a message bears a mark itself, which counts as long as its last block bears none."""
-        own = message.values.get(self._style.value)
-        return own is not None and own.of(self._data) != b"null"
+        span = message.values.get(self._style.value)
+        return span is not None and span.read(self._data) != b"null"
 
-    def _message_as_string(self, row: Row, edits: RowEdits, added: dict[int, list[bytes]]) -> None:
+    def _write_string_message(
+        self, block_list: BlockList, edits: BlockListEdits, added: dict[int, list[bytes]]
+    ) -> None:
         """The one message of the user that a plain string is; a list around it only where there must be."""
-        content = self.outline.content_of_string(row)
-        (literal,) = row.entries
-        if not added and not edits.marks and (edits.joins or not edits.inserts):
-            self._rows.blocks(content, edits, "user")
+        content = self.outline.content_of_string(block_list)
+        (literal,) = block_list.entries
+        if not added and not edits.breakpoints and (edits.join_texts or not edits.inserts):
+            self._blocks.write_blocks(content, edits, "user")
             return
-        first = b"".join(one + b"," for one in added.get(0, ()))
-        last = b"".join(b"," + one for one in added.get(1, ()))
-        self.patch.put(literal.start, literal.start, b"[" + first + row.text_opening)
-        self._rows.blocks(content, edits, "user")
-        self.patch.put(literal.end, literal.end, b"}" + last + b"]")
+        first = b"".join(message + b"," for message in added.get(0, ()))
+        last = b"".join(b"," + message for message in added.get(1, ()))
+        self.patch.replace(literal.start, literal.start, b"[" + first + block_list.text_block_prefix)
+        self._blocks.write_blocks(content, edits, "user")
+        self.patch.replace(literal.end, literal.end, b"}" + last + b"]")
 
-    def _plain_text(self, row: Row, edits: RowEdits) -> None:
+    def _write_plain_system_prompt(self, block_list: BlockList, edits: BlockListEdits) -> None:
         """A system prompt that is one string: what is inserted stands before or behind, after a blank line."""
-        edits.check(len(row.blocks))
-        if edits.marks:
+        edits.check(len(block_list.blocks))
+        if edits.breakpoints:
             raise BadEdit("a plain string bears no mark in this format", path=("system", 0))
-        size = len(row.blocks)
-        before = writing.joined(edits.inserts.get(0, []) if size else [])
-        after = writing.joined(edits.inserts.get(size, []))
-        is_empty = row.span is None or row.span.of(self._data) in (b"null", b'""')
-        if row.span is None or is_empty or edits.texts:
+        size = len(block_list.blocks)
+        before = writing.join_texts(edits.inserts.get(0, []) if size else [])
+        after = writing.join_texts(edits.inserts.get(size, []))
+        is_empty = block_list.span is None or block_list.span.read(self._data) in (b"null", b'""')
+        if block_list.span is None or is_empty or edits.texts:
             paragraphs = (before, edits.texts.get(0, ""), after)
-            new = compact(writing.BLANK_LINE.join(filter(None, paragraphs)))
-            self.patch.set_member(row.owner, row.name, new)
+            new = to_json(writing.BLANK_LINE.join(filter(None, paragraphs)))
+            self.patch.set_member(block_list.owner, block_list.name, new)
             return
         if before:
-            start = row.span.start + 1
-            self.patch.put(start, start, compact(before + writing.BLANK_LINE)[1:-1])
+            start = block_list.span.start + 1
+            self.patch.replace(start, start, to_json(before + writing.BLANK_LINE)[1:-1])
         if after:
-            end = row.span.end - 1
-            self.patch.put(end, end, compact(writing.BLANK_LINE + after)[1:-1])
+            end = block_list.span.end - 1
+            self.patch.replace(end, end, to_json(writing.BLANK_LINE + after)[1:-1])

@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-MOST_BYTES = 16 * 1024 * 1024  # of one event; a larger one is passed on, and not read
+MAX_EVENT_BYTES = 16 * 1024 * 1024  # of one event; a larger one is passed on, and not read
 
 _LINE_END = rb"(?>\r\n|\n|\r)"
 _EVENT_END = re.compile(_LINE_END + _LINE_END)
-_LONGEST_END = len(b"\r\n\r\n")
+_MAX_EVENT_END_BYTES = len(b"\r\n\r\n")
 _BLANK_LINE = b"\n\n"
 
 _IN_STRING = re.compile(rb'["\\]')
 _STRUCTURE = re.compile(rb'["{}\[\]]')
 
 
-class Piece(Protocol):
+class StreamEvent(Protocol):
     """One event, in whatever way a stream is cut."""
 
     @property
@@ -33,57 +33,57 @@ class Piece(Protocol):
         """What it says; nothing where it says nothing, or was too large to be kept."""
 
 
-class Splitter(Protocol):
+class StreamSplitter(Protocol):
     """What finds the events of a stream."""
 
-    def feed(self, chunk: bytes) -> Sequence[Piece]:
+    def feed(self, chunk: bytes) -> Sequence[StreamEvent]:
         """The events that end in `chunk`."""
 
-    def end(self) -> Sequence[Piece]:
+    def end(self) -> Sequence[StreamEvent]:
         """The last one, where the stream ended without saying so."""
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ServerSentEvent:
     """A server-sent event. Its lines begin at `lines_at`; what stands before that is not read."""
 
     raw: bytes
-    lines_at: int = 0
+    lines_start: int = 0
 
     @property
     def name(self) -> str:
         """What the event calls itself; often nothing."""
-        found = self._values(b"event")
+        found = self._read_field(b"event")
         return found[-1].decode(errors="replace") if found else ""
 
     @property
     def data(self) -> bytes:
         """Its data, the lines of it joined."""
-        return b"\n".join(self._values(b"data"))
+        return b"\n".join(self._read_field(b"data"))
 
     @property
     def is_done(self) -> bool:
         """Whether it is the last word of a chat stream, which is no JSON."""
         return self.data == b"[DONE]"
 
-    def _values(self, field: bytes) -> list[bytes]:
-        found = []
-        for line in self.raw[self.lines_at :].splitlines():
+    def _read_field(self, field: bytes) -> list[bytes]:
+        values = []
+        for line in self.raw[self.lines_start :].splitlines():
             name, _, value = line.partition(b":")
             if name == field:
-                found.append(value.removeprefix(b" "))
-        return found
+                values.append(value.removeprefix(b" "))
+        return values
 
 
-class EventSplitter:
+class SseSplitter:
     """Server-sent events out of chunks. Comments and empty events are events too, without data.
 
     One that ends in a CR is held until it is known whether an LF belongs to it.
     """
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self._most_bytes = most_bytes
-        self._held = bytearray()
+    def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._buffer = bytearray()
         self._has_cr = False
         self._is_first = True
         self._is_too_large = False
@@ -91,41 +91,41 @@ class EventSplitter:
     @property
     def rest(self) -> bytes:
         """What came and is no whole event yet."""
-        return bytes(self._held)
+        return bytes(self._buffer)
 
     @property
     def is_open(self) -> bool:
         """Whether there is such a rest."""
-        return bool(self._held)
+        return bool(self._buffer)
 
-    def feed(self, chunk: bytes) -> list[Event]:
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         """The events that end in `chunk`."""
         self._has_cr = self._has_cr or b"\r" in chunk
-        searched = max(len(self._held) - _LONGEST_END + 1, 0)
+        searched = max(len(self._buffer) - _MAX_EVENT_END_BYTES + 1, 0)
         data: bytes | bytearray = chunk
-        if self._held:
-            self._held += chunk
-            data = self._held
-        found = []
+        if self._buffer:
+            self._buffer += chunk
+            data = self._buffer
+        events = []
         start = 0
-        while (end := self._end(data, searched)) is not None:
-            found.append(self._event(bytes(data[start:end])))
+        while (end := self._find_end(data, searched)) is not None:
+            events.append(self._make_event(bytes(data[start:end])))
             start = searched = end
         if data is chunk:
-            self._held += chunk[start:]
+            self._buffer += chunk[start:]
         else:
-            del self._held[:start]
-        if len(self._held) > self._most_bytes:
-            found.append(self._part())
-        return found
+            del self._buffer[:start]
+        if len(self._buffer) > self._max_bytes:
+            events.append(self._take_partial_event())
+        return events
 
-    def end(self) -> list[Event]:
+    def end(self) -> list[ServerSentEvent]:
         """The last event, where no empty line came after it."""
         rest = self.rest
-        self._held.clear()
-        return [self._event(rest)] if rest else []
+        self._buffer.clear()
+        return [self._make_event(rest)] if rest else []
 
-    def _end(self, data: bytes | bytearray, start: int) -> int | None:
+    def _find_end(self, data: bytes | bytearray, start: int) -> int | None:
         """Where the first event that ends after `start` does."""
         if not self._has_cr:
             at = data.find(_BLANK_LINE, start)
@@ -134,84 +134,84 @@ class EventSplitter:
         is_open = match is not None and match.end() == len(data) and data.endswith(b"\r")
         return None if match is None or is_open else match.end()
 
-    def _event(self, raw: bytes) -> Event:
-        begins = len(codecs.BOM_UTF8) if self._is_first and raw.startswith(codecs.BOM_UTF8) else 0
-        is_too_large = self._is_too_large or len(raw) > self._most_bytes
+    def _make_event(self, raw: bytes) -> ServerSentEvent:
+        lines_start = len(codecs.BOM_UTF8) if self._is_first and raw.startswith(codecs.BOM_UTF8) else 0
+        is_too_large = self._is_too_large or len(raw) > self._max_bytes
         self._is_first = self._is_too_large = False
-        return Event(raw, len(raw) if is_too_large else begins)
+        return ServerSentEvent(raw, len(raw) if is_too_large else lines_start)
 
-    def _part(self) -> Event:
+    def _take_partial_event(self) -> ServerSentEvent:
         """All of an event that is too large but the bytes in which its end may begin."""
         self._is_too_large = True
-        cut = len(self._held) - _LONGEST_END + 1
-        raw = bytes(self._held[:cut])
-        del self._held[:cut]
-        return Event(raw, len(raw))
+        cut = len(self._buffer) - _MAX_EVENT_END_BYTES + 1
+        raw = bytes(self._buffer[:cut])
+        del self._buffer[:cut]
+        return ServerSentEvent(raw, len(raw))
 
 
-class EventFinder:
+class SseFinder:
     """Those of the events out of chunks that have certain bytes in them: what `matters`, or the `last` word.
 
     Most of a stream are deltas of text that nobody reads: they are not even cut apart.
     """
 
-    def __init__(self, matters: re.Pattern[bytes], last: bytes | None = None) -> None:
-        self._matters = matters
+    def __init__(self, relevant: re.Pattern[bytes], last: bytes | None = None) -> None:
+        self._relevant = relevant
         self._last = last
-        self._splitter = EventSplitter()
+        self._splitter = SseSplitter()
         self._is_first = True
 
-    def feed(self, chunk: bytes) -> list[Event]:
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         """The events that matter and end in `chunk`."""
-        found, start = [], 0
+        events, start = [], 0
         has_cr = b"\r" in chunk
         if self._is_first or has_cr or self._splitter.is_open:
             self._is_first = self._is_first and not chunk  # a chunk without a byte is not where a stream begins
             blank = -1 if has_cr else chunk.find(_BLANK_LINE)
             start = len(chunk) if blank < 0 else blank + len(_BLANK_LINE)
-            found = self._mattering(self._splitter.feed(chunk[:start]))
+            events = self._keep_relevant(self._splitter.feed(chunk[:start]))
         last = chunk.rfind(_BLANK_LINE, start)
         if last >= 0:
-            found += self._within(chunk, start, last)
+            events += self._find_relevant(chunk, start, last)
             start = last + len(_BLANK_LINE)
         if start < len(chunk):
             self._splitter.feed(chunk[start:])
-        return found
+        return events
 
-    def end(self) -> list[Event]:
+    def end(self) -> list[ServerSentEvent]:
         """The last event, where no empty line came after it."""
-        return self._mattering(self._splitter.end())
+        return self._keep_relevant(self._splitter.end())
 
-    def _mattering(self, events: Sequence[Event]) -> list[Event]:
-        return [event for event in events if self._matters.search(event.raw) or self._is_last(event.raw)]
+    def _keep_relevant(self, events: Sequence[ServerSentEvent]) -> list[ServerSentEvent]:
+        return [event for event in events if self._relevant.search(event.raw) or self._is_last(event.raw)]
 
-    def _within(self, chunk: bytes, start: int, last: int) -> list[Event]:
+    def _find_relevant(self, chunk: bytes, start: int, last: int) -> list[ServerSentEvent]:
         """The events that matter from `start`, where one begins, to the blank line at `last`."""
-        found: list[Event] = []
+        events: list[ServerSentEvent] = []
         # Each is looked for when it is passed, and not with the other: a text may be full of one of them alone.
-        matter = word = -1
+        match_start = last_start = -1
         while True:
-            if matter < start:
-                match = self._matters.search(chunk, start, last)
-                matter = last if match is None else match.start()
-            if word < start:
-                word = -1 if self._last is None else chunk.find(self._last, start, last)
-                word = last if word < 0 else word
-            at = min(matter, word)
+            if match_start < start:
+                match = self._relevant.search(chunk, start, last)
+                match_start = last if match is None else match.start()
+            if last_start < start:
+                last_start = -1 if self._last is None else chunk.find(self._last, start, last)
+                last_start = last if last_start < 0 else last_start
+            at = min(match_start, last_start)
             if at == last:
-                return found
+                return events
             before = chunk.rfind(_BLANK_LINE, start, at)
-            begins = start if before < 0 else before + len(_BLANK_LINE)
+            event_start = start if before < 0 else before + len(_BLANK_LINE)
             start = chunk.index(_BLANK_LINE, at) + len(_BLANK_LINE)
-            if start - begins <= MOST_BYTES:
-                found.append(Event(chunk[begins:start]))
+            if start - event_start <= MAX_EVENT_BYTES:
+                events.append(ServerSentEvent(chunk[event_start:start]))
 
     def _is_last(self, raw: bytes) -> bool:
         return self._last is not None and self._last in raw
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class JsonListItem:
     """One object of a list that is streamed as JSON."""
 
     raw: bytes
@@ -222,20 +222,20 @@ class Item:
         return self.raw
 
 
-class ListSplitter:
+class JsonListSplitter:
     """The objects of a JSON list out of chunks, as Gemini streams them where no events are asked for."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self._most_bytes = most_bytes
-        self._held = bytearray()  # of the object that is still open
+    def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._buffer = bytearray()  # of the object that is still open
         self._depth = 0
         self._in_string = False
         self._is_escaped = False
         self._is_too_large = False
 
-    def feed(self, chunk: bytes) -> list[Item]:
+    def feed(self, chunk: bytes) -> list[JsonListItem]:
         """The objects that end in `chunk`."""
-        found = []
+        items = []
         start = 0 if self._depth > 1 else None
         at = 1 if chunk and self._is_escaped else 0
         self._is_escaped = self._is_escaped and not chunk
@@ -252,26 +252,26 @@ class ListSplitter:
             else:
                 self._depth -= 1
                 if self._depth == 1 and start is not None:
-                    found += self._closed(chunk[start:at])
+                    items += self._close_item(chunk[start:at])
                     start = None
         if start is not None:
-            self._hold(chunk[start:])
-        return found
+            self._append_to_buffer(chunk[start:])
+        return items
 
-    def end(self) -> list[Item]:
+    def end(self) -> list[JsonListItem]:
         """Nothing: an object that is not closed says nothing."""
         return []
 
-    def _closed(self, last: bytes) -> list[Item]:
-        self._hold(last)
-        found = [] if self._is_too_large else [Item(bytes(self._held))]
-        self._held.clear()
+    def _close_item(self, last: bytes) -> list[JsonListItem]:
+        self._append_to_buffer(last)
+        found = [] if self._is_too_large else [JsonListItem(bytes(self._buffer))]
+        self._buffer.clear()
         self._is_too_large = False
         return found
 
-    def _hold(self, piece: bytes) -> None:
-        self._is_too_large = self._is_too_large or len(self._held) + len(piece) > self._most_bytes
+    def _append_to_buffer(self, piece: bytes) -> None:
+        self._is_too_large = self._is_too_large or len(self._buffer) + len(piece) > self._max_bytes
         if self._is_too_large:
-            self._held.clear()
+            self._buffer.clear()
         else:
-            self._held += piece
+            self._buffer += piece

@@ -17,158 +17,172 @@ import msgspec
 
 from foveate.errors import MalformedRequest
 from foveate.values import Format, Request
-from foveate.wire.around import MESSAGES
-from foveate.wire.begun import Begun
-from foveate.wire.body import Fields, fields, items
+from foveate.wire.around import MESSAGE_FIELDS
+from foveate.wire.begun import PrefixList
+from foveate.wire.body import Fields, parse_fields, parse_items
 from foveate.wire.duplicate_keys import check_unique_keys
-from foveate.wire.heads import Head, Laid
-from foveate.wire.spans import Span, members_around, whole
-from foveate.wire.spans import items as item_spans
+from foveate.wire.heads import BodyPrefix, MessageOffsets
+from foveate.wire.spans import ByteSpan, find_members_and_lists, value_span
+from foveate.wire.spans import find_items as item_spans
 
 # Larger ones, and those of more objects, are not remembered: they would take the place of many others.
-MAX_BYTES = 16 * 1024 * 1024
+MAX_BODY_BYTES = 16 * 1024 * 1024
 _MAX_OBJECTS = 25_000
-_MUCH_BYTES = 256 * 1024
+_MIN_COUNTED_BYTES = 256 * 1024
 # Shorter ones are read as quickly.
-LEAST_BYTES = 16 * 1024
-_KEPT_BYTES = 32 * 1024 * 1024
-_KEPT_HEADS = 64
+MIN_BODY_BYTES = 16 * 1024
+_MAX_CACHE_BYTES = 32 * 1024 * 1024
+_MAX_PREFIXES = 64
 # So much of the first message tells most sessions of one agent apart.
-_FIRST_BYTES = 1024
+_FIRST_MESSAGE_BYTES = 1024
 # Of sessions that begin alike the last ones are tried.
-_ALIKE = 4
+_MAX_CANDIDATES = 4
 # So much is compared at once, and where it differs, message by message.
-_COMPARED_BYTES = 64 * 1024
+_COMPARED_CHUNK_BYTES = 64 * 1024
 
-_end_of = attrgetter("end")
+_span_end = attrgetter("end")
 
 
-class Read(NamedTuple):
+class ContinuedBody(NamedTuple):
     """A body as it was read: its fields but the messages, and these, with where they lie."""
 
     fields: Fields
     messages: tuple[bytes, ...]
-    laid: Laid
+    message_offsets: MessageOffsets
 
 
-class _Seen(NamedTuple):
+class _CachedBody(NamedTuple):
     """A body, with its messages and where they lie."""
 
     body: bytes
     messages: tuple[bytes, ...]
-    laid: Laid
+    message_offsets: MessageOffsets
 
 
-def is_huge(data: bytes) -> bool:
+def is_too_large_to_cache(data: bytes) -> bool:
     """Whether a body is too large for anything of it to be remembered for the next request."""
-    return len(data) > MAX_BYTES or (len(data) > _MUCH_BYTES and data.count(b"{") > _MAX_OBJECTS)
+    return len(data) > MAX_BODY_BYTES or (len(data) > _MIN_COUNTED_BYTES and data.count(b"{") > _MAX_OBJECTS)
 
 
-class Grown:
+class BodyCache:
     """The last body of each session, by which its next one is read. Threads may share it."""
 
-    def __init__(self, most_bytes: int = _KEPT_BYTES) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int = _MAX_CACHE_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._lock = Lock()
-        self.drop()
+        self.clear()
 
-    def drop(self) -> None:
+    def clear(self) -> None:
         """Forget all of them."""
-        self._heads: OrderedDict[tuple[Format, bytes], dict[bytes, list[_Seen]]] = OrderedDict()
-        self._order: OrderedDict[int, tuple[tuple[Format, bytes], bytes, _Seen]] = OrderedDict()
+        self._bodies_by_prefix: OrderedDict[tuple[Format, bytes], dict[bytes, list[_CachedBody]]] = (
+            OrderedDict()
+        )
+        self._order: OrderedDict[int, tuple[tuple[Format, bytes], bytes, _CachedBody]] = OrderedDict()
         self.held_bytes = 0
 
-    def read(self, spoken: Format, data: bytes, check_rest: Callable[[int], None] | None = None) -> Read | None:
+    def read(
+        self, api_format: Format, data: bytes, check_rest: Callable[[int], None] | None = None
+    ) -> ContinuedBody | None:
         """What a body says that goes on from one that was seen; None where it does not.
 
         `check_rest` is called with the place behind which the body is new, before that is read. A body that it
         refuses is not remembered: sent again, it would be taken for one that was accepted.
         """
-        if len(data) < LEAST_BYTES:
+        if len(data) < MIN_BODY_BYTES:
             return None
-        for seen in self._alike(spoken, data):
-            known = _common(seen, data)
+        for cached in self._find_candidates(api_format, data):
+            known = _count_common_messages(cached, data)
             if known and check_rest is not None:
-                check_rest(seen.laid.spans[known - 1].end)
-            found = _rest(spoken, seen, known, data) if known else None
+                check_rest(cached.message_offsets.spans[known - 1].end)
+            found = _read_rest(api_format, cached, known, data) if known else None
             if found is not None:
                 with self._lock:
-                    self._forget(seen)
-                    if len(data) <= MAX_BYTES:
-                        self._keep(spoken, data, found.messages, found.laid)
+                    self._remove(cached)
+                    if len(data) <= MAX_BODY_BYTES:
+                        self._put(api_format, data, found.messages, found.message_offsets)
                 return found
         return None
 
-    def known_bytes(self, spoken: Format, data: bytes) -> int:
+    def known_bytes(self, api_format: Format, data: bytes) -> int:
         """How much of a body, from its beginning on, is that of one that was seen."""
-        alike = ((seen, _common(seen, data)) for seen in self._alike(spoken, data))
-        return max((seen.laid.spans[known - 1].end for seen, known in alike if known), default=0)
+        candidates = (
+            (cached, _count_common_messages(cached, data)) for cached in self._find_candidates(api_format, data)
+        )
+        return max(
+            (cached.message_offsets.spans[known - 1].end for cached, known in candidates if known), default=0
+        )
 
-    def keep(self, request: Request) -> None:
+    def put(self, request: Request) -> None:
         """Remember a body that was read whole."""
-        name = MESSAGES.get(request.format)
-        if name is None or len(request.body) < LEAST_BYTES or not request.messages:
+        name = MESSAGE_FIELDS.get(request.format)
+        if name is None or len(request.body) < MIN_BODY_BYTES or not request.messages:
             return
         try:
-            root, walked = members_around(request.body, whole(request.body), {name: request.messages})
-            spans = walked.get(root.values[name], ()) if name in root.values else ()
+            root, items_by_span = find_members_and_lists(
+                request.body, value_span(request.body), {name: request.messages}
+            )
+            spans = items_by_span.get(root.values[name], ()) if name in root.values else ()
             if len(spans) != len(request.messages):
                 return
-            head = Head(request.body[: spans[0].start], name)
+            prefix = BodyPrefix(request.body[: spans[0].start], name)
         except MalformedRequest:
             return
         with self._lock:
-            self._keep(request.format, request.body, request.messages, Laid(head, Begun(spans)))
+            self._put(request.format, request.body, request.messages, MessageOffsets(prefix, PrefixList(spans)))
 
-    def _alike(self, spoken: Format, data: bytes) -> list[_Seen]:
+    def _find_candidates(self, api_format: Format, data: bytes) -> list[_CachedBody]:
         """Those that begin with the same head and the same words, the last one first."""
         with self._lock:
-            for key in reversed(self._heads):
-                if key[0] is spoken and data.startswith(key[1]):
+            for key in reversed(self._bodies_by_prefix):
+                if key[0] is api_format and data.startswith(key[1]):
                     size = len(key[1])
-                    found = self._heads[key].get(data[size : size + _FIRST_BYTES])
+                    found = self._bodies_by_prefix[key].get(data[size : size + _FIRST_MESSAGE_BYTES])
                     if found:
-                        return found[: -_ALIKE - 1 : -1]
+                        return found[: -_MAX_CANDIDATES - 1 : -1]
             return []
 
-    def _keep(self, spoken: Format, data: bytes, messages: tuple[bytes, ...], laid: Laid) -> None:
-        head, end = laid.head.data, laid.spans[-1].end
-        if end < len(head) + _FIRST_BYTES:
+    def _put(
+        self, api_format: Format, data: bytes, messages: tuple[bytes, ...], message_offsets: MessageOffsets
+    ) -> None:
+        prefix, end = message_offsets.prefix.data, message_offsets.spans[-1].end
+        if end < len(prefix) + _FIRST_MESSAGE_BYTES:
             return
-        seen = _Seen(data, messages, laid)
-        key, first = (spoken, head), data[len(head) : len(head) + _FIRST_BYTES]
-        self._heads.setdefault(key, {}).setdefault(first, []).append(seen)
-        self._heads.move_to_end(key)
-        self._order[id(seen)] = key, first, seen
-        self.held_bytes += len(seen.body)
-        while self._order and (self.held_bytes > self._most_bytes or len(self._heads) > _KEPT_HEADS):
-            self._forget(next(iter(self._order.values()))[2])
+        cached = _CachedBody(data, messages, message_offsets)
+        key, first = (api_format, prefix), data[len(prefix) : len(prefix) + _FIRST_MESSAGE_BYTES]
+        self._bodies_by_prefix.setdefault(key, {}).setdefault(first, []).append(cached)
+        self._bodies_by_prefix.move_to_end(key)
+        self._order[id(cached)] = key, first, cached
+        self.held_bytes += len(cached.body)
+        while self._order and (
+            self.held_bytes > self._max_bytes or len(self._bodies_by_prefix) > _MAX_PREFIXES
+        ):
+            self._remove(next(iter(self._order.values()))[2])
 
-    def _forget(self, seen: _Seen) -> None:
-        found = self._order.pop(id(seen), None)
+    def _remove(self, cached: _CachedBody) -> None:
+        found = self._order.pop(id(cached), None)
         if found is None:
             return
         key, first, _ = found
-        self.held_bytes -= len(seen.body)
-        groups = self._heads.get(key, {})
-        alike = [other for other in groups.get(first, ()) if other is not seen]
-        if alike:
-            groups[first] = alike
+        self.held_bytes -= len(cached.body)
+        groups = self._bodies_by_prefix.get(key, {})
+        others = [other for other in groups.get(first, ()) if other is not cached]
+        if others:
+            groups[first] = others
         else:
             groups.pop(first, None)
         if not groups:
-            self._heads.pop(key, None)
+            self._bodies_by_prefix.pop(key, None)
 
 
-def _common(seen: _Seen, data: bytes) -> int:
+def _count_common_messages(cached: _CachedBody, data: bytes) -> int:
     """How many messages `data` begins with, of those seen."""
-    body, spans = memoryview(seen.body), seen.laid.spans
+    body, spans = memoryview(cached.body), cached.message_offsets.spans
     same, end = spans[0].start, spans[-1].end
-    while same < end and data.startswith(body[same : min(same + _COMPARED_BYTES, end)], same):
-        same += _COMPARED_BYTES
+    while same < end and data.startswith(body[same : min(same + _COMPARED_CHUNK_BYTES, end)], same):
+        same += _COMPARED_CHUNK_BYTES
     if same >= end:
         return len(spans)
-    known = bisect_right(spans, same, key=_end_of)
+    known = bisect_right(spans, same, key=_span_end)
     while known < len(spans):
         start = spans[known - 1].end if known else spans[0].start
         if not data.startswith(body[start : spans[known].end], start):
@@ -177,11 +191,11 @@ def _common(seen: _Seen, data: bytes) -> int:
     return known
 
 
-def _rest(spoken: Format, seen: _Seen, known: int, data: bytes) -> Read | None:
+def _read_rest(api_format: Format, cached: _CachedBody, known: int, data: bytes) -> ContinuedBody | None:
     """What a body says of which the first `known` messages are those seen; None where that is not certain."""
-    name = MESSAGES[spoken]
-    head, seen_spans = seen.laid
-    at = seen_spans[known - 1].end
+    name = MESSAGE_FIELDS[api_format]
+    prefix, cached_spans = cached.message_offsets
+    at = cached_spans[known - 1].end
     rest = data[at:].lstrip(b" \t\r\n")
     if rest.startswith(b","):
         rest = rest[1:].lstrip(b" \t\r\n")
@@ -192,25 +206,31 @@ def _rest(spoken: Format, seen: _Seen, known: int, data: bytes) -> Read | None:
     at = len(data) - len(rest)
     try:
         shortened = b'{"%s":[%s' % (name.encode(), rest)  # the body without what was read before
-        found = fields(shortened)
-        check_unique_keys(shortened, [*head.fields, *found])
-        listed = bytes(found[name])
-        new = items(listed)
-        behind = rest[len(listed) - 1 :].lstrip(b" \t\r\n")
-        if not rest.startswith(listed[1:]) or not behind.startswith((b",", b"}")):
+        rest_fields = parse_fields(shortened)
+        check_unique_keys(shortened, [*prefix.fields, *rest_fields])
+        listed = bytes(rest_fields[name])
+        new = parse_items(listed)
+        trailing = rest[len(listed) - 1 :].lstrip(b" \t\r\n")
+        if not rest.startswith(listed[1:]) or not trailing.startswith((b",", b"}")):
             return None  # that name stands twice in it, or half an emoji does
-        after = fields(b"{" + (behind[1:] if behind.startswith(b",") else behind))
-        spans = [Span(start + at - 1, end + at - 1) for start, end in item_spans(listed, whole(listed), new)]
+        trailing_fields = parse_fields(b"{" + (trailing[1:] if trailing.startswith(b",") else trailing))
+        spans = [
+            ByteSpan(start + at - 1, end + at - 1) for start, end in item_spans(listed, value_span(listed), new)
+        ]
     except (MalformedRequest, msgspec.MsgspecError):
         return None  # whoever reads it whole says why
-    if name in after or len(spans) != len(new) or not all(one.startswith(b"{") for one in new):
+    if (
+        name in trailing_fields
+        or len(spans) != len(new)
+        or not all(message.startswith(b"{") for message in new)
+    ):
         return None
-    begun = seen_spans if known == len(seen_spans) else Begun(seen_spans[:known])
-    return Read(
-        fields={**head.fields, **after},
-        messages=seen.messages[:known] + new,
-        laid=Laid(head, begun.with_more(spans)),
+    known_spans = cached_spans if known == len(cached_spans) else PrefixList(cached_spans[:known])
+    return ContinuedBody(
+        fields={**prefix.fields, **trailing_fields},
+        messages=cached.messages[:known] + new,
+        message_offsets=MessageOffsets(prefix, known_spans.with_more(spans)),
     )
 
 
-GROWN = Grown()
+BODY_CACHE = BodyCache()

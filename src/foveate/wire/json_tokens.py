@@ -15,14 +15,14 @@ OPEN, CLOSE, COMMA = 1, 2, 3
 MAX_DEPTH = 1000
 """As many levels as msgspec follows."""
 
-_QUOTE, _BACKSLASH = b'"'[0], b"\\"[0]
-_KINDS = bytes(
+_QUOTE_BYTE, _BACKSLASH = b'"'[0], b"\\"[0]
+_TOKEN_KINDS = bytes(
     {b"["[0]: OPEN, b"{"[0]: OPEN, b"]"[0]: CLOSE, b"}"[0]: CLOSE, b","[0]: COMMA}.get(sign, 0)
     for sign in range(256)
 )
 
 
-class Tokens(NamedTuple):
+class TokenSlice(NamedTuple):
     """The brackets and commas of one slice, outside strings: positions, kinds, and the depth after each."""
 
     positions: "NDArray[int64]"
@@ -30,7 +30,7 @@ class Tokens(NamedTuple):
     depths: "NDArray[int64]"
 
 
-def tokens(data: bytes, start: int, end: int, slice_bytes: int) -> Iterator[Tokens]:
+def scan_tokens(data: bytes, start: int, end: int, slice_bytes: int) -> Iterator[TokenSlice]:
     """The tokens of a JSON text in `data`; slices without any are left out.
 
     Raises:
@@ -38,37 +38,37 @@ def tokens(data: bytes, start: int, end: int, slice_bytes: int) -> Iterator[Toke
     """
     import numpy as np  # a quarter of a second where nothing else needs it
 
-    step_of = np.array([0, 1, -1, 0], np.int64)
+    depth_changes = np.array([0, 1, -1, 0], np.int64)
     depth, in_string, is_escaped, at = 0, False, False, start
     while at < end:
         stop = min(at + slice_bytes, end)
         if in_string and not is_escaped:
-            quote = data.find(_QUOTE, at, stop)
+            quote = data.find(_QUOTE_BYTE, at, stop)
             backslash = data.find(_BACKSLASH, at, stop if quote < 0 else quote)
             if backslash < 0:  # long strings are mostly of this kind, and skipped at the speed of memory
                 in_string, at = quote < 0, stop if quote < 0 else quote + 1
                 continue
         piece = np.frombuffer(data, np.uint8, stop - at, at)
-        is_quote = piece == _QUOTE
-        escaped = _escaped(piece, is_escaped=is_escaped)
+        is_quote = piece == _QUOTE_BYTE
+        escaped = _find_escaped(piece, is_escaped=is_escaped)
         is_escaped = len(escaped) > 0 and int(escaped[-1]) == len(piece)
         is_quote[escaped[:-1] if is_escaped else escaped] = False
         quotes = np.flatnonzero(is_quote)
-        kinds = np.frombuffer(data[at:stop].translate(_KINDS), np.uint8)
+        kinds = np.frombuffer(data[at:stop].translate(_TOKEN_KINDS), np.uint8)
         found = np.flatnonzero(kinds != 0)
         found = found[(np.searchsorted(quotes, found) + in_string) % 2 == 0]
         in_string = bool((len(quotes) + in_string) % 2)
         if len(found):
             kinds = kinds[found]
-            depths = np.cumsum(step_of[kinds]) + depth
+            depths = np.cumsum(depth_changes[kinds]) + depth
             depth = int(depths[-1])
             if depths.max() > MAX_DEPTH:
                 raise RecursionError
-            yield Tokens(found + at, kinds, depths)
+            yield TokenSlice(found + at, kinds, depths)
         at = stop
 
 
-def _escaped(piece: "NDArray[uint8]", *, is_escaped: bool) -> "NDArray[int64]":
+def _find_escaped(piece: "NDArray[uint8]", *, is_escaped: bool) -> "NDArray[int64]":
     """The places behind an odd number of backslashes; the last one may be behind the end."""
     import numpy as np
 

@@ -9,8 +9,8 @@ from itertools import accumulate
 import msgspec
 
 from foveate.errors import RequestLimitExceeded
-from foveate.wire.json_tokens import COMMA, MAX_DEPTH, OPEN, Tokens, tokens
-from foveate.wire.large_json import LARGE_BYTES, SIZES
+from foveate.wire.json_tokens import COMMA, MAX_DEPTH, OPEN, TokenSlice, scan_tokens
+from foveate.wire.large_json import DEFAULT_SIZES, LARGE_BYTES
 
 MAX_VALUES = 320_000
 """The most lists, objects, texts and numbers in a request. Each takes Python up to a hundred bytes.
@@ -18,13 +18,13 @@ MAX_VALUES = 320_000
 No request with so many fits a model's window."""
 
 # A list of numbers is none of messages, but of token ids to embed.
-_LIST = re.compile(
+_NAMED_LIST = re.compile(
     rb'[ \t\r\n]*+("[^"\\]*+(?:\\.[^"\\]*+)*+")[ \t\r\n]*+:[ \t\r\n]*+\[[ \t\r\n]*+[^-0-9]', re.DOTALL
 )
-_TEXT = msgspec.json.Decoder(str)
+_STRING_DECODER = msgspec.json.Decoder(str)
 _MAX_NAME_BYTES = 64 * 1024
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_STEPS = [{"[": 1, "{": 1, "]": -1, "}": -1}.get(chr(sign), 0) for sign in range(256)]
+_DEPTH_CHANGES = [{"[": 1, "{": 1, "]": -1, "}": -1}.get(chr(sign), 0) for sign in range(256)]
 
 
 class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,16 +43,16 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
         if len(data) < LARGE_BYTES and data.count(b",") < self.max_messages:
             self.check_depth(data)
             return
-        lists = _Lists(min(self.max_tools, self.max_messages))
+        lists = _ListCounter(min(self.max_tools, self.max_messages))
         depth = values = 1
         try:
-            for found in tokens(data, 0, len(data), SIZES.slice_bytes):
+            for found in scan_tokens(data, 0, len(data), DEFAULT_SIZES.slice_bytes):
                 depth = max(depth, int(found.depths.max()))
                 values += int((found.kinds == OPEN).sum() + (found.kinds == COMMA).sum())
                 lists.add(found)
         except RecursionError:
             depth = MAX_DEPTH + 1
-        for name, number in lists.named(data):
+        for name, number in lists.name_lists(data):
             if name in ("messages", "input"):
                 self.check_messages(number, name)
             elif name in ("tools", "functions"):
@@ -110,43 +110,43 @@ def nesting_depth(data: bytes, depth_before: int = 0) -> int:
     # Without escaped quotes, every other part between two quotes is outside strings.
     outside = data.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]
     brackets = b"".join(outside).translate(None, _NOT_BRACKETS)
-    return max(accumulate(map(_STEPS.__getitem__, brackets), initial=depth_before))
+    return max(accumulate(map(_DEPTH_CHANGES.__getitem__, brackets), initial=depth_before))
 
 
-class _Lists:
+class _ListCounter:
     """Counts the items of lists at the top of a request, and keeps those with at least `least` items."""
 
-    def __init__(self, least: int) -> None:
-        self._least = least
+    def __init__(self, min_items: int) -> None:
+        self._min_items = min_items
         self._found: list[tuple[int, int]] = []  # where a member begins, and how many items it has
         self._start, self._commas = 0, 0  # of the member that has not ended
 
-    def add(self, found: Tokens) -> None:
+    def add(self, token_slice: TokenSlice) -> None:
         """Count what is in a slice."""
         import numpy as np
 
-        self._start = self._start or int(found.positions[0]) + 1
-        is_comma = found.kinds == COMMA
-        ends = found.positions[is_comma & (found.depths == 1)]
-        commas = found.positions[is_comma & (found.depths == 2)]
+        self._start = self._start or int(token_slice.positions[0]) + 1
+        is_comma = token_slice.kinds == COMMA
+        ends = token_slice.positions[is_comma & (token_slice.depths == 1)]
+        commas = token_slice.positions[is_comma & (token_slice.depths == 2)]
         if not len(ends):
             self._commas += len(commas)
             return
         before = np.searchsorted(commas, ends)
         counts = np.diff(before, prepend=-self._commas)
         starts = np.concatenate(([self._start], ends[:-1] + 1))
-        for place in np.flatnonzero(counts + 1 >= self._least):
+        for place in np.flatnonzero(counts + 1 >= self._min_items):
             self._found.append((int(starts[place]), int(counts[place]) + 1))
         self._start, self._commas = int(ends[-1]) + 1, len(commas) - int(before[-1])
 
-    def named(self, data: bytes) -> list[tuple[str, int]]:
+    def name_lists(self, data: bytes) -> list[tuple[str, int]]:
         """The names of lists, and how many items they have."""
         names: list[tuple[str, int]] = []
         for start, number in (*self._found, (self._start, self._commas + 1)):
-            found = _LIST.match(data, start, start + _MAX_NAME_BYTES)
+            found = _NAMED_LIST.match(data, start, start + _MAX_NAME_BYTES)
             if found is not None:
                 try:
-                    names.append((_TEXT.decode(found[1]), number))
+                    names.append((_STRING_DECODER.decode(found[1]), number))
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     continue  # no name that anybody reads
         return names

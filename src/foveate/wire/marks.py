@@ -2,50 +2,54 @@
 
 from typing import Any
 
-from foveate.values import Mark, MarkStyle, RemoveMark, Ttl
-from foveate.wire.body import as_record
+from foveate.values import BreakpointStyle, CacheBreakpoint, RemoveBreakpoint, Ttl
+from foveate.wire.body import as_dict
 
 # Those that are members of what they mark.
-MEMBERS = (MarkStyle.CACHE_CONTROL.value, MarkStyle.BREAKPOINT.value)
+BREAKPOINT_FIELDS = (BreakpointStyle.CACHE_CONTROL.value, BreakpointStyle.PROMPT_CACHE_BREAKPOINT.value)
 _TTLS = {ttl.value: ttl for ttl in Ttl}
-POINT = MarkStyle.CACHE_POINT.value
+CACHE_POINT_FIELD = BreakpointStyle.CACHE_POINT.value
 
 
-def mark_of(found: dict[str, Any], breakpoint_ttl: Ttl) -> Ttl | None:
+def read_breakpoint(fields: dict[str, Any], breakpoint_ttl: Ttl) -> Ttl | None:
     """The mark that an object bears; `breakpoint_ttl` is that of all breakpoints of its request."""
-    if found.get("cache_control") is not None:
-        return ttl_of(found["cache_control"])
-    return None if found.get("prompt_cache_breakpoint") is None else breakpoint_ttl
+    if fields.get("cache_control") is not None:
+        return read_ttl(fields["cache_control"])
+    return None if fields.get("prompt_cache_breakpoint") is None else breakpoint_ttl
 
 
-def ttl_of(mark: object, usual: Ttl = Ttl.FIVE_MINUTES) -> Ttl:
+def read_ttl(value: object, default: Ttl = Ttl.FIVE_MINUTES) -> Ttl:
     """How long a mark asks for: the usual time where it does not say, or says what nobody knows."""
-    said = mark.get("ttl") if isinstance(mark, dict) else None
-    return _TTLS.get(said, usual) if isinstance(said, str) else usual
+    ttl = value.get("ttl") if isinstance(value, dict) else None
+    return _TTLS.get(ttl, default) if isinstance(ttl, str) else default
 
 
-def is_point(block: object) -> bool:
+def is_cache_point(block: object) -> bool:
     """Whether it is no block but Bedrock's mark on the one before it."""
-    return POINT in as_record(block)
+    return CACHE_POINT_FIELD in as_dict(block)
 
 
-def without_marks(entry: Any) -> Any:
+def remove_breakpoints(entry: Any) -> Any:
     """A message or block without its marks; the same word in a tool's arguments is a word like any other."""
     if not isinstance(entry, dict):
         return entry
-    kept = {name: inner for name, inner in entry.items() if name not in MEMBERS}
+    kept = {name: inner for name, inner in entry.items() if name not in BREAKPOINT_FIELDS}
     if isinstance(kept.get("content"), list):
-        kept["content"] = [without_marks(block) for block in kept["content"]]
+        kept["content"] = [remove_breakpoints(block) for block in kept["content"]]
     return kept
 
 
-def written(mark: Mark | RemoveMark, style: MarkStyle) -> bytes:
+def breakpoint_json(cache_breakpoint: CacheBreakpoint | RemoveBreakpoint, style: BreakpointStyle) -> bytes:
     """The JSON of a mark: a member's value, or for Bedrock a whole block; `null` for one that is removed."""
-    if isinstance(mark, RemoveMark):
+    if isinstance(cache_breakpoint, RemoveBreakpoint):
         return b"null"
-    if style is MarkStyle.BREAKPOINT:
+    if style is BreakpointStyle.PROMPT_CACHE_BREAKPOINT:
         return b'{"mode":"explicit"}'
-    asked = b"" if mark.ttl in (None, Ttl.FIVE_MINUTES) else b',"ttl":"' + str(mark.ttl).encode() + b'"'
-    if style is MarkStyle.CACHE_POINT:
-        return b'{"cachePoint":{"type":"default"' + asked + b"}}"
-    return b'{"type":"ephemeral"' + asked + b"}"
+    ttl = (
+        b""
+        if cache_breakpoint.ttl in (None, Ttl.FIVE_MINUTES)
+        else b',"ttl":"' + str(cache_breakpoint.ttl).encode() + b'"'
+    )
+    if style is BreakpointStyle.CACHE_POINT:
+        return b'{"cachePoint":{"type":"default"' + ttl + b"}}"
+    return b'{"type":"ephemeral"' + ttl + b"}"

@@ -14,50 +14,50 @@ _PAGE_TREE = re.compile(rb"/Type\s{0,32}/Pages\b")
 _PAGE_COUNT = re.compile(rb"/Count\s{1,32}(\d{1,6})(?!\d)")
 # How far the count of a page tree stands from its type, and how long a match of any of these can be.
 _TREE_BYTES, _MATCH_BYTES = 250, 64
-_MOST_PAGES = 10_000
+_MAX_PAGES = 10_000
 # A call into C holds the interpreter's lock for as long as it takes: so much at once, and nobody waits long.
 _SLICE_BYTES = 256 * 1024
 
 
-def decoded(data: str, limit_bytes: int | None = None) -> bytes:
+def decode_base64(data: str, limit_bytes: int | None = None) -> bytes:
     """The bytes behind base64 text, up to `limit_bytes`; none where it is not base64."""
     if limit_bytes is not None:
         data = data[: (limit_bytes + 2) // 3 * 4]
     step = _SLICE_BYTES // 3 * 4
     if len(data) <= step:
-        return _from_base64(data)
-    found: list[bytes] = []
+        return _decode_piece(data)
+    pieces: list[bytes] = []
     rest = ""
     for start in range(0, len(data), step):
-        given = rest + "".join(data[start : start + step].split())
-        whole = len(given) // 4 * 4
-        found.append(_from_base64(given[:whole]))
-        rest = given[whole:]
-    return b"".join((*found, _from_base64(rest)))
+        text = rest + "".join(data[start : start + step].split())
+        whole = len(text) // 4 * 4
+        pieces.append(_decode_piece(text[:whole]))
+        rest = text[whole:]
+    return b"".join((*pieces, _decode_piece(rest)))
 
 
-def _from_base64(data: str) -> bytes:
+def _decode_piece(data: str) -> bytes:
     try:
         return base64.b64decode(data + "=" * (-len(data) % 4), validate=False)
     except (binascii.Error, ValueError):
         return b""
 
 
-def pixels(data: str) -> tuple[int, int] | None:
+def image_size(data: str) -> tuple[int, int] | None:
     """Width and height of a base64 PNG, JPEG, GIF or WebP; None where they cannot be seen."""
-    head = decoded(data, 64)
+    head = decode_base64(data, 64)
     if head.startswith(b"\x89PNG\r\n\x1a\n") and len(head) >= 24:
         return struct.unpack(">II", head[16:24])
     if head[:6] in (b"GIF87a", b"GIF89a") and len(head) >= 10:
         return struct.unpack("<HH", head[6:10])
     if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
-        return _webp(head)
+        return _webp_size(head)
     if head.startswith(b"\xff\xd8"):
-        return _jpeg(decoded(data, _HEADER_BYTES))
+        return _jpeg_size(decode_base64(data, _HEADER_BYTES))
     return None
 
 
-def _webp(head: bytes) -> tuple[int, int] | None:
+def _webp_size(head: bytes) -> tuple[int, int] | None:
     kind = head[12:16]
     if kind == b"VP8 " and len(head) >= 30:
         width, height = struct.unpack("<HH", head[26:30])
@@ -70,7 +70,7 @@ def _webp(head: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _jpeg(data: bytes) -> tuple[int, int] | None:
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
     at = 2
     while at + 9 <= len(data):
         if data[at] != 0xFF:
@@ -86,27 +86,27 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-def pdf_pages(data: str) -> int | None:
+def count_pdf_pages(data: str) -> int | None:
     """How many pages a base64 PDF has, up to 10,000; None where its index is compressed out of sight."""
-    found = decoded(data)
-    pages = sum(1 for _ in islice(_matches(_PAGE, found), _MOST_PAGES))
+    pdf = decode_base64(data)
+    pages = sum(1 for _ in islice(_find_matches(_PAGE, pdf), _MAX_PAGES))
     if pages:
         return pages
-    counts = islice(_matches(_PAGE_COUNT, found), _MOST_PAGES)
-    totals = [int(count[1]) for count in counts if _is_of_tree(count, found)]
-    return min(max(totals), _MOST_PAGES) if totals else None
+    counts = islice(_find_matches(_PAGE_COUNT, pdf), _MAX_PAGES)
+    totals = [int(count[1]) for count in counts if _is_in_page_tree(count, pdf)]
+    return min(max(totals), _MAX_PAGES) if totals else None
 
 
-def _matches(pattern: re.Pattern[bytes], found: bytes) -> Iterator[re.Match[bytes]]:
+def _find_matches(pattern: re.Pattern[bytes], pdf: bytes) -> Iterator[re.Match[bytes]]:
     """Every match, in slices; one that begins in a slice may end behind it."""
-    for start in range(0, len(found), _SLICE_BYTES):
+    for start in range(0, len(pdf), _SLICE_BYTES):
         end = start + _SLICE_BYTES
-        for match in pattern.finditer(found, start, end + _MATCH_BYTES):
+        for match in pattern.finditer(pdf, start, end + _MATCH_BYTES):
             if match.start() >= end:
                 break
             yield match
 
 
-def _is_of_tree(count: re.Match[bytes], found: bytes) -> bool:
-    around = found[max(0, count.start() - _TREE_BYTES) : count.end() + _TREE_BYTES]
-    return _PAGE_TREE.search(around) is not None
+def _is_in_page_tree(count: re.Match[bytes], pdf: bytes) -> bool:
+    context = pdf[max(0, count.start() - _TREE_BYTES) : count.end() + _TREE_BYTES]
+    return _PAGE_TREE.search(context) is not None

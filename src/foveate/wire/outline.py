@@ -8,165 +8,192 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from foveate.errors import BadEdit
-from foveate.values import MarkStyle, Request
-from foveate.wire.body import value
-from foveate.wire.heads import Head, Laid
-from foveate.wire.marks import is_point
-from foveate.wire.shapes import Path, Shape
-from foveate.wire.spans import Members, Span, items, members, members_around, whole
+from foveate.values import BreakpointStyle, Request
+from foveate.wire.body import parse_json
+from foveate.wire.heads import BodyPrefix, MessageOffsets
+from foveate.wire.marks import is_cache_point
+from foveate.wire.shapes import FieldPath, FormatLayout
+from foveate.wire.spans import (
+    ByteSpan,
+    ObjectMembers,
+    find_items,
+    find_members,
+    find_members_and_lists,
+    value_span,
+)
 
 
-class Written(Enum):
+class ListForm(Enum):
     """How a row of blocks or messages is written."""
 
     LIST = auto()
     STRING = auto()  # one text
     SINGLE = auto()  # one, without a list around it
-    NOTHING = auto()  # null, or not there
+    ABSENT = auto()  # null, or not there
     OTHER = auto()
 
 
-class Row(NamedTuple):
+class BlockList(NamedTuple):
     """A row of blocks or messages, under `name` of `owner`; `span` is None where it is not there at all.
 
     `entries` are all that stand in it, `blocks` the numbers of those that are no marks of Bedrock's. Between
     `opening` and `closing` it would stand as a list; `text_opening` and a brace make a block of a string.
     """
 
-    owner: Members
+    owner: ObjectMembers
     name: str
-    span: Span | None
-    written: Written
-    entries: Sequence[Span]
+    span: ByteSpan | None
+    form: ListForm
+    entries: Sequence[ByteSpan]
     blocks: Sequence[int]
-    text_opening: bytes
+    text_block_prefix: bytes
     opening: bytes = b"["
     closing: bytes = b"]"
 
 
-class Slot(NamedTuple):
+class ToolSlot(NamedTuple):
     """The place of a tool: its number in the list that it stands in."""
 
-    row: Sequence[Span]
-    number: int
+    tools: Sequence[ByteSpan]
+    tool_index: int
 
     @property
-    def span(self) -> Span:
+    def span(self) -> ByteSpan:
         """Where the tool lies."""
-        return self.row[self.number]
+        return self.tools[self.tool_index]
 
 
-class Outline:
+class RequestOutline:
     """Finds the rows of one request."""
 
-    def __init__(self, request: Request, shape: Shape) -> None:
+    def __init__(self, request: Request, layout: FormatLayout) -> None:
         self.data = request.body
-        self.shape = shape
-        self._has_points = MarkStyle.CACHE_POINT in shape.mark_styles
-        self._head: Head | None = None
-        laid = request.laid
-        if isinstance(laid, Laid) and laid.holds(request.body, request.messages):
-            self._head = laid.head
-            self.root = laid.head.root(self.data, laid.spans[-1])
-            self._walked: Mapping[Span, Sequence[Span]] = {self.root.values[shape.messages[0]]: laid.spans}
+        self.layout = layout
+        self._has_cache_points = BreakpointStyle.CACHE_POINT in layout.breakpoint_styles
+        self._prefix: BodyPrefix | None = None
+        offsets = request.message_offsets
+        if isinstance(offsets, MessageOffsets) and offsets.matches(request.body, request.messages):
+            self._prefix = offsets.prefix
+            self.root = offsets.prefix.find_root(self.data, offsets.spans[-1])
+            self._known_items: Mapping[ByteSpan, Sequence[ByteSpan]] = {
+                self.root.values[layout.message_fields[0]]: offsets.spans
+            }
             return
-        known = {shape.messages[0]: request.messages, shape.tools[0][0]: request.tools}
-        self.root, self._walked = members_around(self.data, whole(self.data), known)
-        if shape.wrapper in self.root.values:
-            self.root, self._walked = members_around(self.data, self.root.values[shape.wrapper], known)
+        known = {layout.message_fields[0]: request.messages, layout.tool_paths[0][0]: request.tools}
+        self.root, self._known_items = find_members_and_lists(self.data, value_span(self.data), known)
+        if layout.wrapper_field in self.root.values:
+            self.root, self._known_items = find_members_and_lists(
+                self.data, self.root.values[layout.wrapper_field], known
+            )
 
-    def members(self, span: Span) -> Members:
+    def members(self, span: ByteSpan) -> ObjectMembers:
         """The members of the object that lies there."""
-        head = self._head
-        return head.members(span) if head is not None and head.holds(span) else members(self.data, span)
+        prefix = self._prefix
+        return (
+            prefix.members(span)
+            if prefix is not None and prefix.contains(span)
+            else find_members(self.data, span)
+        )
 
-    def items(self, span: Span) -> tuple[Span, ...]:
+    def items(self, span: ByteSpan) -> tuple[ByteSpan, ...]:
         """The items of the list that lies there."""
-        head = self._head
-        return head.items(span) if head is not None and head.holds(span) else items(self.data, span)
+        prefix = self._prefix
+        return (
+            prefix.items(span) if prefix is not None and prefix.contains(span) else find_items(self.data, span)
+        )
 
-    def messages(self) -> Row:
+    def messages(self) -> BlockList:
         """The messages; a plain string is one that the user says."""
-        opening = b'{"role":"user","' + self.shape.content.encode() + b'":'
-        return self._row(self.root, self.shape.messages[0], opening)
+        opening = b'{"role":"user","' + self.layout.content_field.encode() + b'":'
+        return self._find_list(self.root, self.layout.message_fields[0], opening)
 
-    def system(self) -> Row:
+    def system(self) -> BlockList:
         """The system prompt.
 
         Raises:
             BadEdit: this format has no field for it.
         """
-        shape = self.shape
-        if not shape.system:
+        layout = self.layout
+        if not layout.system_fields:
             reason = "this format has no field for it: insert a message with the role `system`"
             raise BadEdit(reason, path=("system",))
-        name = next((name for name in shape.system if name in self.root.values), shape.system[0])
-        if not shape.system_content:
-            return self._row(self.root, name, shape.text_opening(""))
+        name = next(
+            (name for name in layout.system_fields if name in self.root.values), layout.system_fields[0]
+        )
+        if not layout.system_blocks_field:
+            return self._find_list(self.root, name, layout.text_block_prefix(""))
         span = self.root.values.get(name)
         if span is not None and self.data.startswith(b"{", span.start):
-            return self._row(self.members(span), shape.system_content, shape.text_opening(""))
-        around = b'{"' + shape.system_content.encode() + b'":['
-        row = self._row(self.root, name, shape.text_opening(""))
-        return row._replace(opening=around, closing=b"]}")
+            return self._find_list(self.members(span), layout.system_blocks_field, layout.text_block_prefix(""))
+        opening = b'{"' + layout.system_blocks_field.encode() + b'":['
+        block_list = self._find_list(self.root, name, layout.text_block_prefix(""))
+        return block_list._replace(opening=opening, closing=b"]}")
 
-    def content(self, message: Members, role: str) -> Row:
+    def content(self, message: ObjectMembers, role: str) -> BlockList:
         """The blocks of a message."""
-        return self._row(message, self.shape.content, self.shape.text_opening(role))
+        return self._find_list(message, self.layout.content_field, self.layout.text_block_prefix(role))
 
-    def content_of_string(self, messages: Row) -> Row:
+    def content_of_string(self, messages: BlockList) -> BlockList:
         """The one block of the one message, where the messages are written as a string."""
-        return messages._replace(text_opening=self.shape.text_opening("user"))
+        return messages._replace(text_block_prefix=self.layout.text_block_prefix("user"))
 
-    def head(self, message: Members) -> dict[str, Any]:
+    def role_and_type(self, message: ObjectMembers) -> dict[str, Any]:
         """What a message says of itself: who speaks, and what it is."""
         names = [name for name in ("role", "type") if name in message.values]
-        return {name: value(message.values[name].of(self.data)) for name in names}
+        return {name: parse_json(message.values[name].read(self.data)) for name in names}
 
-    def tools(self) -> list[Slot]:
+    def tools(self) -> list[ToolSlot]:
         """The places of all tools, in the order of `Request.tools`."""
-        slots: list[Slot] = []
-        for path in self.shape.tools:
-            listed = self._at(path)
-            if listed is None:
+        slots: list[ToolSlot] = []
+        for path in self.layout.tool_paths:
+            list_span = self._find_path(path)
+            if list_span is None:
                 continue
-            for row in self._declarations(listed) if self.shape.declarations else [self._entries(listed)]:
-                slots += [Slot(row, number) for number in self._blocks(row)]
+            for tools in (
+                self._find_declarations(list_span)
+                if self.layout.declaration_fields
+                else [self._find_entries(list_span)]
+            ):
+                slots += [ToolSlot(tools, number) for number in self._block_numbers(tools)]
         return slots
 
-    def is_point(self, span: Span) -> bool:
+    def is_cache_point(self, span: ByteSpan) -> bool:
         """Whether what lies there is Bedrock's mark on what stands before it."""
-        return self._has_points and is_point(value(span.of(self.data)))
+        return self._has_cache_points and is_cache_point(parse_json(span.read(self.data)))
 
-    def with_points(self, slot: Slot) -> Span:
+    def span_with_cache_points(self, slot: ToolSlot) -> ByteSpan:
         """Where a tool lies, and Bedrock's marks on it."""
         end = slot.span.end
-        for span in slot.row[slot.number + 1 :]:
-            if not self.is_point(span):
+        for span in slot.tools[slot.tool_index + 1 :]:
+            if not self.is_cache_point(span):
                 break
             end = span.end
-        return Span(slot.span.start, end)
+        return ByteSpan(slot.span.start, end)
 
-    def _declarations(self, listed: Span) -> Iterator[Sequence[Span]]:
+    def _find_declarations(self, list_span: ByteSpan) -> Iterator[Sequence[ByteSpan]]:
         """Gemini's tools: lists of functions, and tools of Google's that are members of an entry."""
-        is_list = self.data.startswith(b"[", listed.start)
-        for entry in self.items(listed) if is_list else (listed,):
+        is_list = self.data.startswith(b"[", list_span.start)
+        for entry in self.items(list_span) if is_list else (list_span,):
             if not self.data.startswith(b"{", entry.start):
                 continue
             for name, span in self.members(entry).values.items():
-                yield self._entries(span) if name in self.shape.declarations else (span,)
+                yield self._find_entries(span) if name in self.layout.declaration_fields else (span,)
 
-    def _entries(self, span: Span) -> Sequence[Span]:
+    def _find_entries(self, span: ByteSpan) -> Sequence[ByteSpan]:
         if not self.data.startswith(b"[", span.start):
             return ()
-        return self._walked.get(span) or self.items(span)
+        return self._known_items.get(span) or self.items(span)
 
-    def _blocks(self, entries: Sequence[Span]) -> Sequence[int]:
+    def _block_numbers(self, entries: Sequence[ByteSpan]) -> Sequence[int]:
         """The numbers of those that are no marks of Bedrock's."""
         numbers = range(len(entries))
-        return [at for at in numbers if not self.is_point(entries[at])] if self._has_points else numbers
+        return (
+            [at for at in numbers if not self.is_cache_point(entries[at])]
+            if self._has_cache_points
+            else numbers
+        )
 
-    def _at(self, path: Path) -> Span | None:
+    def _find_path(self, path: FieldPath) -> ByteSpan | None:
         owner = self.root
         for name in path[:-1]:
             span = owner.values.get(name)
@@ -175,25 +202,25 @@ class Outline:
             owner = self.members(span)
         return owner.values.get(path[-1])
 
-    def _row(self, owner: Members, name: str, text_opening: bytes) -> Row:
+    def _find_list(self, owner: ObjectMembers, name: str, text_block_prefix: bytes) -> BlockList:
         span = owner.values.get(name)
-        entries: Sequence[Span] = ()
+        entries: Sequence[ByteSpan] = ()
         if span is None or self.data.startswith(b"n", span.start):
-            written = Written.NOTHING
+            form = ListForm.ABSENT
         elif self.data.startswith(b"[", span.start):
-            written, entries = Written.LIST, self._entries(span)
+            form, entries = ListForm.LIST, self._find_entries(span)
         elif self.data.startswith(b'"', span.start):
-            written, entries = Written.STRING, (span,)
-        elif self.shape.takes_single and self.data.startswith(b"{", span.start):
-            written, entries = Written.SINGLE, (span,)
+            form, entries = ListForm.STRING, (span,)
+        elif self.layout.allows_single and self.data.startswith(b"{", span.start):
+            form, entries = ListForm.SINGLE, (span,)
         else:
-            written = Written.OTHER
-        return Row(
+            form = ListForm.OTHER
+        return BlockList(
             owner=owner,
             name=name,
             span=span,
-            written=written,
+            form=form,
             entries=entries,
-            blocks=range(len(entries)) if name in self.shape.messages else self._blocks(entries),
-            text_opening=text_opening,
+            blocks=range(len(entries)) if name in self.layout.message_fields else self._block_numbers(entries),
+            text_block_prefix=text_block_prefix,
         )

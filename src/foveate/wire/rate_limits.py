@@ -20,7 +20,7 @@ _MAX_VALUE_CHARS = 40
 _MAX_USED = 100.0
 # Nobody's limit is reset later than that; milliseconds would be.
 _MAX_TIME = 4e9
-_MINUTES = ((7 * 24 * 60, "w"), (24 * 60, "d"), (60, "h"))
+_WINDOW_UNITS = ((7 * 24 * 60, "w"), (24 * 60, "d"), (60, "h"))
 _STATUS = re.compile(r"[a-z_]{1,30}")
 
 
@@ -33,64 +33,64 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
     status: str = ""
 
 
-def rate_limits_in(headers: Iterable[tuple[bytes, bytes]], *, now: float) -> tuple[RateLimit, ...]:
+def read_rate_limits(headers: Iterable[tuple[bytes, bytes]], *, now: float) -> tuple[RateLimit, ...]:
     """The limits that a response tells of, none if the call is billed; what cannot be right is left out."""
-    said: dict[str, dict[str, str]] = {}
+    fields_by_limit: dict[str, dict[str, str]] = {}
     for name, value in headers:
         lowered = name.lower()
         if not lowered.startswith(_PREFIXES):
             continue
-        found = _UNIFIED.fullmatch(lowered) or _CODEX.fullmatch(lowered)
-        if found is not None and len(value) <= _MAX_VALUE_CHARS:
-            fields = said.setdefault(found[1].decode(), {})
-            fields.setdefault(found[2].decode(), value.decode("latin-1").strip())
-    limits = (_limit(name, fields, now) for name, fields in list(said.items())[:_MAX_LIMITS])
+        match = _UNIFIED.fullmatch(lowered) or _CODEX.fullmatch(lowered)
+        if match is not None and len(value) <= _MAX_VALUE_CHARS:
+            fields = fields_by_limit.setdefault(match[1].decode(), {})
+            fields.setdefault(match[2].decode(), value.decode("latin-1").strip())
+    limits = (_parse_limit(name, fields, now) for name, fields in list(fields_by_limit.items())[:_MAX_LIMITS])
     return tuple(limit for limit in limits if limit is not None)
 
 
-def _limit(name: str, fields: dict[str, str], now: float) -> RateLimit | None:
-    used = _number(fields.get("utilization"), _MAX_USED)
-    percent = _number(fields.get("used-percent"), 100 * _MAX_USED)
+def _parse_limit(name: str, fields: dict[str, str], now: float) -> RateLimit | None:
+    used = _parse_number(fields.get("utilization"), _MAX_USED)
+    percent = _parse_number(fields.get("used-percent"), 100 * _MAX_USED)
     if percent is not None:
         used = percent / 100
-    resets_at = _time(fields.get("reset") or fields.get("reset-at"))
-    after = _number(fields.get("reset-after-seconds"), _MAX_TIME)
+    resets_at = _parse_time(fields.get("reset") or fields.get("reset-at"))
+    after = _parse_number(fields.get("reset-after-seconds"), _MAX_TIME)
     if resets_at is None and after is not None:
         resets_at = now + after
     if used is None and resets_at is None:
         return None
-    minutes = _number(fields.get("window-minutes"), 1e6)
+    minutes = _parse_number(fields.get("window-minutes"), 1e6)
     status = fields.get("status", "")
     return RateLimit(
-        name=name if minutes is None else _window(minutes) or name,
+        name=name if minutes is None else _format_window(minutes) or name,
         used=used,
         resets_at=resets_at,
         status=status if _STATUS.fullmatch(status) else "",
     )
 
 
-def _number(said: str | None, most: float) -> float | None:
+def _parse_number(text: str | None, max_value: float) -> float | None:
     try:
-        found = float(said) if said else math.nan
+        number = float(text) if text else math.nan
     except ValueError:
         return None
-    return found if 0 <= found <= most else None
+    return number if 0 <= number <= max_value else None
 
 
-def _time(said: str | None) -> float | None:
-    number = _number(said, _MAX_TIME)
-    if number is not None or not said:
+def _parse_time(text: str | None) -> float | None:
+    number = _parse_number(text, _MAX_TIME)
+    if number is not None or not text:
         return number
     try:
-        found = datetime.fromisoformat(said)
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found.timestamp() if found.tzinfo is not None else None
+    return time.timestamp() if time.tzinfo is not None else None
 
 
-def _window(minutes: float) -> str:
+def _format_window(minutes: float) -> str:
     """A length of time in the largest unit that it is a whole number of: 300 minutes are 5h, a week is 7d."""
-    for size, unit in _MINUTES:
+    for size, unit in _WINDOW_UNITS:
         if minutes >= size and minutes % size == 0:
             return f"{round(minutes * 7 / size)}d" if unit == "w" else f"{round(minutes / size)}{unit}"
     return f"{round(minutes)}m" if minutes >= 1 else ""

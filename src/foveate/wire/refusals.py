@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from foveate.values import Format
-from foveate.wire.body import compact
+from foveate.wire.body import to_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class ErrorResponse:
     """A request that the provider does not take.
 
     `kind` is the error's type in the provider's own words; `param` and `code` are OpenAI's, who names the
@@ -27,7 +27,7 @@ class Refusal:
 
 # The type that each provider gives an error of a status: https://platform.claude.com/docs/en/api/errors and
 # https://platform.openai.com/docs/guides/error-codes (read November 2026).
-_ANTHROPIC_KINDS = {
+_ANTHROPIC_ERROR_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
     402: "billing_error",
@@ -40,7 +40,7 @@ _ANTHROPIC_KINDS = {
 }
 # https://ai.google.dev/gemini-api/docs/troubleshooting (November 2026). Google has no status for money that has
 # run out; a project without billing gets this one, which clients do not retry.
-_GEMINI_KINDS = {
+_GEMINI_ERROR_TYPES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
     402: "FAILED_PRECONDITION",
@@ -53,7 +53,7 @@ _GEMINI_KINDS = {
 }
 # https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Converse.html (November 2026). AWS has
 # none for money that has run out; clients do not retry the one for a quota.
-_BEDROCK_KINDS = {
+_BEDROCK_ERROR_TYPES = {
     401: "AccessDeniedException",
     402: "ServiceQuotaExceededException",
     403: "AccessDeniedException",
@@ -63,81 +63,90 @@ _BEDROCK_KINDS = {
     503: "ServiceUnavailableException",
     504: "ModelTimeoutException",
 }
-_OPENAI_KINDS = {429: "rate_limit_exceeded", 500: "server_error", 502: "server_error", 503: "server_error"}
+_OPENAI_ERROR_TYPES = {
+    429: "rate_limit_exceeded",
+    500: "server_error",
+    502: "server_error",
+    503: "server_error",
+}
 
 
-def failed(spoken: Format, status: int, message: str = "") -> Refusal:
+def make_status_error(api_format: Format, status: int, message: str = "") -> ErrorResponse:
     """A status that has nothing to do with what the request says, with the type that the provider gives it."""
-    if spoken is Format.ANTHROPIC:
-        kind = _ANTHROPIC_KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
-        return Refusal(message=message or _words(kind), status=status, kind=kind)
-    if spoken is Format.GEMINI:
-        kind = _GEMINI_KINDS.get(status, "UNAVAILABLE" if status >= 500 else "INVALID_ARGUMENT")
-        return Refusal(message=message or _words(kind.lower()), status=status, kind=kind)
-    if spoken is Format.BEDROCK:
+    if api_format is Format.ANTHROPIC:
+        kind = _ANTHROPIC_ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        return ErrorResponse(message=message or _default_message(kind), status=status, kind=kind)
+    if api_format is Format.GEMINI:
+        kind = _GEMINI_ERROR_TYPES.get(status, "UNAVAILABLE" if status >= 500 else "INVALID_ARGUMENT")
+        return ErrorResponse(message=message or _default_message(kind.lower()), status=status, kind=kind)
+    if api_format is Format.BEDROCK:
         other = "ServiceUnavailableException" if status >= 500 else "ValidationException"
-        kind = _BEDROCK_KINDS.get(status, other)
-        return Refusal(message=message or kind, status=status, kind=kind)
-    kind = _OPENAI_KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
+        kind = _BEDROCK_ERROR_TYPES.get(status, other)
+        return ErrorResponse(message=message or kind, status=status, kind=kind)
+    kind = _OPENAI_ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     code = "rate_limit_exceeded" if status == 429 else None
-    return Refusal(message=message or _words(kind), status=status, kind=kind, code=code)
+    return ErrorResponse(message=message or _default_message(kind), status=status, kind=kind, code=code)
 
 
-def overloaded(spoken: Format) -> Refusal:
+def make_overloaded_error(api_format: Format) -> ErrorResponse:
     """More requests than the provider can serve."""
-    if spoken is Format.ANTHROPIC:
-        return failed(spoken, 529, "Overloaded")
-    if spoken is Format.GEMINI:
-        return failed(spoken, 503, "The model is overloaded. Please try again later.")
-    return failed(spoken, 503, "The engine is currently overloaded, please try again later")
+    if api_format is Format.ANTHROPIC:
+        return make_status_error(api_format, 529, "Overloaded")
+    if api_format is Format.GEMINI:
+        return make_status_error(api_format, 503, "The model is overloaded. Please try again later.")
+    return make_status_error(api_format, 503, "The engine is currently overloaded, please try again later")
 
 
-def unreadable(spoken: Format, reason: str) -> Refusal:
+def make_invalid_json_error(api_format: Format, reason: str) -> ErrorResponse:
     """A body that is not JSON, or no object."""
-    if spoken is Format.ANTHROPIC:
-        return Refusal(message=f"The request body is not valid JSON: {reason}")
-    if spoken is Format.GEMINI:
-        return failed(spoken, 400, f"Invalid JSON payload received. {reason}")
-    return Refusal(
+    if api_format is Format.ANTHROPIC:
+        return ErrorResponse(message=f"The request body is not valid JSON: {reason}")
+    if api_format is Format.GEMINI:
+        return make_status_error(api_format, 400, f"Invalid JSON payload received. {reason}")
+    return ErrorResponse(
         message="We could not parse the JSON body of your request. (HINT: This likely means you aren't using "
         f"your HTTP library correctly.) {reason}"
     )
 
 
-def too_large(spoken: Format, limit_bytes: int) -> Refusal:
+def make_body_too_large_error(api_format: Format, limit_bytes: int) -> ErrorResponse:
     """A body of more bytes than are read."""
-    return failed(spoken, 413, f"Request exceeds the maximum size of {limit_bytes} bytes")
+    return make_status_error(api_format, 413, f"Request exceeds the maximum size of {limit_bytes} bytes")
 
 
-def error_body(spoken: Format, refusal: Refusal, request_id: str) -> bytes:
+def error_body(api_format: Format, error_response: ErrorResponse, request_id: str) -> bytes:
     """The JSON that a provider answers with when it refuses."""
-    if spoken is Format.ANTHROPIC:
-        inner: dict[str, object] = {"type": refusal.kind, "message": refusal.message}
-        if refusal.details is not None:
-            inner["details"] = refusal.details
-        return compact({"type": "error", "error": inner, "request_id": request_id})
-    if spoken is Format.GEMINI:
-        return compact({"error": gemini_error(refusal)})
-    if spoken is Format.BEDROCK:
-        return compact({"message": refusal.message})
-    return compact({"error": openai_error(refusal)})
+    if api_format is Format.ANTHROPIC:
+        inner: dict[str, object] = {"type": error_response.kind, "message": error_response.message}
+        if error_response.details is not None:
+            inner["details"] = error_response.details
+        return to_json({"type": "error", "error": inner, "request_id": request_id})
+    if api_format is Format.GEMINI:
+        return to_json({"error": gemini_error_object(error_response)})
+    if api_format is Format.BEDROCK:
+        return to_json({"message": error_response.message})
+    return to_json({"error": openai_error_object(error_response)})
 
 
-def gemini_error(refusal: Refusal) -> dict[str, str | int]:
+def gemini_error_object(error_response: ErrorResponse) -> dict[str, str | int]:
     """An error as Google's APIs have it inside of others; a plain refusal is an invalid argument."""
-    kind = refusal.kind if refusal.kind.isupper() else _GEMINI_KINDS.get(refusal.status, "INVALID_ARGUMENT")
-    return {"code": refusal.status, "message": refusal.message, "status": kind}
+    kind = (
+        error_response.kind
+        if error_response.kind.isupper()
+        else _GEMINI_ERROR_TYPES.get(error_response.status, "INVALID_ARGUMENT")
+    )
+    return {"code": error_response.status, "message": error_response.message, "status": kind}
 
 
-def openai_error(refusal: Refusal) -> dict[str, str | None]:
+def openai_error_object(error_response: ErrorResponse) -> dict[str, str | None]:
     """An error as OpenAI has it inside of others."""
     return {
-        "message": refusal.message,
-        "type": refusal.kind,
-        "param": refusal.param,
-        "code": refusal.code,
+        "message": error_response.message,
+        "type": error_response.kind,
+        "param": error_response.param,
+        "code": error_response.code,
     }
 
 
-def _words(kind: str) -> str:
+def _default_message(kind: str) -> str:
     return kind.replace("_", " ").capitalize()

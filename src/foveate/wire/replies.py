@@ -12,47 +12,47 @@ import msgspec
 
 from foveate.errors import MalformedRequest
 from foveate.wire import body, spans
-from foveate.wire.body import Fields, as_record, is_list
+from foveate.wire.body import Fields, as_dict, is_list
 
 _Raw = msgspec.Raw | bytes
 
 
-def fields(data: bytes) -> Fields:
+def parse_fields_leniently(data: bytes) -> Fields:
     """The top-level fields of a reply, each with its own bytes.
 
     Raises:
         MalformedRequest: no object can be found in it.
     """
     try:
-        return body.fields(data)
+        return body.parse_fields(data)
     except MalformedRequest:
-        found = spans.members(data, spans.whole(data)).values
-        return {name: msgspec.Raw(span.of(data)) for name, span in found.items()}
+        spans_by_name = spans.find_members(data, spans.value_span(data)).values
+        return {name: msgspec.Raw(span.read(data)) for name, span in spans_by_name.items()}
 
 
-def inner_fields(raw: _Raw | None) -> Fields:
+def parse_inner_fields_leniently(raw: _Raw | None) -> Fields:
     """The fields of an object inside a reply; none where it is something else."""
     data = b"" if raw is None else bytes(raw)
-    return fields(data) if data.startswith(b"{") else {}
+    return parse_fields_leniently(data) if data.startswith(b"{") else {}
 
 
-def items(raw: _Raw | None) -> tuple[bytes, ...]:
+def parse_items_leniently(raw: _Raw | None) -> tuple[bytes, ...]:
     """The bytes of each item of a list in a reply; nothing where there is no list."""
     try:
-        return body.items(raw)
+        return body.parse_items(raw)
     except MalformedRequest:
         data = b"" if raw is None else bytes(raw)
-        return tuple(span.of(data) for span in spans.items(data, spans.whole(data)))
+        return tuple(span.read(data) for span in spans.find_items(data, spans.value_span(data)))
 
 
-def value(raw: _Raw | None) -> Any:
+def parse_json_leniently(raw: _Raw | None) -> Any:
     """What a piece of a reply says; a number that is none comes as Python's infinity or nan.
 
     Raises:
         MalformedRequest: it cannot be read at all.
     """
     try:
-        return body.value(raw)
+        return body.parse_json(raw)
     except MalformedRequest as error:
         try:
             return json.loads(bytes(raw or b""), strict=False)
@@ -60,14 +60,14 @@ def value(raw: _Raw | None) -> Any:
             raise error from None
 
 
-def record(raw: _Raw | None) -> dict[str, Any]:
+def parse_object_leniently(raw: _Raw | None) -> dict[str, Any]:
     """An object in a reply as a dict; an empty one where it is something else."""
-    return as_record(value(raw))
+    return as_dict(parse_json_leniently(raw))
 
 
-def objects(data: bytes) -> list[Fields]:
+def parse_objects_leniently(data: bytes) -> list[Fields]:
     """The fields of a reply, or of each object in one that is a list."""
     text = data.removeprefix(codecs.BOM_UTF8)
     if text.startswith(b"{") or not is_list(text):
-        return [fields(text)]
-    return [inner_fields(item) for item in items(text)]
+        return [parse_fields_leniently(text)]
+    return [parse_inner_fields_leniently(item) for item in parse_items_leniently(text)]

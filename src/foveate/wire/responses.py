@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from foveate.values import (
+    BreakpointStyle,
     Format,
-    MarkStyle,
     Message,
     Opaque,
     Part,
@@ -19,18 +19,18 @@ from foveate.values import (
 from foveate.wire import chat
 from foveate.wire.body import (
     Fields,
+    as_dict,
     as_list,
-    as_record,
     as_text,
-    compact,
-    entries,
-    is_said,
-    items,
-    message_record,
-    record,
-    value,
+    is_set,
+    parse_entries,
+    parse_items,
+    parse_json,
+    parse_message_object,
+    parse_object,
+    to_json,
 )
-from foveate.wire.shapes import Shape
+from foveate.wire.shapes import FormatLayout
 
 # Fields through which the provider adds what it has stored; the last two are OpenRouter's.
 _STORED_FIELDS = (
@@ -38,86 +38,88 @@ _STORED_FIELDS = (
 )  # fmt: skip
 
 
-def _whole_kind(message: Mapping[str, Any]) -> str:
+def _single_block_kind(message: Mapping[str, Any]) -> str:
     kind = as_text(message.get("type")) or "message"
     return "" if kind == "message" else kind
 
 
-SHAPE = Shape(
-    messages=("input",),
-    content="content",
-    tools=(("tools",),),
-    system=("instructions",),
+LAYOUT = FormatLayout(
+    message_fields=("input",),
+    content_field="content",
+    tool_paths=(("tools",),),
+    system_fields=("instructions",),
     system_is_text=True,
     text_kind="input_text",
     text_kind_by_role={"assistant": "output_text"},
-    results={"function_call_output": ("output",), "custom_tool_call_output": ("output",)},
-    marks_inside_results=True,
-    whole_kind=_whole_kind,
-    mark_styles=(MarkStyle.BREAKPOINT, MarkStyle.CACHE_CONTROL),
+    result_paths={"function_call_output": ("output",), "custom_tool_call_output": ("output",)},
+    breakpoints_inside_results=True,
+    single_block_kind=_single_block_kind,
+    breakpoint_styles=(BreakpointStyle.PROMPT_CACHE_BREAKPOINT, BreakpointStyle.CACHE_CONTROL),
 )
 
 
-def read(body: bytes, fields: Fields) -> Request:
+def parse_request(body: bytes, fields: Fields) -> Request:
     """A Responses body as a `Request`; a plain string for `input` is one user message."""
-    reasoning = record(fields.get("reasoning"))
-    hidden = [name for name in _STORED_FIELDS if is_said(fields.get(name))]
+    reasoning = parse_object(fields.get("reasoning"))
+    hidden = [name for name in _STORED_FIELDS if is_set(fields.get(name))]
     if reasoning.get("mode") == "pro":
         hidden.append("reasoning mode pro")
     return Request(
         format=Format.RESPONSES,
-        model=as_text(value(fields.get("model"))),
+        model=as_text(parse_json(fields.get("model"))),
         body=body,
-        system=chat.content(value(fields.get("instructions"))),
-        tools=items(fields.get("tools")),
-        messages=messages(fields),
-        tool_choice=chat.choice(value(fields.get("tool_choice"))),
+        system=chat.parse_content(parse_json(fields.get("instructions"))),
+        tools=parse_items(fields.get("tools")),
+        messages=split_messages(fields),
+        tool_choice=chat.parse_tool_choice(parse_json(fields.get("tool_choice"))),
         thinking=as_text(reasoning.get("effort")),
-        schema=chat.schema(as_record(record(fields.get("text")).get("format"))),
+        schema=chat.parse_response_schema(as_dict(parse_object(fields.get("text")).get("format"))),
         unexplained=tuple(hidden),
     )
 
 
-def messages(fields: Fields) -> tuple[bytes, ...]:
+def split_messages(fields: Fields) -> tuple[bytes, ...]:
     """The JSON of each item; a plain string is one message of the user's."""
-    given = fields.get("input")
-    if given is not None and bytes(memoryview(given)[:1]) == b'"':
-        return (b'{"role":"user","content":' + bytes(given) + b"}",)
-    return entries(given, "input")
+    raw_input = fields.get("input")
+    if raw_input is not None and bytes(memoryview(raw_input)[:1]) == b'"':
+        return (b'{"role":"user","content":' + bytes(raw_input) + b"}",)
+    return parse_entries(raw_input, "input")
 
 
-def message(raw: bytes) -> Message:
+def parse_message(raw: bytes) -> Message:
     """One entry of `input`: a message, or an item that stands beside the messages."""
-    found = message_record(raw)
-    kind = as_text(found.get("type")) or "message"
+    fields = parse_message_object(raw)
+    kind = as_text(fields.get("type")) or "message"
     match kind:
         case "message":
-            return Message(role=as_text(found.get("role")), parts=chat.content(found.get("content")))
+            return Message(role=as_text(fields.get("role")), parts=chat.parse_content(fields.get("content")))
         case "function_call" | "custom_tool_call":
-            given = found.get("arguments", found.get("input"))
+            arguments = fields.get("arguments", fields.get("input"))
             call = ToolCall(
                 format=Format.RESPONSES,
-                name=as_text(found.get("name")),
-                arguments=given if isinstance(given, str) else compact(given).decode(),
-                id=as_text(found.get("call_id")),
-                item_id=as_text(found.get("id")),
+                name=as_text(fields.get("name")),
+                arguments=arguments if isinstance(arguments, str) else to_json(arguments).decode(),
+                id=as_text(fields.get("call_id")),
+                item_id=as_text(fields.get("id")),
             )
             return Message(role="assistant", parts=(call,))
         case "function_call_output" | "custom_tool_call_output":
-            result = ToolResult(parts=chat.content(found.get("output")), id=as_text(found.get("call_id")))
+            result = ToolResult(
+                parts=chat.parse_content(fields.get("output")), id=as_text(fields.get("call_id"))
+            )
             return Message(role="tool", parts=(result,))
         case "reasoning":
-            return Message(role="assistant", parts=(_reasoning(found),))
+            return Message(role="assistant", parts=(_parse_reasoning(fields),))
         case _:
             return Message(role="assistant", parts=(Opaque(kind, raw),))
 
 
-def tool(raw: bytes) -> Tool:
+def parse_tool(raw: bytes) -> Tool:
     """One entry of `tools`: flat, where chat nests."""
-    return chat.tool(raw)
+    return chat.parse_tool(raw)
 
 
-def _reasoning(found: dict[str, object]) -> Part:
-    said = chat.content(found.get("content")) or tuple(map(chat.part, as_list(found.get("summary"))))
-    text = "\n".join(p.text for p in said if isinstance(p, Text))
-    return Thinking(text, len(as_text(found.get("encrypted_content"))))
+def _parse_reasoning(item: dict[str, object]) -> Part:
+    parts = chat.parse_content(item.get("content")) or tuple(map(chat.parse_part, as_list(item.get("summary"))))
+    text = "\n".join(p.text for p in parts if isinstance(p, Text))
+    return Thinking(text, len(as_text(item.get("encrypted_content"))))

@@ -4,56 +4,63 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from foveate.errors import BadEdit
-from foveate.values import Mark, MarkStyle, Part, RemoveMark
+from foveate.values import BreakpointStyle, CacheBreakpoint, Part, RemoveBreakpoint
 from foveate.wire import marks, writing
-from foveate.wire.body import as_record, as_text, compact, value
-from foveate.wire.outline import Outline, Row, Written
-from foveate.wire.spans import Members, Span, items, members
+from foveate.wire.body import as_dict, as_text, parse_json, to_json
+from foveate.wire.outline import BlockList, ListForm, RequestOutline
+from foveate.wire.spans import ByteSpan, ObjectMembers, find_items, find_members
 from foveate.wire.splice import Patch
-from foveate.wire.wanted import RowEdits
+from foveate.wire.wanted import BlockListEdits
 
-Path = tuple[str | int, ...]
-Added = Mapping[int, Sequence[bytes]]
+ErrorPath = tuple[str | int, ...]
+AddedEntries = Mapping[int, Sequence[bytes]]
 
 
-class RowWriter:
+class BlockListWriter:
     """Writes what is asked of rows and blocks into a patch."""
 
-    def __init__(self, outline: Outline, patch: Patch, style: MarkStyle) -> None:
+    def __init__(self, outline: RequestOutline, patch: Patch, style: BreakpointStyle) -> None:
         self._outline = outline
         self._data = outline.data
-        self._shape = outline.shape
+        self._layout = outline.layout
         self._patch = patch
         self._style = style
 
-    def blocks(self, row: Row, edits: RowEdits, role: str) -> None:
+    def write_blocks(self, block_list: BlockList, edits: BlockListEdits, role: str) -> None:
         """All that is asked of a row of blocks.
 
         Raises:
             BadEdit: a block is not there, or cannot be edited so.
         """
-        edits.check(len(row.blocks))
+        edits.check(len(block_list.blocks))
         added = {
-            row.blocks[block] if block < len(row.blocks) else len(row.entries): [
-                writing.block(part, role, self._shape) for part in parts
+            block_list.blocks[block] if block < len(block_list.blocks) else len(block_list.entries): [
+                writing.block_json(part, role, self._layout) for part in parts
             ]
             for block, parts in edits.inserts.items()
         }
-        if row.written is Written.STRING and edits.joins and not edits.marks and edits.inserts.keys() == {1}:
-            self._longer(row.entries[0], edits.texts.get(0), edits.inserts[1])
+        if (
+            block_list.form is ListForm.STRING
+            and edits.join_texts
+            and not edits.breakpoints
+            and edits.inserts.keys() == {1}
+        ):
+            self._append_to_string(block_list.entries[0], edits.texts.get(0), edits.inserts[1])
             return
-        if row.written is Written.STRING:
-            self._string(row, edits, added)
+        if block_list.form is ListForm.STRING:
+            self._write_string(block_list, edits, added)
             return
-        for block in sorted({*edits.texts, *edits.marks}):
-            number, path = row.blocks[block], (*edits.path, block)
+        for block in sorted({*edits.texts, *edits.breakpoints}):
+            number, path = block_list.blocks[block], (*edits.path, block)
             if block in edits.texts:
-                self._text(row.entries[number], edits.texts[block], path)
-            if block in edits.marks:
-                self.mark(row.entries, number, edits.marks[block], path)
-        self.entries(row, added)
+                self._write_text(block_list.entries[number], edits.texts[block], path)
+            if block in edits.breakpoints:
+                self.write_breakpoint(block_list.entries, number, edits.breakpoints[block], path)
+        self.write_entries(block_list, added)
 
-    def entries(self, row: Row, added: Added, dropped: AbstractSet[int] = frozenset()) -> None:
+    def write_entries(
+        self, block_list: BlockList, added: AddedEntries, dropped: AbstractSet[int] = frozenset()
+    ) -> None:
         """New entries in a row, each before the one whose number it has, and others dropped from it.
 
         Raises:
@@ -61,46 +68,61 @@ class RowWriter:
         """
         if not added and not dropped:
             return
-        if row.written is Written.OTHER:
-            raise BadEdit("there is something else where a list should be", path=(row.name,))
-        if row.span is not None and row.written is Written.LIST:
-            self._patch.set_items(row.span, row.entries, dropped=dropped, added=added)
-        elif row.entries and not dropped:
-            self.wrap(row, added, b"", b"")
+        if block_list.form is ListForm.OTHER:
+            raise BadEdit("there is something else where a list should be", path=(block_list.name,))
+        if block_list.span is not None and block_list.form is ListForm.LIST:
+            self._patch.set_items(block_list.span, block_list.entries, dropped=dropped, added=added)
+        elif block_list.entries and not dropped:
+            self.wrap_in_list(block_list, added, b"", b"")
         else:
-            everything = b",".join(one for number in sorted(added) for one in added[number])
-            self._patch.set_member(row.owner, row.name, row.opening + everything + row.closing)
+            everything = b",".join(entry for number in sorted(added) for entry in added[number])
+            self._patch.set_member(
+                block_list.owner, block_list.name, block_list.opening + everything + block_list.closing
+            )
 
-    def wrap(self, row: Row, added: Added, before: bytes, after: bytes) -> None:
+    def wrap_in_list(self, block_list: BlockList, added: AddedEntries, before: bytes, after: bytes) -> None:
         """A list around the one entry that stood without, with others beside it."""
-        (entry,) = row.entries
-        first = b"".join(one + b"," for one in added.get(0, ()))
-        last = b"".join(b"," + one for one in added.get(1, ()))
-        self._patch.put(entry.start, entry.start, row.opening + first + before)
-        self._patch.put(entry.end, entry.end, after + last + row.closing)
+        (entry,) = block_list.entries
+        first = b"".join(item + b"," for item in added.get(0, ()))
+        last = b"".join(b"," + item for item in added.get(1, ()))
+        self._patch.replace(entry.start, entry.start, block_list.opening + first + before)
+        self._patch.replace(entry.end, entry.end, after + last + block_list.closing)
 
-    def mark(self, entries: Sequence[Span], number: int, mark: Mark | RemoveMark, path: Path) -> None:
+    def write_breakpoint(
+        self,
+        entries: Sequence[ByteSpan],
+        number: int,
+        cache_breakpoint: CacheBreakpoint | RemoveBreakpoint,
+        path: ErrorPath,
+    ) -> None:
         """A mark on one of `entries`, in the place of the one that it bears.
 
         Raises:
             BadEdit: it is something that bears no marks.
         """
         span = entries[number]
-        if self._style is MarkStyle.CACHE_POINT:
-            if isinstance(mark, RemoveMark):
+        if self._style is BreakpointStyle.CACHE_POINT:
+            if isinstance(cache_breakpoint, RemoveBreakpoint):
                 raise BadEdit("a mark that is a block of its own is not removed", path=path)
-            self._point(span, entries[number + 1 : number + 2], mark)
+            self._write_cache_point(span, entries[number + 1 : number + 2], cache_breakpoint)
         elif not self._data.startswith(b"{", span.start):
             raise BadEdit("is no block that could bear a mark", path=path)
         else:
-            self.mark_object(self._outline.members(span), mark)
+            self.set_breakpoint(self._outline.members(span), cache_breakpoint)
 
-    def mark_object(self, owner: Members, mark: Mark | RemoveMark) -> None:
+    def set_breakpoint(
+        self, owner: ObjectMembers, cache_breakpoint: CacheBreakpoint | RemoveBreakpoint
+    ) -> None:
         """A mark as a member of what it marks."""
-        self._patch.set_member(owner, self._style.value, marks.written(mark, self._style))
+        self._patch.set_member(owner, self._style.value, marks.breakpoint_json(cache_breakpoint, self._style))
 
-    def result(
-        self, message: Members, name: str, text: str | None, mark: Mark | RemoveMark | None, path: Path
+    def write_result(
+        self,
+        message: ObjectMembers,
+        name: str,
+        text: str | None,
+        cache_breakpoint: CacheBreakpoint | RemoveBreakpoint | None,
+        path: ErrorPath,
     ) -> None:
         """For a message that is a tool's result: another text, a mark on the last of what it holds, or both.
 
@@ -109,103 +131,135 @@ class RowWriter:
         """
         span = message.values.get(name)
         if text is not None:
-            self._result_text(message, name, text, mark)
+            self._write_result_text(message, name, text, cache_breakpoint)
             return
-        held = None if span is None else value(span.of(self._data))
-        if span is not None and isinstance(held, str):
-            self._patch.put(span.start, span.start, b"[" + self._shape.text_opening(""))
-            self._patch.put(span.end, span.end, self._closing(mark) + b"]")
-        elif span is not None and isinstance(held, list) and held and mark is not None:
-            parts = items(self._data, span)
-            self.mark(parts, len(parts) - 1, mark, path)
+        content = None if span is None else parse_json(span.read(self._data))
+        if span is not None and isinstance(content, str):
+            self._patch.replace(span.start, span.start, b"[" + self._layout.text_block_prefix(""))
+            self._patch.replace(span.end, span.end, self._text_block_suffix(cache_breakpoint) + b"]")
+        elif span is not None and isinstance(content, list) and content and cache_breakpoint is not None:
+            parts = find_items(self._data, span)
+            self.write_breakpoint(parts, len(parts) - 1, cache_breakpoint, path)
         else:
             raise BadEdit("holds nothing that could bear a mark", path=path)
 
-    def _string(self, row: Row, edits: RowEdits, added: Added) -> None:
+    def _write_string(self, block_list: BlockList, edits: BlockListEdits, added: AddedEntries) -> None:
         """One text, which becomes a block where a string cannot say what it should."""
-        (literal,) = row.entries
+        (literal,) = block_list.entries
         text = edits.texts.get(0)
-        if added and not edits.marks and self._is_blank(literal, text):
-            everything = b",".join(one for number in sorted(added) for one in added[number])
-            self._patch.put(literal.start, literal.end, row.opening + everything + row.closing)
+        if added and not edits.breakpoints and self._is_blank(literal, text):
+            everything = b",".join(entry for number in sorted(added) for entry in added[number])
+            self._patch.replace(
+                literal.start, literal.end, block_list.opening + everything + block_list.closing
+            )
             return
         if text is not None:
-            self._patch.put(literal.start, literal.end, compact(text))
-        if added or edits.marks:
-            self.wrap(row, added, row.text_opening, self._closing(edits.marks.get(0)))
+            self._patch.replace(literal.start, literal.end, to_json(text))
+        if added or edits.breakpoints:
+            self.wrap_in_list(
+                block_list,
+                added,
+                block_list.text_block_prefix,
+                self._text_block_suffix(edits.breakpoints.get(0)),
+            )
 
-    def _longer(self, literal: Span, text: str | None, parts: Sequence[Part]) -> None:
+    def _append_to_string(self, literal: ByteSpan, text: str | None, parts: Sequence[Part]) -> None:
         """A string with texts behind it, each after a blank line."""
-        more = writing.joined(parts)
+        more = writing.join_texts(parts)
         if text is not None or self._is_blank(literal, None):
-            said = writing.BLANK_LINE.join(filter(None, (text, more)))
-            self._patch.put(literal.start, literal.end, compact(said))
+            joined = writing.BLANK_LINE.join(filter(None, (text, more)))
+            self._patch.replace(literal.start, literal.end, to_json(joined))
         elif more:
             end = literal.end - 1
-            self._patch.put(end, end, compact(writing.BLANK_LINE + more)[1:-1])
+            self._patch.replace(end, end, to_json(writing.BLANK_LINE + more)[1:-1])
 
-    def _is_blank(self, literal: Span, text: str | None) -> bool:
+    def _is_blank(self, literal: ByteSpan, text: str | None) -> bool:
         """Whether a string says nothing, with which it is taken, where a block is refused."""
-        said = as_text(value(literal.of(self._data))) if text is None else text
-        return not said.strip()
+        effective_text = as_text(parse_json(literal.read(self._data))) if text is None else text
+        return not effective_text.strip()
 
-    def _closing(self, mark: Mark | RemoveMark | None, kept: Mapping[str, bytes] | None = None) -> bytes:
+    def _text_block_suffix(
+        self,
+        cache_breakpoint: CacheBreakpoint | RemoveBreakpoint | None,
+        kept: Mapping[str, bytes] | None = None,
+    ) -> bytes:
         """What stands behind the string of a text block that bears `mark` and the client's own in `kept`."""
-        if mark is not None and self._style is MarkStyle.CACHE_POINT:
-            return b"}," + marks.written(mark, self._style)
-        new = dict(kept or {})
-        if mark is not None:
-            new[self._style.value] = marks.written(mark, self._style)
-        return b"".join(b"," + compact(name) + b":" + raw for name, raw in new.items()) + b"}"
+        if cache_breakpoint is not None and self._style is BreakpointStyle.CACHE_POINT:
+            return b"}," + marks.breakpoint_json(cache_breakpoint, self._style)
+        members = dict(kept or {})
+        if cache_breakpoint is not None:
+            members[self._style.value] = marks.breakpoint_json(cache_breakpoint, self._style)
+        return b"".join(b"," + to_json(name) + b":" + raw for name, raw in members.items()) + b"}"
 
-    def _point(self, span: Span, following: Sequence[Span], mark: Mark | RemoveMark) -> None:
+    def _write_cache_point(
+        self,
+        span: ByteSpan,
+        following: Sequence[ByteSpan],
+        cache_breakpoint: CacheBreakpoint | RemoveBreakpoint,
+    ) -> None:
         """Bedrock's mark, a block behind the one that it marks."""
-        new = marks.written(mark, self._style)
-        if following and self._outline.is_point(following[0]):
-            self._patch.put(following[0].start, following[0].end, new)
+        new = marks.breakpoint_json(cache_breakpoint, self._style)
+        if following and self._outline.is_cache_point(following[0]):
+            self._patch.replace(following[0].start, following[0].end, new)
         else:
-            self._patch.put(span.end, span.end, b"," + new)
+            self._patch.replace(span.end, span.end, b"," + new)
 
-    def _text(self, span: Span, text: str, path: Path) -> None:
-        found = value(span.of(self._data))
-        kind = self._shape.block_kind(found)
-        if not isinstance(found, dict) or not (kind in self._shape.results or self._shape.is_text(found)):
+    def _write_text(self, span: ByteSpan, text: str, path: ErrorPath) -> None:
+        block = parse_json(span.read(self._data))
+        kind = self._layout.block_kind(block)
+        if not isinstance(block, dict) or not (
+            kind in self._layout.result_paths or self._layout.is_text(block)
+        ):
             raise BadEdit(f"a block of the kind `{kind}` has no text that could be another", path=path)
-        owner = members(self._data, span)
-        if kind not in self._shape.results:
-            self._patch.set_member(owner, "text", compact(text))
+        owner = find_members(self._data, span)
+        if kind not in self._layout.result_paths:
+            self._patch.set_member(owner, "text", to_json(text))
             return
-        *outer, name = self._shape.results[kind]
+        *outer, name = self._layout.result_paths[kind]
         for step in outer:
             inner = owner.values[step]
             if not self._data.startswith(b"{", inner.start):
                 raise BadEdit("holds nothing that could be another text", path=path)
-            owner = members(self._data, inner)
-        self._result_text(owner, name, text)
+            owner = find_members(self._data, inner)
+        self._write_result_text(owner, name, text)
 
-    def _result_text(self, owner: Members, name: str, text: str, mark: Mark | RemoveMark | None = None) -> None:
+    def _write_result_text(
+        self,
+        owner: ObjectMembers,
+        name: str,
+        text: str,
+        cache_breakpoint: CacheBreakpoint | RemoveBreakpoint | None = None,
+    ) -> None:
         """A text for all that a tool's result holds, in the shape that this had, with the last mark in it."""
-        new = compact(text)
+        new = to_json(text)
         span = owner.values.get(name)
         is_list = span is not None and self._data.startswith(b"[", span.start)
-        if self._shape.result_is_object:
+        if self._layout.result_is_object:
             new = b'{"result":' + new + b"}"
-        elif not self._shape.text_kind or is_list or mark is not None:
-            kept = self._last_marks(span) if is_list and span is not None else {}
-            new = b"[" + self._shape.text_opening("") + new + self._closing(mark, kept) + b"]"
+        elif not self._layout.text_kind or is_list or cache_breakpoint is not None:
+            kept = self._find_last_breakpoints(span) if is_list and span is not None else {}
+            new = (
+                b"["
+                + self._layout.text_block_prefix("")
+                + new
+                + self._text_block_suffix(cache_breakpoint, kept)
+                + b"]"
+            )
         self._patch.set_member(owner, name, new)
 
-    def _last_marks(self, span: Span) -> dict[str, bytes]:
+    def _find_last_breakpoints(self, span: ByteSpan) -> dict[str, bytes]:
         """The marks on the last part of a result that bears any, as they came."""
-        if not self._shape.marks_inside_results:
+        if not self._layout.breakpoints_inside_results:
             return {}
-        for part in reversed(items(self._data, span)):
-            if self.bears_mark(part):
-                values = members(self._data, part).values
-                return {name: values[name].of(self._data) for name in marks.MEMBERS if name in values}
+        for part in reversed(find_items(self._data, span)):
+            if self.has_breakpoint(part):
+                values = find_members(self._data, part).values
+                return {
+                    name: values[name].read(self._data) for name in marks.BREAKPOINT_FIELDS if name in values
+                }
         return {}
 
-    def bears_mark(self, span: Span) -> bool:
+    def has_breakpoint(self, span: ByteSpan) -> bool:
         """Whether a block bears a mark of its own."""
-        found = as_record(value(span.of(self._data)))
-        return any(found.get(name) is not None for name in marks.MEMBERS)
+        block = as_dict(parse_json(span.read(self._data)))
+        return any(block.get(name) is not None for name in marks.BREAKPOINT_FIELDS)

@@ -17,11 +17,23 @@ from msgspec.structs import replace
 
 from foveate.errors import MalformedRequest
 from foveate.values import Format, Usage
-from foveate.wire.body import Fields, as_list, as_record, as_text, compact
-from foveate.wire.events import Event, EventFinder, EventSplitter, ListSplitter, Piece, Splitter
-from foveate.wire.frames import FrameSplitter
-from foveate.wire.replies import fields, inner_fields, record, value
-from foveate.wire.usage import block_usage, is_token_count, tokens, usage_in
+from foveate.wire.body import Fields, as_dict, as_list, as_text, to_json
+from foveate.wire.events import (
+    JsonListSplitter,
+    ServerSentEvent,
+    SseFinder,
+    SseSplitter,
+    StreamEvent,
+    StreamSplitter,
+)
+from foveate.wire.frames import AwsFrameSplitter
+from foveate.wire.replies import (
+    parse_fields_leniently,
+    parse_inner_fields_leniently,
+    parse_json_leniently,
+    parse_object_leniently,
+)
+from foveate.wire.usage import find_usage, is_token_count, parse_usage, tokens_or_zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +44,7 @@ class StreamError:
     message: str
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     """What a stream told so far.
 
     `stop_reason` is the provider's own word. `is_complete` says that the answer came to its end: it was not
@@ -49,9 +61,9 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     numbers: Mapping[str, Any] = msgspec.field(default_factory=dict)  # of Anthropic, which come in two events
 
 
-_NOTHING = Seen()
+_EMPTY_STATE = StreamState()
 # A stream has many small chunks, and reading two takes hardly longer than reading one.
-_MOST_UNREAD_BYTES = 16 * 1024
+_MAX_UNREAD_BYTES = 16 * 1024
 
 
 class StreamReader:
@@ -61,15 +73,15 @@ class StreamReader:
     events come in the frames of AWS, whatever their format.
     """
 
-    def __init__(self, spoken: Format, *, is_framed: bool = False) -> None:
-        splits, self._matters, self._ends, self._look = _FORMATS[spoken]
+    def __init__(self, api_format: Format, *, is_framed: bool = False) -> None:
+        make_splitter, self._relevant, self._end_markers, self._read_event = _STREAM_FORMATS[api_format]
         if is_framed:
-            splits, self._matters, self._ends = _split_frames, _ANYTHING, ()
-            self._look = partial(_in_frame, self._look)
-        self._splitter = splits(self._matters)
-        self._read = _NOTHING
-        self._billed_numbers: Mapping[str, Any] = {}
-        self._billed: Usage | None = None
+            make_splitter, self._relevant, self._end_markers = _make_frame_splitter, _ANYTHING, ()
+            self._read_event = partial(_read_framed_event, self._read_event)
+        self._splitter = make_splitter(self._relevant)
+        self._state = _EMPTY_STATE
+        self._usage_numbers: Mapping[str, Any] = {}
+        self._usage: Usage | None = None
         self._unread: list[bytes] = []
         self._unread_bytes = 0
         self._last_bytes = b""
@@ -81,82 +93,82 @@ class StreamReader:
         self._unread_bytes += len(chunk)
         if not self._may_have_ended:
             near = self._last_bytes + chunk
-            self._last_bytes = near[-_LONGEST_END_BYTES:]
-            for end in self._ends:
+            self._last_bytes = near[-_MAX_END_MARKER_BYTES:]
+            for end in self._end_markers:
                 if end in near:
                     self._may_have_ended = True
-        if self._unread_bytes > _MOST_UNREAD_BYTES:
+        if self._unread_bytes > _MAX_UNREAD_BYTES:
             self._read_all()
 
     def end(self) -> None:
         """Takes note that no more bytes come: a last event may lack its empty line."""
         self._read_all()
-        self._take(self._splitter.end())
+        self._process_events(self._splitter.end())
 
     def _read_all(self) -> None:
         chunk = b"".join(self._unread)
         self._unread.clear()
         self._unread_bytes = 0
-        self._take(self._splitter.feed(chunk))
+        self._process_events(self._splitter.feed(chunk))
 
     @property
-    def _seen(self) -> Seen:
+    def _current_state(self) -> StreamState:
         if self._unread:
             self._read_all()
-        return self._read
+        return self._state
 
-    def _take(self, pieces: Sequence[Piece]) -> None:
+    def _process_events(self, pieces: Sequence[StreamEvent]) -> None:
         for piece in pieces:
-            if self._may_have_ended or self._matters.search(piece.raw):
-                self._see(piece.data)
+            if self._may_have_ended or self._relevant.search(piece.raw):
+                self._process_data(piece.data)
 
-    def _see(self, data: bytes) -> None:
+    def _process_data(self, data: bytes) -> None:
         if not data:
             return
         try:
-            self._read = self._look(self._read, data)
+            self._state = self._read_event(self._state, data)
         except MalformedRequest:  # what is not JSON tells nothing
             return
 
     @property
     def usage(self) -> Usage | None:
         """The bill, once it came."""
-        numbers = self._seen.numbers
+        numbers = self._current_state.numbers
         if not numbers:
-            return self._seen.usage
-        if self._billed_numbers is not numbers:  # not for every event: there may be any number of them
-            self._billed_numbers, self._billed = numbers, block_usage(Format.ANTHROPIC, compact(numbers))
-        return self._billed
+            return self._current_state.usage
+        if self._usage_numbers is not numbers:  # not for every event: there may be any number of them
+            self._usage_numbers, self._usage = numbers, parse_usage(Format.ANTHROPIC, to_json(numbers))
+        return self._usage
 
     @property
     def model(self) -> str:
         """The model that answers, by its own name."""
-        return self._seen.model
+        return self._current_state.model
 
     @property
     def id(self) -> str:
         """The provider's name for the reply."""
-        return self._seen.id
+        return self._current_state.id
 
     @property
     def stop_reason(self) -> str:
         """Why the model stopped, in the provider's word; nothing before it did."""
-        return self._seen.stop_reason
+        return self._current_state.stop_reason
 
     @property
     def error(self) -> StreamError | None:
         """The error that the provider sent in the stream."""
-        return self._seen.error
+        return self._current_state.error
 
     @property
     def is_complete(self) -> bool:
         """Whether the answer came to its end: it was not broken off, and did not fail."""
-        return self._seen.is_complete and self._seen.error is None
+        return self._current_state.is_complete and self._current_state.error is None
 
     @property
     def has_ended(self) -> bool:
         """Whether the event has come with which a stream of its format ends; Gemini's have none."""
-        return self._may_have_ended and self._seen.has_ended
+        return self._may_have_ended and self._current_state.has_ended
 
 
 class UsageChunkFilter:
@@ -166,143 +178,156 @@ class UsageChunkFilter:
     """
 
     def __init__(self) -> None:
-        self._splitter = EventSplitter()
+        self._splitter = SseSplitter()
 
     def feed(self, chunk: bytes) -> bytes:
         """What can be passed on by now."""
         if not self._splitter.is_open and chunk.endswith(b"\n\n") and not _USAGE.search(chunk):
             return chunk
-        return _kept(self._splitter.feed(chunk))
+        return _drop_usage_chunks(self._splitter.feed(chunk))
 
     def end(self) -> bytes:
         """What is left when no more bytes come."""
-        return _kept(self._splitter.end())
+        return _drop_usage_chunks(self._splitter.end())
 
 
 # Many hosts say in every chunk that there is none yet.
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 
 
-def _kept(events: Sequence[Event]) -> bytes:
+def _drop_usage_chunks(events: Sequence[ServerSentEvent]) -> bytes:
     return b"".join(event.raw for event in events if not is_usage_chunk(event))
 
 
-def is_usage_chunk(event: Event) -> bool:
+def is_usage_chunk(event: ServerSentEvent) -> bool:
     """Whether it is the event that `stream_options.include_usage` adds to a stream: usage, and no choice."""
     if not _USAGE.search(event.raw):
         return False
     try:
-        chunk = fields(event.data)
-        return value(chunk.get("choices")) == [] and bool(record(chunk.get("usage")))
+        chunk = parse_fields_leniently(event.data)
+        return parse_json_leniently(chunk.get("choices")) == [] and bool(
+            parse_object_leniently(chunk.get("usage"))
+        )
     except MalformedRequest:
         return False
 
 
-def _anthropic(seen: Seen, data: bytes) -> Seen:
+def _read_anthropic_event(state: StreamState, data: bytes) -> StreamState:
     """message_start, then deltas, then message_delta and message_stop (platform.claude.com, November 2026)."""
-    event = record(data)
+    event = parse_object_leniently(data)
     match event.get("type"):
         case "message_start":
-            message = as_record(event.get("message"))
-            named = replace(seen, id=as_text(message.get("id")), model=as_text(message.get("model")))
-            return _billed(named, message.get("usage"))
+            message = as_dict(event.get("message"))
+            named = replace(state, id=as_text(message.get("id")), model=as_text(message.get("model")))
+            return _merge_usage(named, message.get("usage"))
         case "message_delta":
-            stop = as_text(as_record(event.get("delta")).get("stop_reason"))
-            return _billed(replace(seen, stop_reason=stop or seen.stop_reason), event.get("usage"))
+            stop = as_text(as_dict(event.get("delta")).get("stop_reason"))
+            return _merge_usage(replace(state, stop_reason=stop or state.stop_reason), event.get("usage"))
         case "message_stop":
-            return replace(seen, is_complete=True, has_ended=True)
+            return replace(state, is_complete=True, has_ended=True)
         case "error":
-            return replace(seen, error=_error(event.get("error")))
-    return seen
+            return replace(state, error=_parse_error(event.get("error")))
+    return state
 
 
-def _billed(seen: Seen, usage: object) -> Seen:
+def _merge_usage(state: StreamState, usage: object) -> StreamState:
     """With the numbers of one more event. They grow as the stream goes, so the later ones win.
 
     But some hosts say the input at the start and end with zeros: those unsay nothing. Where the later ones say
     another sum of what was written and not for how long, the earlier split of it goes.
     """
     later = {
-        name: said
-        for name, said in as_record(usage).items()
-        if _tells(said) or name not in seen.numbers or _is_unreadable(name, said)
+        name: value
+        for name, value in as_dict(usage).items()
+        if _has_tokens(value) or name not in state.numbers or _is_unreadable(name, value)
     }
-    merged = {**seen.numbers, **{name: _as_json(said) for name, said in later.items()}}
-    numbers = dict(islice(merged.items(), _MAX_NAMES))
-    split = islice(as_record(seen.numbers.get(_SPLIT)).values(), _MAX_NAMES)
-    if _WRITTEN in later and _SPLIT not in later and sum(map(tokens, split)) != tokens(later[_WRITTEN]):
-        numbers.pop(_SPLIT, None)
-    return replace(seen, numbers=numbers)
+    merged = {**state.numbers, **{name: _replace_nonfinite(value) for name, value in later.items()}}
+    numbers = dict(islice(merged.items(), _MAX_USAGE_FIELDS))
+    split = islice(as_dict(state.numbers.get(_WRITTEN_BY_TTL_FIELD)).values(), _MAX_USAGE_FIELDS)
+    if (
+        _WRITTEN_FIELD in later
+        and _WRITTEN_BY_TTL_FIELD not in later
+        and sum(map(tokens_or_zero, split)) != tokens_or_zero(later[_WRITTEN_FIELD])
+    ):
+        numbers.pop(_WRITTEN_BY_TTL_FIELD, None)
+    return replace(state, numbers=numbers)
 
 
-_WRITTEN, _SPLIT = "cache_creation_input_tokens", "cache_creation"
+_WRITTEN_FIELD, _WRITTEN_BY_TTL_FIELD = "cache_creation_input_tokens", "cache_creation"
 # Anthropic has about 15. With any number of them, each event would take longer than the one before.
-_MAX_NAMES = 64
+_MAX_USAGE_FIELDS = 64
 
 
-def _tells(said: object) -> bool:
+def _has_tokens(value: object) -> bool:
     """Whether it is a number other than 0, or holds one."""
-    if isinstance(said, dict):
-        return any(map(tokens, said.values()))
-    return bool(said) if isinstance(said, list) else tokens(said) > 0
+    if isinstance(value, dict):
+        return any(map(tokens_or_zero, value.values()))
+    return bool(value) if isinstance(value, list) else tokens_or_zero(value) > 0
 
 
-def _is_unreadable(name: str, said: object) -> bool:
+def _is_unreadable(name: str, value: object) -> bool:
     """Whether it should be a number of tokens, and cannot be one: then an earlier one does not count either."""
-    if isinstance(said, dict):
-        return any(_is_unreadable(inner, part) for inner, part in said.items())
-    return name.endswith(("_tokens", "_requests")) and said is not None and not is_token_count(said)
+    if isinstance(value, dict):
+        return any(_is_unreadable(inner, part) for inner, part in value.items())
+    return name.endswith(("_tokens", "_requests")) and value is not None and not is_token_count(value)
 
 
-def _as_json(said: object) -> object:
+def _replace_nonfinite(value: object) -> object:
     """Return a value that JSON has: for NaN and infinities, their names."""
-    if isinstance(said, dict):
-        return {name: _as_json(part) for name, part in said.items()}
-    return repr(said) if isinstance(said, float) and not math.isfinite(said) else said
+    if isinstance(value, dict):
+        return {name: _replace_nonfinite(part) for name, part in value.items()}
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _chat(seen: Seen, data: bytes) -> Seen:
+def _read_chat_event(state: StreamState, data: bytes) -> StreamState:
     """Chunks of choices, the last ones with a finish_reason and usage, then [DONE]; hosts differ in it all."""
     if data == b"[DONE]":
-        return replace(seen, is_complete=True, has_ended=True)
-    chunk = fields(data)
+        return replace(state, is_complete=True, has_ended=True)
+    chunk = parse_fields_leniently(data)
     choices = bytes(chunk.get("choices", b""))
-    if not (seen.id and seen.model):
-        seen = replace(seen, id=seen.id or _text(chunk, "id"), model=seen.model or _text(chunk, "model"))
-    if _FINISHED.search(choices):
-        stops = [as_text(as_record(choice).get("finish_reason")) for choice in as_list(value(choices))]
-        seen = replace(seen, stop_reason=next(filter(None, stops), seen.stop_reason), is_complete=True)
+    if not (state.id and state.model):
+        state = replace(
+            state, id=state.id or _read_text(chunk, "id"), model=state.model or _read_text(chunk, "model")
+        )
+    if _FINISH_REASON.search(choices):
+        stops = [
+            as_text(as_dict(choice).get("finish_reason")) for choice in as_list(parse_json_leniently(choices))
+        ]
+        state = replace(state, stop_reason=next(filter(None, stops), state.stop_reason), is_complete=True)
     if "error" in chunk:
-        seen = replace(seen, error=_error(value(chunk["error"])) or seen.error)
+        state = replace(state, error=_parse_error(parse_json_leniently(chunk["error"])) or state.error)
     usage = chunk.get("usage")
-    is_said = usage is not None and bytes(usage) != b"null"
-    if is_said or "x_groq" in chunk or "timings" in chunk or b'"usage"' in choices:
-        seen = replace(seen, usage=usage_in(Format.CHAT, chunk) or seen.usage)
-    return seen
+    has_usage = usage is not None and bytes(usage) != b"null"
+    if has_usage or "x_groq" in chunk or "timings" in chunk or b'"usage"' in choices:
+        state = replace(state, usage=find_usage(Format.CHAT, chunk) or state.usage)
+    return state
 
 
-_FINISHED = re.compile(rb'"finish_reason"\s*:\s*"')
+_FINISH_REASON = re.compile(rb'"finish_reason"\s*:\s*"')
 
 
-def _responses(seen: Seen, data: bytes) -> Seen:
+def _read_responses_event(state: StreamState, data: bytes) -> StreamState:
     """response.created, then deltas, then the whole response once more, with how it ended."""
-    event = fields(data)
-    kind = _text(event, "type")
+    event = parse_fields_leniently(data)
+    kind = _read_text(event, "type")
     if kind == "error":
-        nested = value(event.get("error"))
-        return replace(seen, error=_error(nested) or StreamError(_text(event, "code"), _text(event, "message")))
+        nested = parse_json_leniently(event.get("error"))
+        return replace(
+            state,
+            error=_parse_error(nested) or StreamError(_read_text(event, "code"), _read_text(event, "message")),
+        )
     status = kind.removeprefix("response.")
     if status not in _STATUSES:
-        return seen
-    response = inner_fields(event.get("response"))
-    stop = as_text(record(response.get("incomplete_details")).get("reason"))
+        return state
+    response = parse_inner_fields_leniently(event.get("response"))
+    stop = as_text(parse_object_leniently(response.get("incomplete_details")).get("reason"))
     return replace(
-        seen,
-        usage=usage_in(Format.RESPONSES, response) or seen.usage,
-        model=_text(response, "model") or seen.model,
-        id=_text(response, "id") or seen.id,
+        state,
+        usage=find_usage(Format.RESPONSES, response) or state.usage,
+        model=_read_text(response, "model") or state.model,
+        id=_read_text(response, "id") or state.id,
         stop_reason="" if status == "created" else stop or status,
-        error=_error(value(response.get("error"))) or seen.error,
+        error=_parse_error(parse_json_leniently(response.get("error"))) or state.error,
         is_complete=status in ("completed", "incomplete"),
         has_ended=status != "created",
     )
@@ -311,20 +336,23 @@ def _responses(seen: Seen, data: bytes) -> Seen:
 _STATUSES = frozenset(("created", "completed", "incomplete", "failed", "cancelled"))
 
 
-def _gemini(seen: Seen, data: bytes) -> Seen:
+def _read_gemini_event(state: StreamState, data: bytes) -> StreamState:
     """Whole replies, each with a piece of the text and the usage so far; the last has a finishReason."""
-    chunk = fields(data)
-    stops = [as_text(record(chunk.get("promptFeedback")).get("blockReason"))]
+    chunk = parse_fields_leniently(data)
+    stops = [as_text(parse_object_leniently(chunk.get("promptFeedback")).get("blockReason"))]
     if b'"finishReason"' in bytes(chunk.get("candidates", b"")):
-        stops += [as_text(as_record(one).get("finishReason")) for one in as_list(value(chunk["candidates"]))]
-    stop = next(filter(None, stops), seen.stop_reason)
+        stops += [
+            as_text(as_dict(candidate).get("finishReason"))
+            for candidate in as_list(parse_json_leniently(chunk["candidates"]))
+        ]
+    stop = next(filter(None, stops), state.stop_reason)
     return replace(
-        seen,
-        usage=usage_in(Format.GEMINI, chunk) or seen.usage,
-        model=_text(chunk, "modelVersion") or seen.model,
-        id=_text(chunk, "responseId") or seen.id,
+        state,
+        usage=find_usage(Format.GEMINI, chunk) or state.usage,
+        model=_read_text(chunk, "modelVersion") or state.model,
+        id=_read_text(chunk, "responseId") or state.id,
         stop_reason=stop,
-        error=_error(value(chunk.get("error"))) or seen.error,
+        error=_parse_error(parse_json_leniently(chunk.get("error"))) or state.error,
         is_complete=bool(stop),
     )
 
@@ -332,102 +360,106 @@ def _gemini(seen: Seen, data: bytes) -> Seen:
 class _GeminiSplitter:
     """Events where they were asked for, otherwise one long JSON list: its first byte tells."""
 
-    def __init__(self, matters: re.Pattern[bytes]) -> None:
-        self._matters = matters
-        self._chosen: Splitter | None = None
+    def __init__(self, relevant: re.Pattern[bytes]) -> None:
+        self._relevant = relevant
+        self._splitter: StreamSplitter | None = None
 
-    def feed(self, chunk: bytes) -> Sequence[Piece]:
+    def feed(self, chunk: bytes) -> Sequence[StreamEvent]:
         """The events or objects that end in `chunk`."""
-        if self._chosen is None and chunk.strip():
-            self._chosen = ListSplitter() if chunk.lstrip().startswith(b"[") else EventFinder(self._matters)
-        return self._chosen.feed(chunk) if self._chosen else ()
+        if self._splitter is None and chunk.strip():
+            self._splitter = (
+                JsonListSplitter() if chunk.lstrip().startswith(b"[") else SseFinder(self._relevant)
+            )
+        return self._splitter.feed(chunk) if self._splitter else ()
 
-    def end(self) -> Sequence[Piece]:
+    def end(self) -> Sequence[StreamEvent]:
         """The last event, where it lacks its empty line."""
-        return self._chosen.end() if self._chosen else ()
+        return self._splitter.end() if self._splitter else ()
 
 
-def _bedrock(seen: Seen, data: bytes) -> Seen:
+def _read_bedrock_event(state: StreamState, data: bytes) -> StreamState:
     """messageStart, deltas, messageStop, metadata, or an exception. The model stands in the route."""
-    name, said = next(iter(record(data).items()), ("", None))
-    found = as_record(said)
+    name, payload = next(iter(parse_object_leniently(data).items()), ("", None))
+    found = as_dict(payload)
     if name == "messageStop":
-        return replace(seen, stop_reason=as_text(found.get("stopReason")), is_complete=True)
+        return replace(state, stop_reason=as_text(found.get("stopReason")), is_complete=True)
     if name == "metadata":
-        usage = block_usage(Format.BEDROCK, compact(found.get("usage"))) or seen.usage
-        return replace(seen, usage=usage, has_ended=True)
+        usage = parse_usage(Format.BEDROCK, to_json(found.get("usage"))) or state.usage
+        return replace(state, usage=usage, has_ended=True)
     if name.endswith("Exception"):
-        return replace(seen, error=StreamError(name, as_text(found.get("message"))))
-    return seen
+        return replace(state, error=StreamError(name, as_text(found.get("message"))))
+    return state
 
 
-def _in_frame(look: Callable[[Seen, bytes], Seen], seen: Seen, data: bytes) -> Seen:
+def _read_framed_event(
+    read_event: Callable[[StreamState, bytes], StreamState], state: StreamState, data: bytes
+) -> StreamState:
     """What is seen in the event of a frame; an exception is one of AWS's, whatever the format."""
-    name, said = next(iter(record(data).items()), ("", None))
+    name, payload = next(iter(parse_object_leniently(data).items()), ("", None))
     if name.endswith("Exception"):
-        return replace(seen, error=StreamError(name, as_text(as_record(said).get("message"))))
-    return look(seen, data)
+        return replace(state, error=StreamError(name, as_text(as_dict(payload).get("message"))))
+    return read_event(state, data)
 
 
-def _error(said: object) -> StreamError | None:
+def _parse_error(value: object) -> StreamError | None:
     """An error as most providers write it; some only as a string."""
-    if not said:
+    if not value:
         return None
-    found = as_record(said)
+    found = as_dict(value)
     kinds = (found.get("type"), found.get("status"), found.get("code"))
     return StreamError(
-        next((str(kind) for kind in kinds if kind), ""), as_text(found.get("message")) or as_text(said)
+        next((str(kind) for kind in kinds if kind), ""), as_text(found.get("message")) or as_text(value)
     )
 
 
-def _split_frames(_: re.Pattern[bytes]) -> Splitter:
-    return FrameSplitter()
+def _make_frame_splitter(_: re.Pattern[bytes]) -> StreamSplitter:
+    return AwsFrameSplitter()
 
 
 _ANYTHING = re.compile(rb"")
 
 
-def _text(found: Fields, name: str) -> str:
-    return as_text(value(found.get(name)))
+def _read_text(found: Fields, name: str) -> str:
+    return as_text(parse_json_leniently(found.get(name)))
 
 
 # Per format: how it is cut, the bytes without which an event tells nothing (but that it is the last), those of
 # which the last has some, and what is seen in one.
-_FORMATS: dict[
+_STREAM_FORMATS: dict[
     Format,
     tuple[
-        Callable[[re.Pattern[bytes]], Splitter],
+        Callable[[re.Pattern[bytes]], StreamSplitter],
         re.Pattern[bytes],
         tuple[bytes, ...],
-        Callable[[Seen, bytes], Seen],
+        Callable[[StreamState, bytes], StreamState],
     ],
 ] = {
     Format.ANTHROPIC: (
-        EventFinder,
+        SseFinder,
         re.compile(rb'"(?:message_(?:start|delta|stop)|error)"'),
         (b'"message_stop"',),
-        _anthropic,
+        _read_anthropic_event,
     ),
     Format.CHAT: (
         # Apart from the others, which begin all alike: so they are found in a third of the time.
-        partial(EventFinder, last=b"[DONE]"),
+        partial(SseFinder, last=b"[DONE]"),
         # The first chunk of an answer says its role, and by which model it is.
         re.compile(rb'"(?:role"|error"|x_groq"|timings"|finish_reason"\s*:\s*"|usage"\s*:\s*\{)'),
         (b"[DONE]",),
-        _chat,
+        _read_chat_event,
     ),
     Format.RESPONSES: (
-        EventFinder,
+        SseFinder,
         re.compile(rb'"(?:response\.(?:created|completed|incomplete|failed|cancelled)|error)"'),
         (b'completed"', b'incomplete"', b'failed"', b'cancelled"'),
-        _responses,
+        _read_responses_event,
     ),
-    Format.GEMINI: (_GeminiSplitter, re.compile(rb"[{]"), (), _gemini),
+    Format.GEMINI: (_GeminiSplitter, re.compile(rb"[{]"), (), _read_gemini_event),
     Format.BEDROCK: (
-        _split_frames,
+        _make_frame_splitter,
         re.compile(rb"messageStop|metadata|Exception"),
         (b"metadata",),
-        _bedrock,
+        _read_bedrock_event,
     ),
 }
-_LONGEST_END_BYTES = 32
+_MAX_END_MARKER_BYTES = 32

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from foveate.errors import BadEdit, MalformedRequest
 from foveate.values import Message, Opaque, Part, Text
-from foveate.wire.body import compact, value
-from foveate.wire.shapes import Shape
+from foveate.wire.body import parse_json, to_json
+from foveate.wire.shapes import FormatLayout
 
 BLANK_LINE = "\n\n"
 
 
-def block(part: Part, role: str, shape: Shape) -> bytes:
+def block_json(part: Part, role: str, layout: FormatLayout) -> bytes:
     """A part as a block.
 
     Raises:
@@ -18,28 +18,28 @@ def block(part: Part, role: str, shape: Shape) -> bytes:
     """
     match part:
         case Text():
-            return shape.text_opening(role) + compact(part.text) + b"}"
+            return layout.text_block_prefix(role) + to_json(part.text) + b"}"
         case Opaque():
-            return _checked(part)
+            return _validated_json(part)
         case _:
             raise BadEdit(f"only texts and blocks as they came can be written, not a {type(part).__name__}")
 
 
-def message(given: Message, shape: Shape) -> bytes:
+def message_json(message: Message, layout: FormatLayout) -> bytes:
     """A message; where it is one text, in the short way if the format has one.
 
     Raises:
         BadEdit: a part of it cannot be written.
     """
-    named = b',"name":' + compact(given.name) if given.name else b""
-    opening = b'{"role":' + compact(given.role) + named + b"," + compact(shape.content) + b":"
-    if shape.text_kind and len(given.parts) == 1 and isinstance(given.parts[0], Text):
-        return opening + compact(given.parts[0].text) + b"}"
-    inner = b",".join(block(part, given.role, shape) for part in given.parts)
+    named = b',"name":' + to_json(message.name) if message.name else b""
+    opening = b'{"role":' + to_json(message.role) + named + b"," + to_json(layout.content_field) + b":"
+    if layout.text_kind and len(message.parts) == 1 and isinstance(message.parts[0], Text):
+        return opening + to_json(message.parts[0].text) + b"}"
+    inner = b",".join(block_json(part, message.role, layout) for part in message.parts)
     return opening + b"[" + inner + b"]}"
 
 
-def joined(parts: Sequence[Part]) -> str:
+def join_texts(parts: Sequence[Part]) -> str:
     """Parts that go into a plain string, a blank line between them.
 
     Raises:
@@ -51,9 +51,9 @@ def joined(parts: Sequence[Part]) -> str:
     return BLANK_LINE.join(filter(None, texts))
 
 
-def _checked(part: Opaque) -> bytes:
+def _validated_json(part: Opaque) -> bytes:
     try:
-        value(part.raw)
+        parse_json(part.raw)
     except MalformedRequest:
         raise BadEdit(f"the block of the kind `{part.kind}` is not JSON") from None
     return part.raw

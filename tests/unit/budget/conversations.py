@@ -11,10 +11,10 @@ from foveate.values import (
     Document,
     Format,
     Image,
+    MediaSource,
     Message,
     Opaque,
     Part,
-    Source,
     Text,
     Thinking,
     ToolCall,
@@ -64,7 +64,7 @@ class Talk:
     @property
     def turns(self) -> list[tuple[int, ...]]:
         """The places of each turn, what stands before the first question being one too."""
-        return self._grouped(self.spoken, lambda line: line.turn)
+        return self._grouped(self.api_format, lambda line: line.turn)
 
     @property
     def steps(self) -> list[tuple[int, ...]]:
@@ -72,7 +72,7 @@ class Talk:
         return self._grouped(self.turns[-1], lambda line: line.step) if self.turns else []
 
     @property
-    def spoken(self) -> tuple[int, ...]:
+    def api_format(self) -> tuple[int, ...]:
         return tuple(place for place, line in enumerate(self.lines) if line.turn != SYSTEM)
 
     @property
@@ -108,9 +108,9 @@ class Talk:
 class _Writer:
     """Writes a conversation line by line, and notes which turn and step each belongs to."""
 
-    def __init__(self, draw: st.DrawFn, spoken: Format) -> None:
+    def __init__(self, draw: st.DrawFn, api_format: Format) -> None:
         self._draw = draw
-        self._format = spoken
+        self._format = api_format
         self._tokens = cycle(draw(st.lists(_TOKENS, min_size=1, max_size=7)))
         self._reuses_ids = draw(st.booleans())
         self._turn = BEFORE_ANY_QUESTION
@@ -229,8 +229,8 @@ _WORDS: st.SearchStrategy[Part] = st.sampled_from((Text("Let me see."), Text("ä¸
 _THOUGHTS: st.SearchStrategy[Part] = st.sampled_from((Thinking("hm", 60), Thinking("", 200)))
 _THINGS: st.SearchStrategy[Part] = st.sampled_from(
     (
-        Image(source=Source.URL),
-        Document(source=Source.FILE, media_type="application/pdf"),
+        Image(source=MediaSource.URL),
+        Document(source=MediaSource.FILE, media_type="application/pdf"),
         Opaque("video", b"{}"),
     )
 )

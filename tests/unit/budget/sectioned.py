@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import foveate
 from foveate.budget import Item, Keep, Priority, Section
-from foveate.budget.ladders import BUILT_IN
+from foveate.budget.ladders import BUILT_IN_LADDERS
 from foveate.tokens.families import counter_for, estimating_counter_for
 from foveate.tokens.gauge import TextCounter
 from foveate.values import TokenCount
@@ -73,7 +73,7 @@ def sections(draw: st.DrawFn, required: bool = True) -> list[Section]:
 
 
 ladders = st.one_of(
-    st.sampled_from(tuple(BUILT_IN)),
+    st.sampled_from(tuple(BUILT_IN_LADDERS)),
     st.lists(
         st.sampled_from(
             (

@@ -9,8 +9,8 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from foveate.budget import answers
-from foveate.budget.answers import longest_answer_of
-from foveate.budget.windows import window_of
+from foveate.budget.answers import find_output_limit
+from foveate.budget.windows import find_context_window
 
 KNOWN = {
     "claude-opus-5-5": 128_000,
@@ -46,7 +46,7 @@ UNKNOWN = (
 
 @pytest.mark.parametrize(("model", "tokens"), KNOWN.items())
 def test_a_model_is_known_as_its_providers_spell_it(model: str, tokens: int) -> None:
-    found = longest_answer_of(model)
+    found = find_output_limit(model)
 
     assert found is not None
     assert found.tokens == tokens
@@ -56,7 +56,7 @@ def test_a_model_is_known_as_its_providers_spell_it(model: str, tokens: int) -> 
 
 @pytest.mark.parametrize("model", UNKNOWN)
 def test_of_other_models_nothing_is_claimed(model: str) -> None:
-    assert longest_answer_of(model) is None
+    assert find_output_limit(model) is None
 
 
 def rows() -> list[tuple[str, int]]:
@@ -67,7 +67,7 @@ def rows() -> list[tuple[str, int]]:
 @pytest.mark.parametrize(("pattern", "tokens"), rows())
 def test_no_row_of_the_table_is_hidden_by_another_or_longer_than_its_window(pattern: str, tokens: int) -> None:
     def is_given(name: str) -> bool:
-        found = longest_answer_of(name)
+        found = find_output_limit(name)
         return found is not None and found.tokens == tokens
 
     name = find(
@@ -75,13 +75,13 @@ def test_no_row_of_the_table_is_hidden_by_another_or_longer_than_its_window(patt
         is_given,
         settings=settings(database=None, phases=[Phase.generate]),
     )
-    window = window_of(name)
+    window = find_context_window(name)
     assert window is not None
     assert tokens <= window.tokens
 
 
 @given(st.text(max_size=200) | st.from_regex(r"(gpt|claude|gemini|o)[-.0-9a-z:/]{0,40}", fullmatch=True))
 def test_any_name_has_a_longest_answer_or_none(model: str) -> None:
-    found = longest_answer_of(model)
+    found = find_output_limit(model)
 
     assert found is None or found.tokens > 0

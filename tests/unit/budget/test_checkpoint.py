@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.budget.budgets import Budget, SectionRule
-from foveate.budget.checkpoint import SectionUsage, Usage, checkpoint, restore, usage_of
-from foveate.budget.ladders import BUILT_IN, Drop, Ladder, LastLines, Replace, Truncate
+from foveate.budget.checkpoint import BudgetUsage, SectionUsage, checkpoint, measure_usage, restore
+from foveate.budget.ladders import BUILT_IN_LADDERS, Drop, Ladder, LastLines, Replace, Truncate
 from foveate.budget.prompt import Action, Prompt, SectionReport
 from foveate.budget.sections import Keep, Priority, Stability
 from foveate.errors import BadOption
@@ -28,8 +28,10 @@ rungs = st.one_of(
     st.builds(LastLines, some_names, st.integers(1, 10**6)),
     st.builds(Replace, some_names, st.text()),
 )
-ladders = st.sampled_from(sorted(BUILT_IN.values(), key=lambda ladder: ladder.name)) | st.builds(
-    Ladder, st.text(min_size=1) | st.sampled_from(["own", *BUILT_IN]), st.lists(rungs, max_size=4).map(tuple)
+ladders = st.sampled_from(sorted(BUILT_IN_LADDERS.values(), key=lambda ladder: ladder.name)) | st.builds(
+    Ladder,
+    st.text(min_size=1) | st.sampled_from(["own", *BUILT_IN_LADDERS]),
+    st.lists(rungs, max_size=4).map(tuple),
 )
 rules = st.builds(
     SectionRule,
@@ -47,7 +49,7 @@ budgets = st.builds(
     sections=st.dictionaries(names, rules, max_size=4),
 )
 usages = st.builds(
-    Usage,
+    BudgetUsage,
     tokens=tokens,
     limit_tokens=tokens,
     sections=st.lists(
@@ -56,7 +58,7 @@ usages = st.builds(
 )
 
 BUDGET = Budget(4_000, 500, "progressive", sections={"logs": SectionRule(share=0.1), "notes": SectionRule()})
-USAGE = Usage(
+USAGE = BudgetUsage(
     tokens=3_200,
     limit_tokens=3_500,
     sections=(
@@ -78,7 +80,7 @@ KEPT = (
 @pytest.mark.slow
 @settings(max_examples=limit_examples(80))
 @given(budget=budgets, usage=usages)
-def test_what_is_kept_is_what_is_restored(budget: Budget, usage: Usage) -> None:
+def test_what_is_kept_is_what_is_restored(budget: Budget, usage: BudgetUsage) -> None:
     text = checkpoint(budget, usage)
 
     assert restore(text) == (budget, usage)
@@ -197,4 +199,4 @@ def test_the_usage_is_what_the_prompt_took() -> None:
         cuts=(),
     )
 
-    assert usage_of(prompt) == USAGE
+    assert measure_usage(prompt) == USAGE

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import foveate
 from foveate.budget import Budget, Section
 from foveate.budget.cutting import LESS_RELEVANT_TRUNCATED, LONG_LINE_CHARS, OLDER_TRUNCATED, TRUNCATED
-from foveate.budget.graphemes import after
+from foveate.budget.graphemes import next_boundary
 from tests.support.examples import limit_examples
 from tests.unit.budget.sectioned import CJK, CODE, FAMILY, PROSE, texts
 from tests.unit.tokens.texts import texts as mixed_texts
@@ -33,7 +33,7 @@ def graphemes(text: str) -> list[str]:
     """All of them, one by one; that they are right is tested elsewhere."""
     ends = [0]
     while ends[-1] < len(text):
-        ends.append(after(text, ends[-1]))
+        ends.append(next_boundary(text, ends[-1]))
     return [text[start:end] for start, end in pairwise(ends)]
 
 

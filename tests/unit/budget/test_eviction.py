@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate import wire
-from foveate.budget.eviction import Eviction, Limit, evict, evict_turns
+from foveate.budget.eviction import Eviction, HistoryLimit, evict, evict_turns
 from foveate.errors import BadOption, BudgetExceeded, MalformedRequest, SectionSize
 from foveate.values import Format, Message, Opaque, Part, Text, ToolCall, ToolResult
 from tests.support.examples import limit_examples
@@ -62,7 +62,7 @@ class Notebook:
     def __init__(self) -> None:
         self.offered: list[list[Message]] = []
 
-    def offer(self, messages: Sequence[Message]) -> None:
+    def on_evicted(self, messages: Sequence[Message]) -> None:
         self.offered.append(list(messages))
 
 
@@ -128,9 +128,9 @@ def test_nothing_goes_that_need_not_and_every_reason_is_true(
     for each in eviction.evicted:
         reasons = []
         if talk.turns_in(left) > max_turns:
-            reasons.append(Limit.MAX_TURNS)
+            reasons.append(HistoryLimit.MAX_TURNS)
         if talk.tokens_in(left) > token_budget:
-            reasons.append(Limit.TOKEN_BUDGET)
+            reasons.append(HistoryLimit.TOKEN_BUDGET)
         assert reasons
         assert each.reasons == tuple(reasons)
         assert each.before == talk.tokens_in(left)
@@ -152,7 +152,7 @@ def test_what_stays_opens_with_a_question_and_the_model_never_speaks_after_itsel
     if eviction.evicted and talk.lines[kept[0]].turn != BEFORE_ANY_QUESTION:
         assert talk.opens_with_question(kept)
         assert not talk.lines[kept[0]].answers
-    followed = dict(pairwise(talk.spoken))
+    followed = dict(pairwise(talk.api_format))
     for one, other in pairwise(kept):
         if followed[one] != other:
             assert not talk.is_model(one)
@@ -173,7 +173,7 @@ def test_a_summariser_is_offered_all_that_goes_once_and_oldest_first(
         talk.tokens,
         token_budget=token_budget,
         max_turns=max_turns,
-        summariser=notebook,
+        listener=notebook,
     )
     if decided.fits:
         assert act() == decided
@@ -197,7 +197,7 @@ def test_forty_turns_stay_unless_said_otherwise() -> None:
     eviction = evict(talk.messages, talk.tokens, token_budget=PLENTY)
 
     assert gone(eviction) == [(0, 1), (2, 3)]
-    assert {each.reasons for each in eviction.evicted} == {(Limit.MAX_TURNS,)}
+    assert {each.reasons for each in eviction.evicted} == {(HistoryLimit.MAX_TURNS,)}
 
 
 def test_a_call_goes_with_its_result_though_a_question_came_between() -> None:
@@ -324,7 +324,7 @@ def test_a_system_prompt_that_is_too_large_alone_is_an_error_with_its_numbers() 
 
     words = r"budget is 50 tokens.* has 107: system \(required\) 100, history \(high\) 7; give it"
     with pytest.raises(BudgetExceeded, match=words) as caught:
-        evict_turns(messages, [100, 5, 6, 7], token_budget=50, summariser=notebook)
+        evict_turns(messages, [100, 5, 6, 7], token_budget=50, listener=notebook)
 
     assert (caught.value.limit_tokens, caught.value.tokens) == (50, 107)
     assert caught.value.sections == (
@@ -386,16 +386,16 @@ def recorded(path: Path) -> Iterator[tuple[list[Message], list[int]]]:
     with gzip.open(path / "usage_pairs.jsonl.gz", "rt", encoding="utf-8") as lines:
         for body in (json.loads(line)["request"] for line in lines):
             try:
-                request = wire.read(body)
+                request = wire.parse_request(body)
             except MalformedRequest:  # embeddings and the like
                 continue
             yield read(request.format, request.messages)
     for session in sorted((path / "sessions" / "claude_code").glob("*.jsonl.gz")):
         with gzip.open(session, "rt", encoding="utf-8") as lines:
             entries = [json.loads(line) for line in lines]
-        spoken = [entry["message"] for entry in entries if entry["type"] in ("user", "assistant")]
-        yield read(Format.ANTHROPIC, [json.dumps(message).encode() for message in spoken])
+        api_format = [entry["message"] for entry in entries if entry["type"] in ("user", "assistant")]
+        yield read(Format.ANTHROPIC, [json.dumps(message).encode() for message in api_format])
 
 
-def read(spoken: Format, raw: Sequence[bytes]) -> tuple[list[Message], list[int]]:
-    return [wire.message(spoken, message) for message in raw], [len(message) // 4 for message in raw]
+def read(api_format: Format, raw: Sequence[bytes]) -> tuple[list[Message], list[int]]:
+    return [wire.parse_message(api_format, message) for message in raw], [len(message) // 4 for message in raw]

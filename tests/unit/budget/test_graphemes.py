@@ -7,7 +7,12 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.budget.graphemes import after, before, ceil, floor
+from foveate.budget.graphemes import (
+    boundary_at_or_after,
+    boundary_at_or_before,
+    next_boundary,
+    previous_boundary,
+)
 from tests.unit.tokens.texts import any_texts
 
 # At least one for each kind of character that the rules know, and what is made of them.
@@ -54,13 +59,13 @@ def boundaries(text: str) -> list[int]:
 
 def clusters(text: str) -> list[str]:
     """`text` cut at every place that is the floor of some position."""
-    cuts = sorted({floor(text, at) for at in range(len(text) + 1)})
+    cuts = sorted({boundary_at_or_before(text, at) for at in range(len(text) + 1)})
     return [text[start:end] for start, end in pairwise(cuts)]
 
 
 def check(text: str, at: int, known: list[int]) -> None:
-    assert floor(text, at) == max(place for place in known if place <= at)
-    assert ceil(text, at) == min(place for place in known if place >= at)
+    assert boundary_at_or_before(text, at) == max(place for place in known if place <= at)
+    assert boundary_at_or_after(text, at) == min(place for place in known if place >= at)
 
 
 @given(text=short_texts)
@@ -87,8 +92,8 @@ def test_steps_go_from_one_boundary_to_the_next(text: str, data: st.DataObject) 
     known = boundaries(text)
     index = data.draw(st.integers(0, len(known) - 1))
 
-    assert after(text, known[index]) == known[min(index + 1, len(known) - 1)]
-    assert before(text, known[index]) == known[max(index - 1, 0)]
+    assert next_boundary(text, known[index]) == known[min(index + 1, len(known) - 1)]
+    assert previous_boundary(text, known[index]) == known[max(index - 1, 0)]
 
 
 @pytest.mark.parametrize(
@@ -116,8 +121,8 @@ def test_steps_go_from_one_boundary_to_the_next(text: str, data: st.DataObject) 
 def test_what_reads_as_one_character_is_never_parted(cluster: str) -> None:
     text, start, end = f"漢{cluster}漢", 1, 1 + len(cluster)
 
-    assert {floor(text, at) for at in range(start, end)} == {start}
-    assert {ceil(text, at) for at in range(start + 1, end + 1)} == {end}
+    assert {boundary_at_or_before(text, at) for at in range(start, end)} == {start}
+    assert {boundary_at_or_after(text, at) for at in range(start + 1, end + 1)} == {end}
 
 
 def test_a_letter_of_a_flag_that_is_left_over_stands_alone() -> None:
@@ -130,8 +135,8 @@ def test_letters_of_flags_are_paired_from_the_start_of_their_row(length: int) ->
     text = "漢" + "🇩" * length + "漢"
 
     for letters in {0, 1, length // 2, length - 1}:
-        assert floor(text, 1 + letters) == 1 + letters - letters % 2
-        assert ceil(text, 1 + letters) == 1 + min(letters + letters % 2, length)
+        assert boundary_at_or_before(text, 1 + letters) == 1 + letters - letters % 2
+        assert boundary_at_or_after(text, 1 + letters) == 1 + min(letters + letters % 2, length)
 
 
 def test_a_mark_without_a_letter_stands_alone_after_a_line_break() -> None:
@@ -144,7 +149,7 @@ def test_line_breaks_are_parted_but_for_cr_lf() -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "\r\n", "👨‍👩‍👧"])
 def test_both_ends_are_boundaries_and_nothing_lies_beyond(text: str) -> None:
-    for find in (floor, ceil, before):
+    for find in (boundary_at_or_before, boundary_at_or_after, previous_boundary):
         assert (find(text, -1), find(text, 0)) == (0, 0)
-    for find in (floor, ceil, after):
+    for find in (boundary_at_or_before, boundary_at_or_after, next_boundary):
         assert (find(text, len(text)), find(text, len(text) + 1)) == (len(text), len(text))

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.budget.ladders import (
-    BUILT_IN,
+    BUILT_IN_LADDERS,
     Drop,
     LastLines,
     Replace,
     Rung,
     Truncate,
-    ladder_from,
-    names,
+    parse_ladder,
     rung_as_data,
+    rung_matches,
 )
 from foveate.errors import BadOption
 
@@ -32,17 +32,17 @@ rungs = st.one_of(
 
 @given(some=st.lists(rungs, min_size=1))
 def test_a_ladder_is_read_back_as_it_was_written(some: list[Rung]) -> None:
-    assert ladder_from([rung_as_data(rung) for rung in some]).rungs == tuple(some)
+    assert parse_ladder([rung_as_data(rung) for rung in some]).rungs == tuple(some)
 
 
 def test_the_built_in_ladders_have_the_names_of_the_contract() -> None:
-    assert list(BUILT_IN) == ["truncate_low_priority", "drop_low_priority", "progressive"]
-    assert all(ladder_from(name) is ladder for name, ladder in BUILT_IN.items())
+    assert list(BUILT_IN_LADDERS) == ["truncate_low_priority", "drop_low_priority", "progressive"]
+    assert all(parse_ladder(name) is ladder for name, ladder in BUILT_IN_LADDERS.items())
 
 
 def test_a_built_in_ladder_could_have_been_written_by_a_user() -> None:
-    for ladder in BUILT_IN.values():
-        assert ladder_from([rung_as_data(rung) for rung in ladder.rungs]).rungs == ladder.rungs
+    for ladder in BUILT_IN_LADDERS.values():
+        assert parse_ladder([rung_as_data(rung) for rung in ladder.rungs]).rungs == ladder.rungs
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_built_in_ladder_could_have_been_written_by_a_user() -> None:
 )
 def test_a_ladder_that_cannot_be_is_refused_with_the_rung(value: Any, said: str) -> None:
     with pytest.raises(BadOption) as caught:
-        ladder_from(value)
+        parse_ladder(value)
 
     assert said in str(caught.value)
 
@@ -88,4 +88,4 @@ def test_a_ladder_that_cannot_be_is_refused_with_the_rung(value: Any, said: str)
     ],
 )
 def test_the_progressive_ladder_knows_logs_by_their_usual_names(section: str, meant: bool) -> None:
-    assert names(BUILT_IN["progressive"].rungs[0], section) is meant
+    assert rung_matches(BUILT_IN_LADDERS["progressive"].rungs[0], section) is meant

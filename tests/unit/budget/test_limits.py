@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.budget.budgets import Budget
-from foveate.budget.limits import Limit, resolved_limit
+from foveate.budget.limits import PromptLimit, resolve_prompt_limit
 from foveate.budget.prompt import LimitSource
 from foveate.errors import BadOption
 
@@ -34,8 +34,8 @@ def limit(
     configuration: Budget | None = None,
     window_tokens: int | None = None,
     request_max_tokens: int | None = None,
-) -> Limit:
-    return resolved_limit(
+) -> PromptLimit:
+    return resolve_prompt_limit(
         call or Budget(),
         environment=environment,
         agent=agent,
@@ -65,7 +65,7 @@ def test_the_first_of_the_six_that_says_something_is_heard(first: LimitSource) -
 
 
 def test_without_any_word_there_are_16384_tokens() -> None:
-    assert limit() == Limit(total_tokens=16_384, output_reserve=0, source=LimitSource.DEFAULT)
+    assert limit() == PromptLimit(total_tokens=16_384, output_reserve=0, source=LimitSource.DEFAULT)
 
 
 @pytest.mark.parametrize("text", ["16384", "16_384", " 16384\n", '"16384"', "' 16_384 '"])
@@ -191,7 +191,7 @@ def test_there_is_room_for_a_prompt_or_an_error(
     request_max_tokens: int | None,
 ) -> None:
     try:
-        found = resolved_limit(
+        found = resolve_prompt_limit(
             call,
             environment=environment,
             agent=agent,

@@ -4,7 +4,7 @@ import pytest
 
 import foveate
 from foveate.budget import Budget, Section
-from foveate.budget.prompt import is_near
+from foveate.budget.prompt import is_near_cap
 from foveate.values import TokenCount
 
 
@@ -19,7 +19,7 @@ def told(tokens: int, cap_tokens: int | None, total_tokens: int = 1000) -> tuple
     """Of a section of so many tokens with such a cap: whether it is near it, and its line."""
     section = Section("a", "x" * tokens, max_tokens=cap_tokens)
     prompt = foveate.assemble([section], Budget(total_tokens), Letters())
-    return is_near(prompt.sections[0]), prompt.report.splitlines()[-1]
+    return is_near_cap(prompt.sections[0]), prompt.report.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import foveate.budget.budgets
 import foveate.budget.sections
 from foveate.budget import Budget, Item, Keep, Priority, Section, SectionRule, Stability
-from foveate.budget.ladders import BUILT_IN, Drop, Truncate
+from foveate.budget.ladders import BUILT_IN_LADDERS, Drop, Truncate
 from foveate.errors import BadOption
 
 
@@ -90,7 +90,7 @@ def test_a_budget_has_the_defaults_that_are_promised() -> None:
     budget = Budget()
 
     assert (budget.total_tokens, budget.output_reserve) == (None, 0)
-    assert budget.ladder is BUILT_IN["truncate_low_priority"]
+    assert budget.ladder is BUILT_IN_LADDERS["truncate_low_priority"]
     assert budget.sections == {}
     assert budget == Budget(None, 0, "truncate_low_priority")
     assert hash(budget) == hash(Budget())

@@ -9,7 +9,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 import foveate.budget.windows as windows
-from foveate.budget.windows import window_of
+from foveate.budget.windows import find_context_window
 
 # Each compared in the model lists of genai-prices 0.2.1 and LiteLLM 1.106.2, November 2026. A bound of the
 # prompt alone is the one's window less the other's largest output.
@@ -139,13 +139,13 @@ UNKNOWN = (
 
 
 def tokens_of(model: str) -> int | None:
-    window = window_of(model)
+    window = find_context_window(model)
     return None if window is None else window.tokens
 
 
 @pytest.mark.parametrize(("model", "tokens"), (KNOWN | ONE_SIDED).items())
 def test_a_model_is_known_as_its_providers_spell_it(model: str, tokens: int) -> None:
-    window = window_of(model)
+    window = find_context_window(model)
 
     assert window is not None
     assert (window.tokens, window.inherited) == (tokens, False)
@@ -153,7 +153,7 @@ def test_a_model_is_known_as_its_providers_spell_it(model: str, tokens: int) -> 
 
 @pytest.mark.parametrize(("model", "tokens"), INHERITED.items())
 def test_what_is_not_known_inherits_from_its_family_and_says_so(model: str, tokens: int) -> None:
-    window = window_of(model)
+    window = find_context_window(model)
 
     assert window is not None
     assert (window.tokens, window.inherited) == (tokens, True)
@@ -161,11 +161,11 @@ def test_what_is_not_known_inherits_from_its_family_and_says_so(model: str, toke
 
 @pytest.mark.parametrize("model", UNKNOWN)
 def test_of_other_models_nothing_is_claimed(model: str) -> None:
-    assert window_of(model) is None
+    assert find_context_window(model) is None
 
 
 def test_a_window_says_whose_number_it_is_and_of_when() -> None:
-    window = window_of("gpt-5")
+    window = find_context_window("gpt-5")
 
     assert window is not None
     assert "OpenAI" in window.source
@@ -182,14 +182,14 @@ def test_a_prompt_that_its_provider_bounds_apart_has_that_bound() -> None:
 def test_case_and_route_do_not_matter(model: str) -> None:
     spellings = (model.upper(), f"openrouter/anything/{model}", f"{model}:free", f" {model} ")
 
-    assert {window_of(spelling) for spelling in spellings} == {window_of(model)}
+    assert {find_context_window(spelling) for spelling in spellings} == {find_context_window(model)}
 
 
 @given(
     st.text(max_size=400) | st.from_regex(r"(gpt|claude|gemini|llama|qwen)[-.0-9a-z:/]{0,60}", fullmatch=True)
 )
 def test_any_name_has_a_window_or_none(model: str) -> None:
-    window = window_of(model)
+    window = find_context_window(model)
 
     assert window is None or window.tokens > 0
 
@@ -205,7 +205,7 @@ UNSHRUNK = settings(database=None, phases=[Phase.generate])
 @pytest.mark.parametrize(("pattern", "tokens"), rows())
 def test_no_row_of_the_table_is_hidden_by_another(pattern: str, tokens: int) -> None:
     def is_given(name: str) -> bool:
-        window = window_of(name)
+        window = find_context_window(name)
         return window is not None and (window.tokens, window.inherited) == (tokens, False)
 
     assert find(st.from_regex(pattern, fullmatch=True), is_given, settings=UNSHRUNK)

@@ -213,8 +213,8 @@ def insert(_: Body, other: Body) -> Expected | None:
 def _cut_messages(other: Body, act: Callable[[int, list[Any]], None], cause: str) -> Expected | None:
     found = messages(other)
     first = _first_spoken(other)
-    spoken = [json.dumps(message) for message in found]
-    if len(found) - first < 5 or len(set(spoken)) < len(spoken):
+    api_format = [json.dumps(message) for message in found]
+    if len(found) - first < 5 or len(set(api_format)) < len(api_format):
         return None
     if "reasoning" in (message.get("type") for message in found[first : first + 2]):
         return None

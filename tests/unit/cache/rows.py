@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from foveate.cache.prompts import CachedPrompt, Piece, digest
+from foveate.cache.prompts import CachedPrompt, PromptPiece, compute_digest
 from foveate.values import Area, Place, Ttl
 
 MODEL = "claude-sonnet-4-5"
@@ -20,24 +20,24 @@ def piece(
     block: int | None = 0,
     mark: Ttl | None = None,
     markable: bool = True,
-) -> Piece:
+) -> PromptPiece:
     place = Place(area, index, block if area is Area.MESSAGES else None)
-    return Piece(
-        digest=digest(said.encode()),
+    return PromptPiece(
+        digest=compute_digest(said.encode()),
         tokens=tokens,
         kind=kind,
         area=area,
         place=place,
-        mark=mark,
-        markable=markable,
+        breakpoint_ttl=mark,
+        accepts_breakpoint=markable,
     )
 
 
-def prompt(*pieces: Piece, model: str = MODEL) -> CachedPrompt:
+def prompt(*pieces: PromptPiece, model: str = MODEL) -> CachedPrompt:
     return CachedPrompt(model=model, pieces=pieces)
 
 
-def opening(tools_tokens: int = 4000, system_tokens: int = 3000) -> list[Piece]:
+def opening(tools_tokens: int = 4000, system_tokens: int = 3000) -> list[PromptPiece]:
     """Tools and a system prompt."""
     return [
         piece("tools", tools_tokens, kind="tool", area=Area.TOOLS),
@@ -45,19 +45,19 @@ def opening(tools_tokens: int = 4000, system_tokens: int = 3000) -> list[Piece]:
     ]
 
 
-def turns(*tokens: int, start: int = 0) -> list[Piece]:
+def turns(*tokens: int, start: int = 0) -> list[PromptPiece]:
     """Messages of one block each, the user's and the model's in turn."""
     return [piece(f"turn {index}", size, index=index) for index, size in enumerate(tokens, start=start)]
 
 
-def results(count: int, tokens: int, *, index: int, kind: str = "tool_result") -> list[Piece]:
+def results(count: int, tokens: int, *, index: int, kind: str = "tool_result") -> list[PromptPiece]:
     """One message of many blocks."""
     return [piece(f"{kind} {index} {n}", tokens, kind=kind, index=index, block=n) for n in range(count)]
 
 
-def with_marks(pieces: Sequence[Piece], marks: Iterable[tuple[int, Ttl]]) -> list[Piece]:
+def with_marks(pieces: Sequence[PromptPiece], marks: Iterable[tuple[int, Ttl]]) -> list[PromptPiece]:
     """The pieces, some with a mark of the client's own."""
     found = list(pieces)
     for at, ttl in marks:
-        found[at] = replace(found[at], mark=ttl)
+        found[at] = replace(found[at], breakpoint_ttl=ttl)
     return found

@@ -6,8 +6,8 @@ from decimal import Decimal
 from typing import Any
 
 from foveate import wire
-from foveate.cache.explain import Break, NoBreak, explain
-from foveate.cache.remembered import Remembered, remember
+from foveate.cache.explain import ExplainedMiss, NoMiss, explain_miss
+from foveate.cache.remembered import RequestSnapshot, take_snapshot
 from foveate.cache.requests import block_tokens_for
 from foveate.cache.rules import rules_for
 from foveate.tokens import with_model
@@ -97,9 +97,9 @@ def gemini() -> Body:
 SESSIONS = {"anthropic": claude, "openai-chat": chat, "openai-responses": responses, "gemini": gemini}
 
 
-def remembered(body: Body, *, warm: bool = True, model: str | None = None) -> Remembered:
-    request = with_model(wire.read(body), model)
-    return remember(request, rules_for(request.model), block_tokens_for(request.model), warm=warm)
+def remembered(body: Body, *, warm: bool = True, model: str | None = None) -> RequestSnapshot:
+    request = with_model(wire.parse_request(body), model)
+    return take_snapshot(request, rules_for(request.model), block_tokens_for(request.model), keep_contents=warm)
 
 
 def verdict(
@@ -111,17 +111,19 @@ def verdict(
     gap_seconds: float | None = None,
     billed: CacheUsage | None = None,
     price_per_token: Decimal | None = None,
-) -> Break | NoBreak:
+) -> ExplainedMiss | NoMiss:
     """What is said of two requests that follow each other."""
     one, other = (remembered(body, warm=warm, model=model) for body in (before, after))
     rules = rules_for(other.prompt.model)
-    return explain(one, other, rules, gap_seconds=gap_seconds, billed=billed, price_per_token=price_per_token)
+    return explain_miss(
+        one, other, rules, gap_seconds=gap_seconds, usage=billed, price_per_token=price_per_token
+    )
 
 
-def broken(before: Body, after: Body, **given: Any) -> Break:
+def broken(before: Body, after: Body, **given: Any) -> ExplainedMiss:
     """The break between two requests, of which there is one."""
     found = verdict(before, after, **given)
-    assert isinstance(found, Break), found
+    assert isinstance(found, ExplainedMiss), found
     return found
 
 

@@ -2,17 +2,17 @@
 
 import pytest
 
-from foveate.cache.cause_words import cause_in_words
-from foveate.cache.causes import Cause
+from foveate.cache.cause_words import describe_cause
+from foveate.cache.causes import MissCause
 
 
-@pytest.mark.parametrize("cause", list(Cause))
-def test_every_cause_is_more_than_its_name(cause: Cause) -> None:
-    said = cause_in_words(cause.value)
+@pytest.mark.parametrize("cause", list(MissCause))
+def test_every_cause_is_more_than_its_name(cause: MissCause) -> None:
+    said = describe_cause(cause.value)
 
     assert len(said.split()) >= 3
     assert said != cause.value.replace("_", " ")
 
 
 def test_a_cause_of_a_later_version_is_told_by_its_name() -> None:
-    assert cause_in_words("moon_phase") == "moon phase"
+    assert describe_cause("moon_phase") == "moon phase"

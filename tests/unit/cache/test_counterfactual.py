@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.cache_workloads import MODEL, RESPONSE_SECONDS, Builder, Workload
-from foveate.cache.counterfactual import AgentStates, Simulated, Version
-from foveate.cache.entries import Entries
-from foveate.cache.prompts import CachedPrompt, prefixes
+from foveate.cache.counterfactual import AgentStates, RequestVersion, SimulatedStates
+from foveate.cache.entries import CacheEntries
+from foveate.cache.prompts import CachedPrompt, prefix_keys
 from foveate.cache.rules import rules_for
-from foveate.cache.simulate import Cache
+from foveate.cache.simulate import SimulatedCache
 from foveate.values import CacheUsage, SimulatedState, Ttl
 from tests.support.examples import limit_examples
 
@@ -24,19 +24,19 @@ class Agent:
 
     def __init__(self) -> None:
         self.states = AgentStates()
-        self._sent = Cache()  # the provider's, which all sessions share
-        self._sessions: dict[int, dict[SimulatedState, Cache]] = {}
+        self._sent = SimulatedCache()  # the provider's, which all sessions share
+        self._sessions: dict[int, dict[SimulatedState, SimulatedCache]] = {}
 
     def send(
         self,
         session: int,
         at: float,
-        sent: Version,
-        others: Mapping[SimulatedState, Version] | None = None,
-    ) -> Simulated:
-        caches = self._sessions.setdefault(session, {S.KEEP_ALIVE: Cache()})
-        served = self._sent.serve_marked(
-            sent.prompt, sent.breakpoints, RULES, at=at, answers_at=at + RESPONSE_SECONDS
+        sent: RequestVersion,
+        others: Mapping[SimulatedState, RequestVersion] | None = None,
+    ) -> SimulatedStates:
+        caches = self._sessions.setdefault(session, {S.KEEP_ALIVE: SimulatedCache()})
+        served = self._sent.serve_with_breakpoints(
+            sent.prompt, sent.breakpoints, RULES, at=at, response_at=at + RESPONSE_SECONDS
         )
         self._sent = served.cache
         versions, following = {}, sent
@@ -48,20 +48,20 @@ class Agent:
             served,
             RULES,
             at=at,
-            answers_at=at + RESPONSE_SECONDS,
+            response_at=at + RESPONSE_SECONDS,
         )
         self._sessions[session] = {**found.caches, S.KEEP_ALIVE: _of(sent.prompt, served.cache)}
         return found
 
 
-def _of(prompt: CachedPrompt, cache: Cache) -> Cache:
+def _of(prompt: CachedPrompt, cache: SimulatedCache) -> SimulatedCache:
     """What a session knows of its provider's cache: the prefixes of its last request."""
-    kept = {key: entry for key in prefixes(prompt) if (entry := cache.entries.found(key)) is not None}
-    return Cache(Entries(kept))
+    kept = {key: entry for key in prefix_keys(prompt) if (entry := cache.entries.find(key)) is not None}
+    return SimulatedCache(CacheEntries(kept))
 
 
 def prompts(workload: Workload) -> list[CachedPrompt]:
-    return [call.asked.prompt for call in workload]
+    return [call.request.prompt for call in workload]
 
 
 def two_turns() -> list[CachedPrompt]:
@@ -74,9 +74,9 @@ def two_turns() -> list[CachedPrompt]:
 
 def test_states_that_are_the_same_are_not_kept() -> None:
     agent, (first, second) = Agent(), two_turns()
-    agent.send(1, 0, Version(first, {1: SHORT}))
+    agent.send(1, 0, RequestVersion(first, {1: SHORT}))
 
-    found = agent.send(1, 10, Version(second, {1: SHORT, 3: SHORT}))
+    found = agent.send(1, 10, RequestVersion(second, {1: SHORT, 3: SHORT}))
 
     assert found.caches == {}
     assert set(found.usage.values()) == {CacheUsage(read=4096, written_5m=576)}
@@ -84,9 +84,9 @@ def test_states_that_are_the_same_are_not_kept() -> None:
 
 def test_without_the_breakpoints_of_foveate_a_client_that_has_none_reads_nothing() -> None:
     agent, (first, second) = Agent(), two_turns()
-    agent.send(1, 0, Version(first, {1: SHORT}), {S.CONTEXT: Version(first, {})})
+    agent.send(1, 0, RequestVersion(first, {1: SHORT}), {S.CONTEXT: RequestVersion(first, {})})
 
-    found = agent.send(1, 10, Version(second, {3: SHORT}), {S.CONTEXT: Version(second, {})})
+    found = agent.send(1, 10, RequestVersion(second, {3: SHORT}), {S.CONTEXT: RequestVersion(second, {})})
 
     assert found.usage[S.BREAKPOINTS] == CacheUsage(read=4096, written_5m=576)
     assert found.usage[S.CONTEXT] == found.usage[S.CLIENT] == CacheUsage(uncached=4672)
@@ -94,9 +94,13 @@ def test_without_the_breakpoints_of_foveate_a_client_that_has_none_reads_nothing
 
 def test_a_breakpoint_beside_those_of_the_client_saves_nothing_that_the_client_reads_itself() -> None:
     agent, (first, second) = Agent(), two_turns()
-    agent.send(1, 0, Version(first, {0: SHORT, 1: SHORT}), {S.CONTEXT: Version(first, {1: SHORT})})
+    agent.send(
+        1, 0, RequestVersion(first, {0: SHORT, 1: SHORT}), {S.CONTEXT: RequestVersion(first, {1: SHORT})}
+    )
 
-    found = agent.send(1, 10, Version(second, {0: SHORT, 3: SHORT}), {S.CONTEXT: Version(second, {3: SHORT})})
+    found = agent.send(
+        1, 10, RequestVersion(second, {0: SHORT, 3: SHORT}), {S.CONTEXT: RequestVersion(second, {3: SHORT})}
+    )
 
     assert found.usage[S.CLIENT] == found.usage[S.KEEP_ALIVE] == CacheUsage(read=4096, written_5m=576)
 
@@ -111,9 +115,13 @@ def test_a_compacted_session_reads_in_each_state_what_that_state_wrote() -> None
     build.call(20, 1, messages=[summary, new, build.text(64)])
     first, long_second, second, long_third, third = prompts(build.workload())
     agent = Agent()
-    agent.send(1, 0, Version(first, {1: SHORT}))
-    then = agent.send(1, 10, Version(second, {1: SHORT}), {S.CLIENT: Version(long_second, {2: SHORT})})
-    later = agent.send(1, 20, Version(third, {2: SHORT}), {S.CLIENT: Version(long_third, {3: SHORT})})
+    agent.send(1, 0, RequestVersion(first, {1: SHORT}))
+    then = agent.send(
+        1, 10, RequestVersion(second, {1: SHORT}), {S.CLIENT: RequestVersion(long_second, {2: SHORT})}
+    )
+    later = agent.send(
+        1, 20, RequestVersion(third, {2: SHORT}), {S.CLIENT: RequestVersion(long_third, {3: SHORT})}
+    )
 
     assert then.usage[S.CLIENT] == CacheUsage(read=8192, written_5m=512)
     assert then.usage[S.COMPACTION] == CacheUsage(written_5m=1536)  # a planned rewrite
@@ -128,9 +136,11 @@ def test_what_only_foveate_wrote_cannot_be_read_without_it() -> None:
         build.call(at, at, system=[system], messages=[build.text(512)])
     first, second = prompts(build.workload())
     agent = Agent()
-    agent.send(1, 0, Version(first, {0: SHORT}), {S.CONTEXT: Version(first, {})})
+    agent.send(1, 0, RequestVersion(first, {0: SHORT}), {S.CONTEXT: RequestVersion(first, {})})
 
-    found = agent.send(2, 10, Version(second, {0: SHORT, 1: SHORT}), {S.CONTEXT: Version(second, {1: SHORT})})
+    found = agent.send(
+        2, 10, RequestVersion(second, {0: SHORT, 1: SHORT}), {S.CONTEXT: RequestVersion(second, {1: SHORT})}
+    )
 
     assert found.usage[S.KEEP_ALIVE].read == 4096
     assert found.usage[S.CLIENT].read == 0
@@ -144,8 +154,8 @@ def test_an_edited_message_reads_what_the_client_left_before_it() -> None:
     agent = Agent()
     for at, (session, prompt) in enumerate(zip((1, 1, 2), prompts(build.workload()), strict=True)):
         last = {len(prompt.pieces) - 1: SHORT}
-        sent = Version(prompt, {0: SHORT, **last})
-        found = agent.send(session, 10.0 * at, sent, {S.CONTEXT: Version(prompt, last)})
+        sent = RequestVersion(prompt, {0: SHORT, **last})
+        found = agent.send(session, 10.0 * at, sent, {S.CONTEXT: RequestVersion(prompt, last)})
 
     assert found.usage[S.CLIENT] == CacheUsage(read=4096, written_5m=576)
 
@@ -169,7 +179,7 @@ def test_the_client_is_always_simulated_as_if_foveate_were_not_there(
     """VALUE-2: all sessions of an agent share a provider's cache, in every state its own."""
     build = Builder()
     system, histories = build.text(2048), {number: [build.text(1024)] for number in range(1, 5)}
-    agent, alone, at = Agent(), Cache(), 0.0
+    agent, alone, at = Agent(), SimulatedCache(), 0.0
     for session, fork_of, seconds, own, ours in requests:
         at += seconds
         if fork_of:
@@ -183,8 +193,10 @@ def test_the_client_is_always_simulated_as_if_foveate_were_not_there(
         client = {place if place >= 0 else last: SHORT for place in own}
         sent = {**client, **{place if place >= 0 else last: SHORT for place in ours}}
 
-        found = agent.send(session, at, Version(prompt, sent), {S.CONTEXT: Version(prompt, client)})
-        served = alone.serve_marked(prompt, client, RULES, at=at, answers_at=at + RESPONSE_SECONDS)
+        found = agent.send(
+            session, at, RequestVersion(prompt, sent), {S.CONTEXT: RequestVersion(prompt, client)}
+        )
+        served = alone.serve_with_breakpoints(prompt, client, RULES, at=at, response_at=at + RESPONSE_SECONDS)
 
         alone = served.cache
         assert found.usage[S.CLIENT] == served.usage

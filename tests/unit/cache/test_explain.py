@@ -12,8 +12,8 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.cache.causes import Cause
-from foveate.cache.explain import Break, NoBreak
+from foveate.cache.causes import MissCause
+from foveate.cache.explain import ExplainedMiss, NoMiss
 from foveate.errors import MalformedRequest
 from foveate.values import Area
 from tests.support.examples import limit_examples
@@ -35,7 +35,7 @@ def test_a_session_that_goes_on_has_no_break(name: str) -> None:
     body = SESSIONS[name]()
     found = verdict(body, next_of(body))
 
-    assert isinstance(found, NoBreak)
+    assert isinstance(found, NoMiss)
     assert found.kept_tokens == found.read_tokens > 1000
     assert not found.remarks
 
@@ -73,14 +73,14 @@ def test_changes_of_recorded_requests_are_told_as_what_they_are(shared_data: Pat
             except MalformedRequest:
                 continue
             tried[name] += 1
-            right_place = isinstance(found, Break) and (
+            right_place = isinstance(found, ExplainedMiss) and (
                 expected.area is None
                 or (
                     found.place is not None
                     and (found.place.area, found.place.index) == (expected.area, expected.index)
                 )
             )
-            told[name] += isinstance(found, Break) and found.cause in expected.causes and right_place
+            told[name] += isinstance(found, ExplainedMiss) and found.cause in expected.causes and right_place
     assert len(tried) >= 40
     assert told == tried
 
@@ -93,7 +93,7 @@ def test_a_cold_explainer_names_the_block(kind: str) -> None:
     KINDS[kind](before, after)
     found = broken(before, next_of(after), warm=False)
 
-    assert found.cause is Cause.EDITED
+    assert found.cause is MissCause.EDITED
     assert found.place is not None
     assert found.place.area is Area.SYSTEM
     assert found.before is not None
@@ -114,62 +114,66 @@ def test_a_cold_explainer_tells_what_moved_came_and_went(kind: str) -> None:
     assert broken(before, next_of(after), warm=False).cause in expected.causes
 
 
-BY_HAND: dict[str, tuple[Callable[[Body], object], Cause, Area | None]] = {
-    "tool choice": (lambda b: b.update(tool_choice={"type": "any"}), Cause.PARAMETER, None),
+BY_HAND: dict[str, tuple[Callable[[Body], object], MissCause, Area | None]] = {
+    "tool choice": (lambda b: b.update(tool_choice={"type": "any"}), MissCause.PARAMETER, None),
     "thinking": (
         lambda b: b.update(thinking={"type": "enabled", "budget_tokens": 2000}),
-        Cause.PARAMETER,
+        MissCause.PARAMETER,
         None,
     ),
-    "effort": (lambda b: b.update(output_config={"effort": "low"}), Cause.PARAMETER, None),
-    "speed": (lambda b: b.update(speed="fast"), Cause.PARAMETER, None),
+    "effort": (lambda b: b.update(output_config={"effort": "low"}), MissCause.PARAMETER, None),
+    "speed": (lambda b: b.update(speed="fast"), MissCause.PARAMETER, None),
     "a system block more": (
         lambda b: b["system"].insert(0, {"type": "text", "text": "Hello."}),
-        Cause.BLOCK_ADDED,
+        MissCause.BLOCK_ADDED,
         Area.SYSTEM,
     ),
-    "a system block less": (lambda b: b["system"].pop(0), Cause.BLOCK_REMOVED, Area.SYSTEM),
-    "no system prompt": (lambda b: b.pop("system"), Cause.BLOCK_REMOVED, Area.SYSTEM),
-    "system blocks turned": (lambda b: b["system"].reverse(), Cause.BLOCK_MOVED, Area.SYSTEM),
-    "no tools": (lambda b: b.pop("tools"), Cause.TOOL_REMOVED, Area.TOOLS),
-    "all tools turned": (lambda b: b["tools"].reverse(), Cause.TOOLS_REORDERED, Area.TOOLS),
+    "a system block less": (lambda b: b["system"].pop(0), MissCause.BLOCK_REMOVED, Area.SYSTEM),
+    "no system prompt": (lambda b: b.pop("system"), MissCause.BLOCK_REMOVED, Area.SYSTEM),
+    "system blocks turned": (lambda b: b["system"].reverse(), MissCause.BLOCK_MOVED, Area.SYSTEM),
+    "no tools": (lambda b: b.pop("tools"), MissCause.TOOL_REMOVED, Area.TOOLS),
+    "all tools turned": (lambda b: b["tools"].reverse(), MissCause.TOOLS_REORDERED, Area.TOOLS),
     "thinking left out": (
         lambda b: b["messages"][3]["content"].pop(0),
-        Cause.THINKING_REMOVED,
+        MissCause.THINKING_REMOVED,
         Area.MESSAGES,
     ),
     "a tool result cleared": (
         lambda b: b["messages"][4]["content"][0].update(content="[cleared]"),
-        Cause.SHORTENED,
+        MissCause.SHORTENED,
         Area.MESSAGES,
     ),
     "arguments in another order": (
         lambda b: b["messages"][3]["content"][2].update(input={"what": "all", "bay": "west"}),
-        Cause.KEY_ORDER,
+        MissCause.KEY_ORDER,
         Area.MESSAGES,
     ),
     "a block more in an old turn": (
         lambda b: b["messages"][4]["content"].append({"type": "text", "text": "Mind the wind."}),
-        Cause.BLOCK_ADDED,
+        MissCause.BLOCK_ADDED,
         Area.MESSAGES,
     ),
     "a block less in an old turn": (
         lambda b: b["messages"][4]["content"].pop(),
-        Cause.BLOCK_REMOVED,
+        MissCause.BLOCK_REMOVED,
         Area.MESSAGES,
     ),
-    "said by another": (lambda b: b["messages"][1].update(role="user"), Cause.ROLE, Area.MESSAGES),
-    "a message of the middle dropped": (lambda b: b["messages"].pop(5), Cause.MESSAGES_DROPPED, Area.MESSAGES),
+    "said by another": (lambda b: b["messages"][1].update(role="user"), MissCause.ROLE, Area.MESSAGES),
+    "a message of the middle dropped": (
+        lambda b: b["messages"].pop(5),
+        MissCause.MESSAGES_DROPPED,
+        Area.MESSAGES,
+    ),
     "another conversation": (
         lambda b: b.update(messages=[{"role": "user", "content": t} for t in ("Ho!", "Who is there?", "Me.")]),
-        Cause.OTHER_CONVERSATION,
+        MissCause.OTHER_CONVERSATION,
         Area.MESSAGES,
     ),
     "a picture": (
         lambda b: b["messages"][-1]["content"].append(
             {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
         ),
-        Cause.IMAGES,
+        MissCause.IMAGES,
         None,
     ),
 }
@@ -201,7 +205,7 @@ def test_a_schema_that_is_too_long_to_be_shown_is_told_all_the_same() -> None:
 
     found = broken(asking("a"), asking("b"))
 
-    assert (found.cause, found.field) == (Cause.PARAMETER, "schema")
+    assert (found.cause, found.field) == (MissCause.PARAMETER, "schema")
     assert len(found.because) < 300
 
 
@@ -231,8 +235,8 @@ def test_an_excerpt_is_always_short_and_no_character_of_it_is_torn(
     for body, text in zip((before, after), texts, strict=True):
         body["messages"][0]["content"] = text
     found = verdict(before, next_of(after))
-    assert isinstance(found, Break) == (texts[0] != texts[1])
-    sides = (found.before, found.after) if isinstance(found, Break) else ()
+    assert isinstance(found, ExplainedMiss) == (texts[0] != texts[1])
+    sides = (found.before, found.after) if isinstance(found, ExplainedMiss) else ()
     for side, text in zip(sides, texts, strict=False):
         assert side is not None
         assert len(side.excerpt) <= 60
@@ -248,7 +252,7 @@ def test_what_comes_first_is_told_a_parameter_or_a_text() -> None:
         block["text" if area == "system" else "content"] = "Quite another text."
 
     choosing = {"tool_choice": {"type": "any"}}  # breaks the messages
-    for area, cause in (("system", Cause.EDITED), ("messages", Cause.PARAMETER)):
+    for area, cause in (("system", MissCause.EDITED), ("messages", MissCause.PARAMETER)):
         after = next_of(claude()) | choosing
         stamp(after, area)
         assert broken(claude(), after).cause is cause
@@ -281,6 +285,6 @@ def test_a_long_text_that_was_cut_is_told_by_its_ends() -> None:
         claude(), changed(lambda b: b["messages"][4]["content"][0].update(content=REPORT[:200] + "[...]"))
     )
 
-    assert (found.cause, found.field) == (Cause.SHORTENED, "content")
+    assert (found.cause, found.field) == (MissCause.SHORTENED, "content")
     assert found.before is not None
     assert found.before.end_byte == len(REPORT)

@@ -5,8 +5,8 @@ import json
 from decimal import Decimal
 from typing import Any
 
-from foveate.cache.causes import Cause
-from foveate.cache.explain import NoBreak
+from foveate.cache.causes import MissCause
+from foveate.cache.explain import NoMiss
 from foveate.values import CacheUsage
 from tests.unit.cache.sessions import (
     MARK,
@@ -27,7 +27,7 @@ def test_what_changes_behind_the_last_mark_breaks_nothing() -> None:
     after = changed(lambda b: b["messages"][2].update(content="Something else."), before)
     found = verdict(before, after)
 
-    assert isinstance(found, NoBreak)
+    assert isinstance(found, NoMiss)
     assert "nothing that was kept stands behind it" in found.remarks[0]
 
 
@@ -36,7 +36,7 @@ def test_spaces_and_escapes_of_the_json_do_no_harm_and_are_named() -> None:
     body: Any = json.dumps(after, indent=2).replace("Is it", "\\u0049s it")
     found = verdict(before, body)
 
-    assert isinstance(found, NoBreak)
+    assert isinstance(found, NoMiss)
     assert "spelled differently" in found.remarks[0]
 
 
@@ -44,10 +44,10 @@ def test_a_pause_that_outlives_the_entry_is_told_with_both_times() -> None:
     body = claude()
     found = broken(body, next_of(body), gap_seconds=400)
 
-    assert found.cause is Cause.EXPIRED
+    assert found.cause is MissCause.EXPIRED
     assert "5 min" in found.because
     assert "6.67 min" in found.because
-    assert isinstance(verdict(body, next_of(body), gap_seconds=290), NoBreak)
+    assert isinstance(verdict(body, next_of(body), gap_seconds=290), NoMiss)
 
 
 def test_an_entry_of_an_hour_outlives_one_of_five_minutes() -> None:
@@ -55,14 +55,14 @@ def test_an_entry_of_an_hour_outlives_one_of_five_minutes() -> None:
     body["system"][0]["cache_control"] = MARK | {"ttl": "1h"}
     found = broken(body, next_of(body), gap_seconds=400)
 
-    assert found.cause is Cause.EXPIRED
+    assert found.cause is MissCause.EXPIRED
     assert 0 < found.read_tokens < found.kept_tokens
 
 
 def test_a_change_and_a_pause_are_both_told() -> None:
     found = broken(claude(), changed(lambda b: b["tools"].reverse()), gap_seconds=400)
 
-    assert found.cause is Cause.TOOLS_REORDERED
+    assert found.cause is MissCause.TOOLS_REORDERED
     assert "ran out" in found.also[0]
 
 
@@ -71,9 +71,9 @@ def test_a_request_without_marks_keeps_nothing_and_finds_nothing() -> None:
         return json.loads(json.dumps(body).replace('"cache_control": {"type": "ephemeral"}', '"x": 1'))  # type: ignore[no-any-return]
 
     bare = without(claude())
-    assert broken(bare, next_of(bare)).cause is Cause.MARK_MISSING
+    assert broken(bare, next_of(bare)).cause is MissCause.BREAKPOINT_MISSING
     found = broken(bare, changed(lambda b: b["tools"].reverse(), bare))
-    assert (found.cause, found.lost_tokens) == (Cause.TOOLS_REORDERED, 0)
+    assert (found.cause, found.lost_tokens) == (MissCause.TOOLS_REORDERED, 0)
     assert "no cache mark" in found.also[0]
 
 
@@ -82,14 +82,14 @@ def test_a_mark_that_is_missing_or_too_far_away_is_told() -> None:
     bare = changed(
         lambda b: [b["system"][0].pop("cache_control"), b["messages"][-1]["content"][0].pop("cache_control")]
     )
-    assert broken(body, bare).cause is Cause.MARK_MISSING
+    assert broken(body, bare).cause is MissCause.BREAKPOINT_MISSING
 
     far = next_of(body)
     far["system"][0].pop("cache_control")
     turns = [{"role": role, "content": f"Turn {n}."} for n in range(15) for role in ("assistant", "user")]
     far["messages"][-1:-1] = turns
     found = broken(body, far)
-    assert found.cause is Cause.MARK_TOO_FAR
+    assert found.cause is MissCause.BREAKPOINT_TOO_FAR
     assert "20 positions" in found.because
 
 
@@ -98,9 +98,9 @@ def test_a_last_mark_before_what_was_kept_is_not_told_to_be_too_far_behind_it() 
     early = changed(lambda b: b["messages"][-1]["content"][0].pop("cache_control"))
     found = broken(body, early)
 
-    assert found.cause is Cause.MARK_MISSING
+    assert found.cause is MissCause.BREAKPOINT_MISSING
     assert found.because == "no cache mark of this request stands where something was kept, or behind it"
-    assert broken(body, early, gap_seconds=400).cause is Cause.EXPIRED
+    assert broken(body, early, gap_seconds=400).cause is MissCause.EXPIRED
 
 
 def test_a_prefix_below_the_minimum_is_told_with_the_numbers() -> None:
@@ -108,7 +108,7 @@ def test_a_prefix_below_the_minimum_is_told_with_the_numbers() -> None:
     body["messages"] = [{"role": "user", "content": "Hi"}]
     found = broken(body, next_of(body))
 
-    assert found.cause is Cause.BELOW_MINIMUM
+    assert found.cause is MissCause.BELOW_MINIMUM
     assert "1,024" in found.because
     assert found.lost_tokens == 0
 
@@ -116,7 +116,7 @@ def test_a_prefix_below_the_minimum_is_told_with_the_numbers() -> None:
 def test_a_model_without_a_cache_is_told() -> None:
     body = SESSIONS["openai-chat"]() | {"model": "gpt-4"}
 
-    assert broken(body, next_of(body)).cause is Cause.NOT_CACHED
+    assert broken(body, next_of(body)).cause is MissCause.NOT_CACHED
 
 
 def test_a_request_that_stops_short_is_told() -> None:
@@ -126,7 +126,7 @@ def test_a_request_that_stops_short_is_told() -> None:
     shorter["messages"][-1]["content"][-1]["cache_control"] = MARK
     found = broken(body, shorter)
 
-    assert found.cause is Cause.CUT_BACK
+    assert found.cause is MissCause.CUT_BACK
     assert found.lost_tokens < found.kept_tokens
 
 
@@ -134,13 +134,13 @@ def test_another_cache_key_is_told_where_nothing_else_changed() -> None:
     body = responses() | {"prompt_cache_key": "ana"}
     found = broken(body, next_of(body) | {"prompt_cache_key": "ben"})
 
-    assert found.cause is Cause.CACHE_KEY
+    assert found.cause is MissCause.CACHE_KEY
     assert "from ana to ben" in found.because
     assert (found.read_tokens, found.lost_tokens) == (0, found.kept_tokens)
     assert found.lost_tokens > 0
     assert "the bill would tell" in found.also[0]
     read = CacheUsage(read=found.kept_tokens)
-    assert isinstance(verdict(body, next_of(body) | {"prompt_cache_key": "ben"}, billed=read), NoBreak)
+    assert isinstance(verdict(body, next_of(body) | {"prompt_cache_key": "ben"}, billed=read), NoMiss)
 
 
 def test_a_bill_has_the_last_word() -> None:
@@ -148,9 +148,9 @@ def test_a_bill_has_the_last_word() -> None:
     kept = verdict(body, next_of(body)).kept_tokens
     reordered = changed(lambda b: b["tools"].reverse())
 
-    assert isinstance(verdict(body, reordered, billed=CacheUsage(read=kept)), NoBreak)
+    assert isinstance(verdict(body, reordered, billed=CacheUsage(read=kept)), NoMiss)
     missed = broken(body, next_of(body), billed=CacheUsage(read=0, written_5m=kept))
-    assert (missed.cause, missed.lost_tokens) == (Cause.UNEXPLAINED, kept)
+    assert (missed.cause, missed.lost_tokens) == (MissCause.UNEXPLAINED, kept)
     partly = broken(body, reordered, billed=CacheUsage(read=100))
     assert partly.lost_tokens == partly.kept_tokens - 100
 
@@ -181,8 +181,8 @@ def test_a_provider_that_leaves_out_earlier_thinking_ends_the_prefix_there() -> 
     body["messages"][4]["content"] = [body["messages"][4]["content"][0] | {"cache_control": MARK}]
     found = broken(body, next_of(body))
 
-    assert found.cause is Cause.THINKING_REMOVED
+    assert found.cause is MissCause.THINKING_REMOVED
     assert "never shown the reasoning of earlier turns" in found.also[0]
     assert found.read_tokens > 1000  # up to the mark on the system prompt
     kept = body | {"model": "claude-sonnet-4-6"}
-    assert isinstance(verdict(kept, next_of(kept)), NoBreak)
+    assert isinstance(verdict(kept, next_of(kept)), NoMiss)

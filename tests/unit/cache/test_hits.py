@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.cache.hits import BUCKET_SECONDS, WINDOW_SECONDS, HitRatio, Hits, Level, Levels
+from foveate.cache.hits import (
+    BUCKET_SECONDS,
+    WINDOW_SECONDS,
+    HitRatio,
+    HitRatioLevel,
+    HitRatios,
+    HitRatioThresholds,
+)
 from foveate.values import CacheUsage
 from tests.support.examples import limit_examples
 
@@ -17,15 +24,15 @@ def usage(read: int, uncached: int = 0, written: int = 0) -> CacheUsage:
     return CacheUsage(uncached=uncached, read=read, written_5m=written)
 
 
-def fed(*events: tuple[float, int, int], agent: str = "ana") -> Hits:
-    hits = Hits()
+def fed(*events: tuple[float, int, int], agent: str = "ana") -> HitRatios:
+    hits = HitRatios()
     for at, read, uncached in events:
         hits.add(agent, usage(read, uncached), at=at)
     return hits
 
 
 def test_the_ratio_is_of_all_input_tokens_written_ones_too() -> None:
-    hits = Hits()
+    hits = HitRatios()
     hits.add("ana", CacheUsage(uncached=10, read=60, written_5m=20, written_1h=10), at=0)
 
     assert hits.ratio("ana", at=0).ratio == 0.6
@@ -41,20 +48,22 @@ def test_agents_have_their_own() -> None:
 @pytest.mark.parametrize(
     ("read", "sent", "level"),
     [
-        (70, 100, Level.HEALTHY),
-        (699, 1000, Level.FAIR),
-        (30, 100, Level.FAIR),
-        (299, 1000, Level.FLAGGED),
-        (0, 5, Level.FLAGGED),
-        (0, 0, Level.UNKNOWN),
+        (70, 100, HitRatioLevel.HEALTHY),
+        (699, 1000, HitRatioLevel.FAIR),
+        (30, 100, HitRatioLevel.FAIR),
+        (299, 1000, HitRatioLevel.FLAGGED),
+        (0, 5, HitRatioLevel.FLAGGED),
+        (0, 0, HitRatioLevel.UNKNOWN),
     ],
 )
-def test_a_ratio_is_healthy_fair_flagged_or_unknown(read: int, sent: int, level: Level) -> None:
+def test_a_ratio_is_healthy_fair_flagged_or_unknown(read: int, sent: int, level: HitRatioLevel) -> None:
     assert HitRatio(read, sent).level() is level
 
 
 def test_what_is_healthy_can_be_said() -> None:
-    assert HitRatio(5, 10).level(Levels(healthy_from=0.5, flagged_below=0.1)) is Level.HEALTHY
+    assert (
+        HitRatio(5, 10).level(HitRatioThresholds(healthy_from=0.5, flagged_below=0.1)) is HitRatioLevel.HEALTHY
+    )
 
 
 def test_what_is_older_than_an_hour_no_longer_counts() -> None:
@@ -62,12 +71,12 @@ def test_what_is_older_than_an_hour_no_longer_counts() -> None:
 
     assert hits.ratio("ana", at=3599).ratio == 0.5
     assert hits.ratio("ana", at=3600).ratio == 0.0
-    assert hits.ratio("ana", at=1800 + 3600).level() is Level.UNKNOWN
+    assert hits.ratio("ana", at=1800 + 3600).level() is HitRatioLevel.UNKNOWN
     assert not hits.ratios(at=1800 + 3600)
 
 
 def test_an_agent_that_nobody_knows_is_unknown() -> None:
-    assert Hits().ratio("nobody", at=0).level() is Level.UNKNOWN
+    assert HitRatios().ratio("nobody", at=0).level() is HitRatioLevel.UNKNOWN
 
 
 def test_what_arrives_late_counts_where_it_belongs() -> None:
@@ -123,7 +132,7 @@ def test_a_busy_day_takes_no_more_room_than_a_busy_hour() -> None:
 
 
 def test_the_agent_that_was_silent_for_longest_is_forgotten_first() -> None:
-    hits = Hits(most_agents=2)
+    hits = HitRatios(max_agents=2)
     for agent in ("ana", "ben", "ana", "cleo"):
         hits.add(agent, usage(1), at=0)
 
@@ -131,7 +140,7 @@ def test_the_agent_that_was_silent_for_longest_is_forgotten_first() -> None:
 
 
 def test_threads_lose_nothing() -> None:
-    hits = Hits()
+    hits = HitRatios()
 
     def feed(start: int) -> None:
         for at in range(start, start + 2000):

@@ -7,36 +7,46 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.cache.layout import LayoutOptions, layout, marked
-from foveate.cache.prompts import CachedPrompt, Piece
-from foveate.cache.rhythm import SILENT, Chances, Rhythm, chances, forecast
+from foveate.cache.layout import PlacementOptions, apply_breakpoints, place_breakpoints
+from foveate.cache.prompts import CachedPrompt, PromptPiece
+from foveate.cache.rhythm import (
+    NO_GAPS,
+    GapHistogram,
+    ReturnProbabilities,
+    estimate_returns,
+    forecast_next_request,
+)
 from foveate.cache.rules import rules_for
-from foveate.cache.simulate import Cache
-from foveate.values import Area, Mark, Ttl
+from foveate.cache.simulate import SimulatedCache
+from foveate.values import Area, CacheBreakpoint, Ttl
 from tests.support.examples import limit_examples
 from tests.unit.cache.rows import MODEL, opening, piece, prompt, results, turns, with_marks
 
 SHORT, LONG = Ttl.FIVE_MINUTES, Ttl.ONE_HOUR
 RULES = rules_for(MODEL)
-USUAL = chances(forecast(), RULES)
+USUAL = estimate_returns(forecast_next_request(), RULES)
 
 
 def marks(
-    row: CachedPrompt, cache: Cache | None = None, *, now: float = 0.0, weights: Chances = USUAL
-) -> list[Mark]:
-    return list(layout(row, rules_for(row.model), cache or Cache(), weights, now=now))
+    row: CachedPrompt,
+    cache: SimulatedCache | None = None,
+    *,
+    now: float = 0.0,
+    weights: ReturnProbabilities = USUAL,
+) -> list[CacheBreakpoint]:
+    return list(place_breakpoints(row, rules_for(row.model), cache or SimulatedCache(), weights, now=now))
 
 
-def ends(row: CachedPrompt, found: Sequence[Mark]) -> list[int]:
+def ends(row: CachedPrompt, found: Sequence[CacheBreakpoint]) -> list[int]:
     """The pieces that bear `found`."""
     places = [mark.place for mark in found]
     return [at for at, each in enumerate(row.pieces) if each.place in places]
 
 
-def after(row: CachedPrompt, *, at: float = 0.0, cache: Cache | None = None) -> Cache:
+def after(row: CachedPrompt, *, at: float = 0.0, cache: SimulatedCache | None = None) -> SimulatedCache:
     """The cache once `row` was sent with the marks that it is given."""
-    kept = cache or Cache()
-    return kept.serve(marked(row, marks(row, kept, now=at)), rules_for(row.model), at=at).cache
+    kept = cache or SimulatedCache()
+    return kept.serve(apply_breakpoints(row, marks(row, kept, now=at)), rules_for(row.model), at=at).cache
 
 
 def test_a_first_request_is_marked_at_its_tools_its_system_prompt_and_its_end() -> None:
@@ -48,7 +58,7 @@ def test_the_next_request_reads_all_that_the_last_one_sent() -> None:
     first = prompt(*opening(), *turns(500))
     cache = after(first)
     second = prompt(*first.pieces, *turns(200, 900, start=1))
-    served = cache.serve(marked(second, marks(second, cache, now=20.0)), RULES, at=20.0)
+    served = cache.serve(apply_breakpoints(second, marks(second, cache, now=20.0)), RULES, at=20.0)
     assert served.usage.read == first.tokens
     assert served.usage.uncached == 0
 
@@ -60,10 +70,12 @@ def test_a_long_lived_mark_on_the_small_answer_keeps_the_whole_history_for_its_p
     found = marks(second, cache, now=20.0)
     assert {second.pieces.index(each) for each in second.pieces if each.place == found[-2].place} == {3}
     assert [mark.ttl for mark in found] == [LONG, LONG, LONG, SHORT]
-    served = cache.serve(marked(second, found), RULES, at=20.0)
+    served = cache.serve(apply_breakpoints(second, found), RULES, at=20.0)
     assert served.usage.written_1h == 100
     third = prompt(*second.pieces, *turns(100, start=3))
-    late = served.cache.serve(marked(third, marks(third, served.cache, now=1500.0)), RULES, at=1500.0)
+    late = served.cache.serve(
+        apply_breakpoints(third, marks(third, served.cache, now=1500.0)), RULES, at=1500.0
+    )
     assert late.usage.read == first.tokens + 100
 
 
@@ -71,10 +83,18 @@ def test_thirty_results_in_one_turn_do_not_lose_the_history_before_them() -> Non
     """The last mark looks back 20 positions only; where runs are not one position, another one has to help."""
     rules = replace(RULES, runs_are_one_position=False)
     first = prompt(*opening(), *turns(30_000))
-    cache = Cache().serve(marked(first, layout(first, rules, Cache(), USUAL, now=0.0)), rules, at=0.0).cache
+    cache = (
+        SimulatedCache()
+        .serve(
+            apply_breakpoints(first, place_breakpoints(first, rules, SimulatedCache(), USUAL, now=0.0)),
+            rules,
+            at=0.0,
+        )
+        .cache
+    )
     second = prompt(*first.pieces, *results(30, 50, index=1, kind="tool_use"), *results(30, 200, index=2))
-    found = layout(second, rules, cache, USUAL, now=20.0)
-    served = cache.serve(marked(second, found), rules, at=20.0)
+    found = place_breakpoints(second, rules, cache, USUAL, now=20.0)
+    served = cache.serve(apply_breakpoints(second, found), rules, at=20.0)
     assert served.usage.read == first.tokens
     assert served.usage.uncached == 0
 
@@ -108,21 +128,23 @@ def test_no_long_lived_mark_is_put_behind_a_short_lived_one_of_the_clients() -> 
 @pytest.mark.parametrize("ttl", [SHORT, LONG])
 def test_a_lifetime_that_is_asked_for_is_everybodys(ttl: Ttl) -> None:
     row = prompt(*opening(), *turns(500))
-    found = layout(row, RULES, Cache(), USUAL, now=0.0, options=LayoutOptions(ttl=ttl))
+    found = place_breakpoints(row, RULES, SimulatedCache(), USUAL, now=0.0, options=PlacementOptions(ttl=ttl))
     assert {mark.ttl for mark in found} == {ttl}
 
 
 def test_tools_are_not_marked_where_that_is_switched_off() -> None:
     row = prompt(*opening(), *turns(500))
-    found = layout(row, RULES, Cache(), USUAL, now=0.0, options=LayoutOptions(cache_tools=False))
+    found = place_breakpoints(
+        row, RULES, SimulatedCache(), USUAL, now=0.0, options=PlacementOptions(cache_tools=False)
+    )
     assert Area.TOOLS not in {mark.place.area for mark in found}
 
 
 def test_a_session_that_rests_often_is_kept_longer() -> None:
-    resting = SILENT
+    resting = NO_GAPS
     for _ in range(20):
-        resting = resting.heard(1200.0)
-    weights = chances(forecast(resting), RULES)
+        resting = resting.with_gap(1200.0)
+    weights = estimate_returns(forecast_next_request(resting), RULES)
     row = prompt(*opening(), *turns(50_000))
     assert {mark.ttl for mark in marks(row, weights=weights)} == {LONG}
     assert {mark.ttl for mark in marks(row)} == {SHORT}
@@ -152,7 +174,7 @@ KINDS = ("text", "tool_use", "tool_result", "image", "thinking")
 @st.composite
 def rows(draw: st.DrawFn) -> CachedPrompt:
     """Any tools, system and messages, with marks of the client's own that a provider takes."""
-    pieces: list[Piece] = []
+    pieces: list[PromptPiece] = []
     for area, most in ((Area.TOOLS, 3), (Area.SYSTEM, 3), (Area.MESSAGES, 30)):
         for index in range(draw(st.integers(0, most))):
             kind = "tool" if area is Area.TOOLS else draw(st.sampled_from(KINDS))
@@ -160,7 +182,7 @@ def rows(draw: st.DrawFn) -> CachedPrompt:
             said = f"{area} {index} {draw(st.integers(0, 1))}"
             allowed = kind != "thinking" and tokens > 0
             pieces.append(piece(said, tokens, kind=kind, area=area, index=index, markable=allowed))
-    places = [at for at, each in enumerate(pieces) if each.markable]
+    places = [at for at, each in enumerate(pieces) if each.accepts_breakpoint]
     own = sorted(draw(st.sets(st.sampled_from(places), max_size=4))) if places else []
     long_lived = draw(st.integers(0, len(own)))
     lives = [(at, LONG if number < long_lived else SHORT) for number, at in enumerate(own)]
@@ -177,24 +199,24 @@ def test_marks_are_at_most_four_in_order_and_on_allowed_blocks(
     sent: list[tuple[CachedPrompt, float]], gaps: list[float]
 ) -> None:
     """CACHE 2, whatever the conversation, the client's marks, what is warm and how the session goes."""
-    cache, now, rhythm = Cache(), 0.0, SILENT
+    cache, now, rhythm = SimulatedCache(), 0.0, NO_GAPS
     for gap in gaps:
-        rhythm = rhythm.heard(gap)
+        rhythm = rhythm.with_gap(gap)
     for row, gap in sent:
         now += gap
-        weights = chances(forecast(rhythm, Rhythm()), RULES)
-        found = layout(row, RULES, cache, weights, now=now)
-        assert found == layout(row, RULES, cache, weights, now=now)
-        whole = marked(row, found)
-        lives = [each.mark for each in whole.pieces if each.mark is not None]
+        weights = estimate_returns(forecast_next_request(rhythm, GapHistogram()), RULES)
+        found = place_breakpoints(row, RULES, cache, weights, now=now)
+        assert found == place_breakpoints(row, RULES, cache, weights, now=now)
+        whole = apply_breakpoints(row, found)
+        lives = [each.breakpoint_ttl for each in whole.pieces if each.breakpoint_ttl is not None]
         assert len(lives) <= 4
         assert lives == sorted(lives, key=lambda ttl: ttl is not LONG)
         length = 0
         for before, each in zip(row.pieces, whole.pieces, strict=True):
             length += each.tokens
-            assert before.mark in (None, each.mark)
-            if each.mark and not before.mark:
-                assert each.markable
+            assert before.breakpoint_ttl in (None, each.breakpoint_ttl)
+            if each.breakpoint_ttl and not before.breakpoint_ttl:
+                assert each.accepts_breakpoint
                 assert each.tokens
                 assert length >= RULES.minimum_tokens
         cache = cache.serve(whole, RULES, at=now).cache

@@ -9,31 +9,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate import wire
-from foveate.cache.layout import layout
-from foveate.cache.requests import block_tokens_for, cached_prompt
-from foveate.cache.rhythm import SILENT, chances, forecast
+from foveate.cache.layout import place_breakpoints
+from foveate.cache.requests import block_tokens_for, build_cached_prompt
+from foveate.cache.rhythm import NO_GAPS, estimate_returns, forecast_next_request
 from foveate.cache.rules import rules_for
-from foveate.cache.simulate import Cache
-from foveate.sandbox import accept
+from foveate.cache.simulate import SimulatedCache
+from foveate.sandbox import validate_request
 from foveate.values import Request
-from tests.claude_bodies import Body, claude_bodies
+from tests.claude_bodies import Body, claude_requests
 from tests.support.examples import limit_examples
 
 
 def read(body: Body) -> Request:
-    return wire.read(json.dumps(body).encode())
+    return wire.parse_request(json.dumps(body).encode())
 
 
-def laid_out(request: Request, cache: Cache, now: float, gaps: list[float]) -> tuple[Request, Cache]:
+def laid_out(
+    request: Request, cache: SimulatedCache, now: float, gaps: list[float]
+) -> tuple[Request, SimulatedCache]:
     """The request with its marks, and the cache once it was sent."""
     rules, tokens = rules_for(request.model), block_tokens_for(request.model)
-    rhythm = SILENT
+    rhythm = NO_GAPS
     for gap in gaps:
-        rhythm = rhythm.heard(gap)
-    weights = chances(forecast(rhythm), rules)
-    found = layout(cached_prompt(request, rules, tokens), rules, cache, weights, now=now)
-    written = wire.read(wire.write(request, found))
-    return written, cache.serve(cached_prompt(written, rules, tokens), rules, at=now).cache
+        rhythm = rhythm.with_gap(gap)
+    weights = estimate_returns(forecast_next_request(rhythm), rules)
+    found = place_breakpoints(build_cached_prompt(request, rules, tokens), rules, cache, weights, now=now)
+    written = wire.parse_request(wire.apply_edits(request, found))
+    return written, cache.serve(build_cached_prompt(written, rules, tokens), rules, at=now).cache
 
 
 def marks_in(found: Any) -> Iterator[dict[str, Any]]:
@@ -61,12 +63,12 @@ def without_marks(found: Any) -> Any:
 
 @pytest.mark.slow
 @settings(max_examples=limit_examples(60))
-@given(claude_bodies(), st.lists(st.floats(1, 9000), max_size=6))
+@given(claude_requests(), st.lists(st.floats(1, 9000), max_size=6))
 def test_every_request_with_our_marks_is_taken(body: Body, gaps: list[float]) -> None:
     request = read(body)
-    assert accept(request) is None
-    written, _ = laid_out(request, Cache(), 0.0, gaps)
-    assert accept(written) is None
+    assert validate_request(request) is None
+    written, _ = laid_out(request, SimulatedCache(), 0.0, gaps)
+    assert validate_request(written) is None
     said = json.loads(written.body)
     assert len(list(marks_in(said))) <= 4
     assert without_marks(said) == without_marks(body)
@@ -74,14 +76,14 @@ def test_every_request_with_our_marks_is_taken(body: Body, gaps: list[float]) ->
 
 @pytest.mark.slow
 @settings(max_examples=limit_examples(25))
-@given(claude_bodies(most_turns=6), st.lists(st.floats(0.1, 4000), min_size=7, max_size=7))
+@given(claude_requests(max_turns=6), st.lists(st.floats(0.1, 4000), min_size=7, max_size=7))
 def test_every_request_of_a_session_that_grows_is_taken(body: Body, gaps: list[float]) -> None:
-    cache, now = Cache(), 0.0
+    cache, now = SimulatedCache(), 0.0
     ends = [at + 1 for at, message in enumerate(body["messages"]) if message["role"] == "user"]
     for end, gap in zip(ends, gaps, strict=False):
         request = read({**body, "messages": body["messages"][:end]})
-        if accept(request) is not None:  # a call without its result, where the turn was cut
+        if validate_request(request) is not None:  # a call without its result, where the turn was cut
             continue
         now += gap
         written, cache = laid_out(request, cache, now, gaps)
-        assert accept(written) is None
+        assert validate_request(written) is None

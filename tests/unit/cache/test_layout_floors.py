@@ -6,21 +6,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.cache.layout import (
-    DEFAULT_OPTIONS,
-    _best,
-    _candidates,
-    _lifetimes,
-    _ordered,
-    _own,
-    _pairs,
-    layout,
-    marked,
+    DEFAULT_PLACEMENT,
+    _add_in_order,
+    _allowed_lifetimes,
+    _candidate_pairs,
+    _choose_cheapest,
+    _existing_breakpoints,
+    _find_candidates,
+    apply_breakpoints,
+    place_breakpoints,
 )
 from foveate.cache.prompts import CachedPrompt
-from foveate.cache.rhythm import SILENT, Rhythm, chances, forecast
+from foveate.cache.rhythm import NO_GAPS, GapHistogram, estimate_returns, forecast_next_request
 from foveate.cache.rules import rules_for
-from foveate.cache.simulate import Cache
-from foveate.cache.weighing import MarkAt, Sums
+from foveate.cache.simulate import SimulatedCache
+from foveate.cache.weighing import BreakpointAt, PlacementCosts
 from foveate.values import Ttl
 from tests.support.examples import limit_examples
 from tests.unit.cache.rows import opening, prompt, results, turns, with_marks
@@ -29,30 +29,36 @@ KINDS = ("text", "tool_use", "tool_result", "thinking")
 
 
 def best_of_all(
-    sums: Sums, own: Sequence[MarkAt], candidates: Sequence[int], free: int, lifetimes: Sequence[bool]
-) -> tuple[MarkAt, ...]:
+    sums: PlacementCosts,
+    own: Sequence[BreakpointAt],
+    candidates: Sequence[int],
+    free: int,
+    lifetimes: Sequence[bool],
+) -> tuple[BreakpointAt, ...]:
     """The cheapest set, where every pair is weighed, and every mark before it by itself."""
-    chosen: tuple[MarkAt, ...] = ()
-    marks = _ordered(sums, sums.no_marks, own)
+    chosen: tuple[BreakpointAt, ...] = ()
+    marks = _add_in_order(sums, sums.no_breakpoints, own)
     if marks is None:
         return ()
     least = sums.cost(marks)
-    for pair in _pairs(sums, own, candidates, lifetimes):
-        if len(pair) > free or (here := _ordered(sums, marks, pair)) is None:
+    for pair in _candidate_pairs(sums, own, candidates, lifetimes):
+        if len(pair) > free or (here := _add_in_order(sums, marks, pair)) is None:
             continue
         to_long = max((place.at for place in pair if place.is_long), default=-1)
         before = [at for at in candidates if at <= max(here.last, sums.last_live)]
-        places = [MarkAt(at, at <= to_long if len(lifetimes) > 1 else lifetimes[0]) for at in before]
+        places = [BreakpointAt(at, at <= to_long if len(lifetimes) > 1 else lifetimes[0]) for at in before]
         places = [place for place in places if place.at not in {one.at for one in pair}]
         added, cost = list(pair), sums.cost(here)
         while len(added) < free:
-            tried = [(sums.cost(sums.with_mark(here, place)), place) for place in places if here.takes(place)]
+            tried = [
+                (sums.cost(sums.with_breakpoint(here, place)), place) for place in places if here.accepts(place)
+            ]
             paying = [(costs, place) for costs, place in tried if costs < cost]
             if not paying:
                 break
             cost, best = min(paying, key=lambda each: each[0])
             added.append(best)
-            here = sums.with_mark(here, best)
+            here = sums.with_breakpoint(here, best)
             places = [place for _, place in paying if place is not best]
         if cost < least:
             chosen, least = tuple(sorted(added)), cost
@@ -82,18 +88,18 @@ def sessions(draw: st.DrawFn) -> list[tuple[float, CachedPrompt]]:
 def test_the_set_that_is_found_is_always_the_one_that_weighing_all_of_them_finds(
     session: list[tuple[float, CachedPrompt]], model: str
 ) -> None:
-    rules, cache, rhythm, before = rules_for(model), Cache(), SILENT, None
+    rules, cache, rhythm, before = rules_for(model), SimulatedCache(), NO_GAPS, None
     for at, sent in session:
-        rhythm = rhythm if before is None else Rhythm(rhythm.counts).heard(at - before)
+        rhythm = rhythm if before is None else GapHistogram(rhythm.counts).with_gap(at - before)
         before = at
-        expected = chances(forecast(rhythm), rules)
-        own, sums = _own(sent, rules), Sums(sent, rules, cache, expected, at, ())
-        taken, free = {place.at for place in own}, rules.most_marks - len(own)
-        candidates = [place for place in _candidates(sent, sums, DEFAULT_OPTIONS) if place not in taken]
-        lifetimes = _lifetimes(rules, DEFAULT_OPTIONS)
+        expected = estimate_returns(forecast_next_request(rhythm), rules)
+        own, sums = _existing_breakpoints(sent, rules), PlacementCosts(sent, rules, cache, expected, at, ())
+        taken, free = {place.at for place in own}, rules.max_breakpoints - len(own)
+        candidates = [place for place in _find_candidates(sent, sums, DEFAULT_PLACEMENT) if place not in taken]
+        lifetimes = _allowed_lifetimes(rules, DEFAULT_PLACEMENT)
 
-        found = _best(sums, own, candidates, free, lifetimes)
+        found = _choose_cheapest(sums, own, candidates, free, lifetimes)
 
         assert found == best_of_all(sums, own, candidates, free, lifetimes)
-        marks = layout(sent, rules, cache, expected, now=at)
-        cache = cache.serve(marked(sent, marks), rules, at=at).cache
+        marks = place_breakpoints(sent, rules, cache, expected, now=at)
+        cache = cache.serve(apply_breakpoints(sent, marks), rules, at=at).cache

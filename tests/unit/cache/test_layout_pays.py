@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.cache.layout import layout, marked
-from foveate.cache.prompts import CachedPrompt, Piece
-from foveate.cache.rhythm import SILENT, chances, forecast
-from foveate.cache.rules import Rules, rules_for
-from foveate.cache.simulate import Cache
-from foveate.values import Area, CacheUsage, Mark, Ttl
+from foveate.cache.layout import apply_breakpoints, place_breakpoints
+from foveate.cache.prompts import CachedPrompt, PromptPiece
+from foveate.cache.rhythm import NO_GAPS, estimate_returns, forecast_next_request
+from foveate.cache.rules import CacheRules, rules_for
+from foveate.cache.simulate import SimulatedCache
+from foveate.values import Area, CacheBreakpoint, CacheUsage, Ttl
 from tests.support.examples import limit_examples
 from tests.unit.cache.rows import opening, piece, results
 
@@ -19,7 +19,7 @@ CLAUDE, FORGETFUL, OPENAI = "claude-sonnet-4-6", "claude-sonnet-4-5", "gpt-5.6"
 Ways = Callable[[CachedPrompt], Sequence[int]]
 
 
-def price(usage: CacheUsage, rules: Rules) -> float:
+def price(usage: CacheUsage, rules: CacheRules) -> float:
     short, long = min(rules.write_prices.values()), max(rules.write_prices.values())
     written = usage.written_5m * short + usage.written_1h * long
     return usage.uncached + usage.read * rules.read_price + written
@@ -28,12 +28,14 @@ def price(usage: CacheUsage, rules: Rules) -> float:
 def ours(session: Sequence[CachedPrompt], gaps: Sequence[float]) -> float:
     """What a session costs with our marks, of what it costs without any."""
     rules = rules_for(session[0].model)
-    cache, now, rhythm, paid = Cache(), 0.0, SILENT, 0.0
+    cache, now, rhythm, paid = SimulatedCache(), 0.0, NO_GAPS, 0.0
     for row, gap in zip(session, gaps, strict=True):
         now += gap
-        rhythm = rhythm.heard(gap)
-        found = layout(row, rules, cache, chances(forecast(rhythm), rules), now=now)
-        served = cache.serve(marked(row, found), rules, at=now)
+        rhythm = rhythm.with_gap(gap)
+        found = place_breakpoints(
+            row, rules, cache, estimate_returns(forecast_next_request(rhythm), rules), now=now
+        )
+        served = cache.serve(apply_breakpoints(row, found), rules, at=now)
         cache = served.cache
         paid += price(served.usage, rules)
     return paid / sum(row.tokens for row in session)
@@ -42,12 +44,12 @@ def ours(session: Sequence[CachedPrompt], gaps: Sequence[float]) -> float:
 def by_hand(session: Sequence[CachedPrompt], gaps: Sequence[float], ways: Ways, ttl: Ttl) -> float:
     """The same with short-lived marks on the pieces that `ways` names."""
     rules = rules_for(session[0].model)
-    cache, now, paid = Cache(), 0.0, 0.0
+    cache, now, paid = SimulatedCache(), 0.0, 0.0
     for row, gap in zip(session, gaps, strict=True):
         now += gap
-        places = [row.pieces[at].place for at in ways(row) if row.pieces[at].markable]
-        found = [Mark(place=place, ttl=ttl, reason="by hand") for place in places if place]
-        served = cache.serve(marked(row, found), rules, at=now)
+        places = [row.pieces[at].place for at in ways(row) if row.pieces[at].accepts_breakpoint]
+        found = [CacheBreakpoint(place=place, ttl=ttl, reason="by hand") for place in places if place]
+        served = cache.serve(apply_breakpoints(row, found), rules, at=now)
         cache = served.cache
         paid += price(served.usage, rules)
     return paid / sum(row.tokens for row in session)
@@ -83,7 +85,14 @@ def test_a_block_that_passes_is_never_marked_and_nothing_behind_it() -> None:
     rules = rules_for(CLAUDE)
     time = row.pieces[-1].place
     assert time is not None
-    found = layout(row, rules, Cache(), chances(forecast(), rules), now=0.0, passing=[time])
+    found = place_breakpoints(
+        row,
+        rules,
+        SimulatedCache(),
+        estimate_returns(forecast_next_request(), rules),
+        now=0.0,
+        transient=[time],
+    )
     assert [mark.place for mark in found] == [each.place for each in row.pieces[:-1]]
 
 
@@ -91,7 +100,7 @@ def test_a_provider_that_reads_only_at_marks_gets_one_where_an_entry_is() -> Non
     session, history = [], [piece("rules", 6_000, area=Area.SYSTEM)]
     for turn in range(30):
         history = [*history, piece(f"turn {turn}", 1_800, index=turn)]
-        session.append(CachedPrompt(model=OPENAI, pieces=tuple(history), only_marked=True))
+        session.append(CachedPrompt(model=OPENAI, pieces=tuple(history), explicit_only=True))
     assert ours(session, [20.0] * 30) < 0.18
 
 
@@ -104,7 +113,7 @@ def test_thinking_that_will_be_left_out_does_not_take_the_history_with_it(calls:
     for turn in range(6):
         said = [*said, piece(f"question {turn}", 500, index=index)]
         session.append(CachedPrompt(model=FORGETFUL, pieces=tuple(said)))
-        loop: list[Piece] = []
+        loop: list[PromptPiece] = []
         for call in range(calls):
             thought = piece(f"{turn} {call}", 150, kind="thinking", index=index + 1, markable=False)
             loop = [*loop, thought, *results(1, 200, index=index + 1, kind="tool_use")]
@@ -154,5 +163,7 @@ def test_no_session_is_much_dearer_than_with_the_usual_marks(
 def test_marks_are_no_more_where_a_long_life_is_asked_for_the_whole_request() -> None:
     rules = rules_for(OPENAI)
     row = CachedPrompt(model=OPENAI, pieces=(*opening(), piece("question", 5_000)), ttl=Ttl.TWELVE_HOURS)
-    found = layout(row, rules, Cache(), chances(forecast(), rules), now=0.0)
+    found = place_breakpoints(
+        row, rules, SimulatedCache(), estimate_returns(forecast_next_request(), rules), now=0.0
+    )
     assert {mark.ttl for mark in found} == {Ttl.TWELVE_HOURS}

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate import wire
-from foveate.cache.causes import Cause
-from foveate.cache.explain import Break, NoBreak, explain
-from foveate.cache.prompts import CachedPrompt, prefixes
-from foveate.cache.remembered import remember
-from foveate.cache.requests import block_tokens_for, cached_prompt
-from foveate.cache.rules import Caching, rules_for
-from foveate.cache.simulate import Cache
+from foveate.cache.causes import MissCause
+from foveate.cache.explain import ExplainedMiss, NoMiss, explain_miss
+from foveate.cache.prompts import CachedPrompt, prefix_keys
+from foveate.cache.remembered import take_snapshot
+from foveate.cache.requests import block_tokens_for, build_cached_prompt
+from foveate.cache.rules import CachingMode, rules_for
+from foveate.cache.simulate import SimulatedCache
 from foveate.values import CacheUsage, Format, Request
 
 Item = dict[str, Any]
@@ -43,17 +43,17 @@ def step(number: int) -> list[Item]:
 
 def request(model: str, items: list[Item]) -> Request:
     said = {"model": model, "tools": TOOLS, "input": items, "reasoning": {"effort": "medium"}}
-    return wire.read(json.dumps(said).encode(), Format.RESPONSES)
+    return wire.parse_request(json.dumps(said).encode(), Format.RESPONSES)
 
 
 def prompt(model: str, items: list[Item]) -> CachedPrompt:
-    return cached_prompt(request(model, items), rules_for(model, "openai"), block_tokens_for(model))
+    return build_cached_prompt(request(model, items), rules_for(model, "openai"), block_tokens_for(model))
 
 
-def verdict(model: str, before: list[Item], after: list[Item]) -> Break | NoBreak:
+def verdict(model: str, before: list[Item], after: list[Item]) -> ExplainedMiss | NoMiss:
     rules, tokens = rules_for(model, "openai"), block_tokens_for(model)
-    first, second = (remember(request(model, items), rules, tokens) for items in (before, after))
-    return explain(first, second, rules, gap_seconds=10.0)
+    first, second = (take_snapshot(request(model, items), rules, tokens) for items in (before, after))
+    return explain_miss(first, second, rules, gap_seconds=10.0)
 
 
 @pytest.mark.parametrize("model", ["gpt-5.2", "gpt-5.5", "o3", "gpt-6-sol"])
@@ -61,13 +61,13 @@ def test_what_was_sent_is_read_when_the_first_reasoning_item_comes(model: str) -
     """Defect: 1,536 of 5,071 tokens were expected to be read, and the reason was a missing breakpoint."""
     before, after = [DEVELOPER, USER], [DEVELOPER, USER, *step(0)]
     rules = rules_for(model, "openai")
-    cache = Cache().serve(prompt(model, before), rules, at=0.0).cache
+    cache = SimulatedCache().serve(prompt(model, before), rules, at=0.0).cache
 
     read = cache.serve(prompt(model, after), rules, at=10.0).usage.read
 
     sent = prompt(model, before).tokens
     assert sent - rules.step_tokens < read <= sent
-    assert isinstance(verdict(model, before, after), NoBreak)
+    assert isinstance(verdict(model, before, after), NoMiss)
 
 
 @pytest.mark.parametrize(
@@ -77,16 +77,16 @@ def test_reasoning_of_earlier_turns_is_left_out_once_the_user_speaks_again(model
     before = [DEVELOPER, USER, *step(0), *step(1)]
     after = [*before, {"role": "assistant", "content": "That one."}, {"role": "user", "content": "And now?"}]
     rules = rules_for(model, "openai")
-    cache = Cache().serve(prompt(model, before), rules, at=0.0).cache
+    cache = SimulatedCache().serve(prompt(model, before), rules, at=0.0).cache
 
     read = cache.serve(prompt(model, after), rules, at=10.0).usage.read
 
     kept = prompt(model, [DEVELOPER, USER] if drops else before).tokens
     assert kept - rules.step_tokens < read <= kept
     found = verdict(model, before, after)
-    assert isinstance(found, Break if drops else NoBreak)
-    if isinstance(found, Break):
-        assert found.cause is Cause.THINKING_REMOVED
+    assert isinstance(found, ExplainedMiss if drops else NoMiss)
+    if isinstance(found, ExplainedMiss):
+        assert found.cause is MissCause.THINKING_REMOVED
         assert found.because == "the reasoning that stood at messages[2] was left out"
         assert any("never shown the reasoning of earlier turns" in also for also in found.also)
 
@@ -110,7 +110,7 @@ def test_a_prompt_has_the_same_prefixes_however_it_is_read(items: list[Item], mo
     plain = [DEVELOPER, *(item for item in items if item.get("type") != "reasoning")]
     thinking = [*plain, *step(7)]
 
-    short, long = prefixes(prompt(model, plain)), prefixes(prompt(model, thinking))
+    short, long = prefix_keys(prompt(model, plain)), prefix_keys(prompt(model, thinking))
 
     assert list(long[: len(short)]) == list(short)
 
@@ -149,7 +149,7 @@ def test_an_explanation_names_no_mechanism_that_the_model_does_not_have(
 ) -> None:
     """Always: a model whose provider caches by itself, or not at all, is not told to lack breakpoints."""
     rules, tokens = rules_for(model), block_tokens_for(model)
-    assert rules.caching in (Caching.AUTOMATIC, Caching.NONE)
+    assert rules.caching in (CachingMode.AUTOMATIC, CachingMode.NONE)
     remembered = []
     for said, key in zip((before, [*before, *after]), keys, strict=True):
         options = {"prompt_cache_options": {"mode": mode}} if mode else {}
@@ -160,18 +160,18 @@ def test_an_explanation_names_no_mechanism_that_the_model_does_not_have(
             "prompt_cache_key": key,
             **options,
         }
-        read = wire.read(json.dumps(body).encode(), Format.RESPONSES)
-        remembered.append(remember(read, rules, tokens))
+        read = wire.parse_request(json.dumps(body).encode(), Format.RESPONSES)
+        remembered.append(take_snapshot(read, rules, tokens))
     billed = None
     if share is not None:
         total = remembered[1].prompt.tokens
         billed = CacheUsage(read=int(total * share), uncached=total - int(total * share))
 
     previous, current = remembered
-    found = explain(previous, current, rules, gap_seconds=gap_seconds, billed=billed)
+    found = explain_miss(previous, current, rules, gap_seconds=gap_seconds, usage=billed)
 
-    if isinstance(found, Break):
+    if isinstance(found, ExplainedMiss):
         told = " ".join((found.because, *found.also))
         assert not any(word in told for word in MECHANISMS)
-        assert found.cause not in (Cause.MARK_MISSING, Cause.MARK_TOO_FAR)
+        assert found.cause not in (MissCause.BREAKPOINT_MISSING, MissCause.BREAKPOINT_TOO_FAR)
         assert rules.key_parameter or "prompt_cache_key" not in told

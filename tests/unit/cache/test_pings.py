@@ -3,40 +3,40 @@
 import pytest
 from msgspec.structs import replace
 
-from foveate.cache.layout import kept, layout, marked
-from foveate.cache.pings import MARGIN_SECONDS, Ping, next_ping, pinged
+from foveate.cache.layout import apply_breakpoints, place_breakpoints, readable_entries
+from foveate.cache.pings import MARGIN_SECONDS, KeepAlive, build_keepalive_prompt, plan_keepalive
 from foveate.cache.prompts import CachedPrompt
-from foveate.cache.rhythm import SILENT, Forecast, chances, forecast
+from foveate.cache.rhythm import NO_GAPS, ArrivalForecast, estimate_returns, forecast_next_request
 from foveate.cache.rules import rules_for
-from foveate.cache.simulate import Cache
+from foveate.cache.simulate import SimulatedCache
 from foveate.values import Ttl
 from tests.unit.cache.rows import MODEL, opening, piece, prompt, turns
 
 RULES = rules_for(MODEL)
 SHORT, LONG = Ttl.FIVE_MINUTES, Ttl.ONE_HOUR
-WEIGHTS = chances(forecast(), RULES)
+WEIGHTS = estimate_returns(forecast_next_request(), RULES)
 ANSWER = piece("answer", 200, index=9)
 
 
-def sent(row: CachedPrompt) -> tuple[CachedPrompt, Cache]:
-    whole = marked(row, layout(row, RULES, Cache(), WEIGHTS, now=0.0))
-    return whole, Cache().serve(whole, RULES, at=0.0).cache
+def sent(row: CachedPrompt) -> tuple[CachedPrompt, SimulatedCache]:
+    whole = apply_breakpoints(row, place_breakpoints(row, RULES, SimulatedCache(), WEIGHTS, now=0.0))
+    return whole, SimulatedCache().serve(whole, RULES, at=0.0).cache
 
 
-def returning(*gaps: float) -> Forecast:
-    rhythm = SILENT
+def returning(*gaps: float) -> ArrivalForecast:
+    rhythm = NO_GAPS
     for gap in gaps:
-        rhythm = rhythm.heard(gap)
-    return forecast(rhythm)
+        rhythm = rhythm.with_gap(gap)
+    return forecast_next_request(rhythm)
 
 
 def test_a_large_prompt_that_is_kept_for_five_minutes_is_prolonged_before_they_are_over() -> None:
     row, cache = sent(prompt(*opening(), *turns(50_000)))
-    ping = next_ping(row, RULES, cache, forecast(), answer_tokens=200, last_at=0.0, now=0.0)
+    ping = plan_keepalive(row, RULES, cache, forecast_next_request(), response_tokens=200, last_at=0.0, now=0.0)
     assert ping is not None
-    assert ping.with_answer
+    assert ping.includes_response
     assert ping.at == SHORT.seconds - MARGIN_SECONDS
-    asks = pinged(row, ping, ANSWER, RULES, kept(row, cache, ping.at))
+    asks = build_keepalive_prompt(row, ping, ANSWER, RULES, readable_entries(row, cache, ping.at))
     served = cache.serve(asks, RULES, at=ping.at)
     assert (served.usage.read, served.usage.written_1h, served.usage.uncached) == (row.tokens, 200, 0)
     goes_on = prompt(*(opening()), *turns(50_000), ANSWER, piece("more", 500, index=10, mark=SHORT))
@@ -47,36 +47,57 @@ def test_a_large_prompt_that_is_kept_for_five_minutes_is_prolonged_before_they_a
 def test_nothing_is_sent_where_nobody_is_expected_to_return() -> None:
     row, cache = sent(prompt(*opening(), *turns(50_000)))
     gone = returning(*[float("inf")] * 200)
-    assert next_ping(row, RULES, cache, gone, answer_tokens=200, last_at=0.0, now=0.0) is None
+    assert plan_keepalive(row, RULES, cache, gone, response_tokens=200, last_at=0.0, now=0.0) is None
 
 
 def test_an_answer_as_long_as_the_prompt_is_not_written_again() -> None:
     row, cache = sent(prompt(*opening(), *turns(2_000)))
-    ping = next_ping(row, RULES, cache, forecast(), answer_tokens=60_000, last_at=0.0, now=0.0)
-    assert ping is None or not ping.with_answer
+    ping = plan_keepalive(
+        row, RULES, cache, forecast_next_request(), response_tokens=60_000, last_at=0.0, now=0.0
+    )
+    assert ping is None or not ping.includes_response
 
 
 def test_what_is_kept_for_an_hour_is_refreshed_where_the_session_has_come_back_so_late_before() -> None:
     long_lived = prompt(*opening(), *turns(50_000))
-    whole = marked(long_lived, layout(long_lived, RULES, Cache(), WEIGHTS, now=0.0))
-    pieces = tuple(replace(each, mark=LONG) if each.mark else each for each in whole.pieces)
+    whole = apply_breakpoints(
+        long_lived, place_breakpoints(long_lived, RULES, SimulatedCache(), WEIGHTS, now=0.0)
+    )
+    pieces = tuple(replace(each, breakpoint_ttl=LONG) if each.breakpoint_ttl else each for each in whole.pieces)
     whole = CachedPrompt(model=MODEL, pieces=pieces)
-    cache = Cache().serve(whole, RULES, at=0.0).cache
-    assert next_ping(whole, RULES, cache, forecast(), answer_tokens=9, last_at=0.0, now=0.0) is None
-    ping = next_ping(whole, RULES, cache, returning(20, 5000, 20, 5000), answer_tokens=9, last_at=0.0, now=0.0)
+    cache = SimulatedCache().serve(whole, RULES, at=0.0).cache
+    assert (
+        plan_keepalive(whole, RULES, cache, forecast_next_request(), response_tokens=9, last_at=0.0, now=0.0)
+        is None
+    )
+    ping = plan_keepalive(
+        whole, RULES, cache, returning(20, 5000, 20, 5000), response_tokens=9, last_at=0.0, now=0.0
+    )
     assert ping is not None
     assert ping.at == LONG.seconds - MARGIN_SECONDS
-    served = cache.serve(pinged(whole, ping, ANSWER, RULES, kept(whole, cache, ping.at)), RULES, at=ping.at)
+    served = cache.serve(
+        build_keepalive_prompt(whole, ping, ANSWER, RULES, readable_entries(whole, cache, ping.at)),
+        RULES,
+        at=ping.at,
+    )
     assert served.usage.read == served.usage.input_tokens == whole.tokens
-    assert kept(whole, served.cache, ping.at + LONG.seconds - 1)
+    assert readable_entries(whole, served.cache, ping.at + LONG.seconds - 1)
 
 
 def test_there_are_no_more_pings_than_allowed() -> None:
     row, cache = sent(prompt(*opening(), *turns(50_000)))
 
-    def ping_after(sent: int) -> Ping | None:
-        return next_ping(
-            row, RULES, cache, forecast(), answer_tokens=200, last_at=0.0, now=0.0, sent=sent, most_pings=3
+    def ping_after(sent: int) -> KeepAlive | None:
+        return plan_keepalive(
+            row,
+            RULES,
+            cache,
+            forecast_next_request(),
+            response_tokens=200,
+            last_at=0.0,
+            now=0.0,
+            sent=sent,
+            max_keepalives=3,
         )
 
     assert ping_after(2) is not None
@@ -85,20 +106,23 @@ def test_there_are_no_more_pings_than_allowed() -> None:
 
 def test_what_has_died_is_not_pinged() -> None:
     row, cache = sent(prompt(*opening(), *turns(50_000)))
-    assert next_ping(row, RULES, cache, forecast(), answer_tokens=200, last_at=0.0, now=301.0) is None
+    assert (
+        plan_keepalive(row, RULES, cache, forecast_next_request(), response_tokens=200, last_at=0.0, now=301.0)
+        is None
+    )
 
 
 def test_a_ping_has_no_more_marks_than_a_request_may_have_however_long_the_session() -> None:
     """A session leaves a long-lived entry behind with every turn; only the last of them are used."""
-    said, cache, now = [*opening(), *turns(20_000)], Cache(), 0.0
+    said, cache, now = [*opening(), *turns(20_000)], SimulatedCache(), 0.0
     for turn in range(12):
         row = prompt(*said)
-        whole = marked(row, layout(row, RULES, cache, WEIGHTS, now=now))
+        whole = apply_breakpoints(row, place_breakpoints(row, RULES, cache, WEIGHTS, now=now))
         cache = cache.serve(whole, RULES, at=now).cache
-        live = kept(whole, cache, now)
-        ping = Ping(at=now + 290, pieces=max(live) + 1, with_answer=turn % 2 == 0, saved_tokens=1.0)
-        asks = pinged(whole, ping, ANSWER, RULES, live)
-        lives = [each.mark for each in asks.pieces if each.mark]
+        live = readable_entries(whole, cache, now)
+        ping = KeepAlive(at=now + 290, pieces=max(live) + 1, includes_response=turn % 2 == 0, saved_tokens=1.0)
+        asks = build_keepalive_prompt(whole, ping, ANSWER, RULES, live)
+        lives = [each.breakpoint_ttl for each in asks.pieces if each.breakpoint_ttl]
         assert 1 <= len(lives) <= 4
         assert lives == sorted(lives, key=lambda ttl: ttl is not LONG)
         assert cache.serve(asks, RULES, at=now + 1).usage.read == sum(each.tokens for each in said)
@@ -110,12 +134,17 @@ def test_a_ping_has_no_more_marks_than_a_request_may_have_however_long_the_sessi
 def test_providers_that_keep_things_unasked_are_not_pinged(model: str) -> None:
     rules = rules_for(model)
     row = prompt(*opening(), *turns(50_000), model=model)
-    cache = Cache().serve(row, rules, at=0.0).cache
-    assert next_ping(row, rules, cache, forecast(), answer_tokens=200, last_at=0.0, now=0.0) is None
+    cache = SimulatedCache().serve(row, rules, at=0.0).cache
+    assert (
+        plan_keepalive(row, rules, cache, forecast_next_request(), response_tokens=200, last_at=0.0, now=0.0)
+        is None
+    )
 
 
 def test_a_ping_that_is_due_is_due_now_and_not_before() -> None:
     row, cache = sent(prompt(*opening(), *turns(50_000)))
-    ping = next_ping(row, RULES, cache, forecast(), answer_tokens=200, last_at=0.0, now=296.0)
+    ping = plan_keepalive(
+        row, RULES, cache, forecast_next_request(), response_tokens=200, last_at=0.0, now=296.0
+    )
     assert ping is not None
     assert ping.at == 296.0

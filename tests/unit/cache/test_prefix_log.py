@@ -6,11 +6,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.cache_workloads import WORKLOADS, Builder, Workload, fixed_costs, our_costs
-from foveate.cache.prefix_log import MAX_KEYS, PrefixLog, Sighting
+from benchmarks.cache_workloads import WORKLOADS, Builder, Workload, fixed_costs, gateway_costs
+from foveate.cache.prefix_log import MAX_KEYS, ObservedRequest, PrefixLog
 from foveate.cache.reuse import AgentReuse, PromptLayer
 from foveate.cache.rules import rules_for
-from foveate.cache.simulate import Cache
+from foveate.cache.simulate import SimulatedCache
 from foveate.values import Ttl
 from tests.support.examples import limit_examples
 from tests.support.generated_workloads import Regime, generate_workload, regimes
@@ -18,20 +18,22 @@ from tests.support.generated_workloads import Regime, generate_workload, regimes
 RULES = rules_for("claude-sonnet-4-6")
 
 
-def layers(sighting: Sighting) -> list[PromptLayer]:
+def layers(sighting: ObservedRequest) -> list[PromptLayer]:
     return [level.layer for level in sighting.levels]
 
 
-def seen(log: PrefixLog, workload: Workload) -> list[Sighting]:
+def seen(log: PrefixLog, workload: Workload) -> list[ObservedRequest]:
     """Send the calls with a breakpoint at the end of each layer within reach; each is answered at once."""
     found = []
     for call in workload:
-        prompt, now = call.asked.prompt, call.asked.at
-        sighting = log.observe(prompt, RULES, Cache(), now=now)
+        prompt, now = call.request.prompt, call.request.at
+        sighting = log.observe(prompt, RULES, SimulatedCache(), now=now)
         ends = [level.pieces - 1 for level in sighting.levels if level.pieces <= sighting.reach.pieces]
         breakpoints = dict.fromkeys(ends, Ttl.FIVE_MINUTES)
-        sighting = log.place(sighting, prompt, breakpoints, RULES, now=now)
-        log.served(sighting, sighting.cache.serve_marked(prompt, breakpoints, RULES, at=now).cache)
+        sighting = log.record_cost(sighting, prompt, breakpoints, RULES, now=now)
+        log.record_response(
+            sighting, sighting.cache.serve_with_breakpoints(prompt, breakpoints, RULES, at=now).cache
+        )
         found.append(sighting)
     return found
 
@@ -89,14 +91,14 @@ def test_a_request_that_failed_shows_nothing_and_wrote_nothing() -> None:
     build.call(1000, 2, messages=[build.text(4096)])
     log = PrefixLog()
     first, second = build.workload()
-    prompt = first.asked.prompt
-    sighting = log.observe(prompt, RULES, Cache(), now=0)
-    sighting = log.place(sighting, prompt, {1: Ttl.FIVE_MINUTES}, RULES, now=0)
+    prompt = first.request.prompt
+    sighting = log.observe(prompt, RULES, SimulatedCache(), now=0)
+    sighting = log.record_cost(sighting, prompt, {1: Ttl.FIVE_MINUTES}, RULES, now=0)
     assert log.reuse.balance == 0.25 * 8192
-    log.failed(sighting)
+    log.record_failure(sighting)
 
     assert log.reuse.balance == 0
-    log.observe(second.asked.prompt, RULES, Cache(), now=1000)
+    log.observe(second.request.prompt, RULES, SimulatedCache(), now=1000)
     assert log.reuse.rates == {}
 
 
@@ -106,15 +108,20 @@ def test_what_one_session_wrote_can_be_read_by_another() -> None:
     for at in (0, 10):
         build.call(at, at, system=[system], messages=[build.text(512)])
     log = PrefixLog()
-    first, second = (call.asked for call in build.workload())
-    sighting = log.observe(first.prompt, RULES, Cache(), now=0)
-    served = Cache().serve_marked(first.prompt, {0: Ttl.FIVE_MINUTES}, RULES, at=0, answers_at=2)
-    log.served(sighting, served.cache)
-    later = log.observe(second.prompt, RULES, Cache(), now=10)
+    first, second = (call.request for call in build.workload())
+    sighting = log.observe(first.prompt, RULES, SimulatedCache(), now=0)
+    served = SimulatedCache().serve_with_breakpoints(
+        first.prompt, {0: Ttl.FIVE_MINUTES}, RULES, at=0, response_at=2
+    )
+    log.record_response(sighting, served.cache)
+    later = log.observe(second.prompt, RULES, SimulatedCache(), now=10)
 
     assert later.levels[0].is_written
     assert later.reach.written_tokens <= 512
-    assert later.cache.serve_marked(second.prompt, {0: Ttl.FIVE_MINUTES}, RULES, at=10).usage.read == 4096
+    assert (
+        later.cache.serve_with_breakpoints(second.prompt, {0: Ttl.FIVE_MINUTES}, RULES, at=10).usage.read
+        == 4096
+    )
 
 
 def test_a_log_of_very_many_requests_stays_small_and_keeps_what_is_continued() -> None:
@@ -139,8 +146,8 @@ def test_from_call_21_on_a_named_workload_costs_what_the_better_policy_does(name
     workload = WORKLOADS[name]()
     assert len(workload) >= 200
     none, usual = (sum(fixed_costs(workload, ttl)[20:]) for ttl in (None, Ttl.FIVE_MINUTES))
-    cold, learnt = our_costs(workload)
-    warm, _ = our_costs(workload, learnt)
+    cold, learnt = gateway_costs(workload)
+    warm, _ = gateway_costs(workload, learnt)
 
     assert sum(cold[20:]) <= 1.02 * min(none, usual)
     assert sum(warm[20:]) <= 1.02 * min(none, usual)
@@ -164,7 +171,7 @@ def test_whatever_share_of_conversations_goes_on_from_call_21_on_the_cost_is_nea
     ours, none, usual = (
         sum(costs[20:])
         for costs in (
-            our_costs(workload)[0],
+            gateway_costs(workload)[0],
             fixed_costs(workload, None),
             fixed_costs(workload, Ttl.FIVE_MINUTES),
         )
@@ -177,7 +184,7 @@ def test_whatever_share_of_conversations_goes_on_from_call_21_on_the_cost_is_nea
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_added_to_the_breakpoints_of_a_client_ours_cost_it_nothing(name: str) -> None:
     workload = WORKLOADS[name]()
-    ours, _ = our_costs(workload, client_ttl=Ttl.FIVE_MINUTES)
+    ours, _ = gateway_costs(workload, client_ttl=Ttl.FIVE_MINUTES)
 
     assert sum(ours) <= 1.02 * sum(fixed_costs(workload, Ttl.FIVE_MINUTES))
 
@@ -219,7 +226,7 @@ def test_requests_sent_together_do_not_show_that_a_prefix_can_be_read_again() ->
         build.call(0, session, system=[system], messages=[build.text(64)])
     log = PrefixLog()
     for call in build.workload():
-        log.observe(call.asked.prompt, RULES, Cache(), now=0)
+        log.observe(call.request.prompt, RULES, SimulatedCache(), now=0)
 
     assert log.reuse.rate(PromptLayer.SYSTEM).again == log.reuse.rate(PromptLayer.SHARED_SYSTEM).again == 0
 
@@ -463,8 +470,8 @@ def test_no_generated_workload_costs_much_more_than_the_better_policy(
     """
     workload, rules = generate_workload(said, seed), MODELS[model]
     none, usual = (sum(fixed_costs(workload, ttl, rules)) for ttl in (None, Ttl.FIVE_MINUTES))
-    learnt = our_costs(workload, rules=rules)[1] if is_known else AgentReuse()
-    ours, _ = our_costs(workload, learnt, rules=rules)
-    largest = sum(sorted(call.asked.tokens for call in workload)[-5:])
+    learnt = gateway_costs(workload, rules=rules)[1] if is_known else AgentReuse()
+    ours, _ = gateway_costs(workload, learnt, rules=rules)
+    largest = sum(sorted(call.request.tokens for call in workload)[-5:])
 
     assert sum(ours) <= 1.02 * min(none, usual) + 0.25 * largest * len(said)

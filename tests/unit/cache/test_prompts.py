@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.cache.prompts import Piece, distance
+from foveate.cache.prompts import PromptPiece, count_positions
 from foveate.values import Area
 from tests.support.examples import limit_examples
 
@@ -24,10 +24,10 @@ def positions(kinds: list[str], *, runs_are_one: bool) -> list[int]:
 def test_a_distance_is_what_lies_between_two_positions(
     kinds: list[str], runs_are_one: bool, most: int, data: st.DataObject
 ) -> None:
-    pieces = [Piece(digest=b"", tokens=1, kind=kind, area=Area.MESSAGES) for kind in kinds]
+    pieces = [PromptPiece(digest=b"", tokens=1, kind=kind, area=Area.MESSAGES) for kind in kinds]
     start = data.draw(st.integers(0, len(pieces) - 1))
     end = data.draw(st.integers(start, len(pieces) - 1))
     found = positions(kinds, runs_are_one=runs_are_one)
 
     expected = min(found[end] - found[start], most)
-    assert distance(pieces, start, end, runs_are_one=runs_are_one, most=most) == expected
+    assert count_positions(pieces, start, end, runs_are_one=runs_are_one, limit=most) == expected

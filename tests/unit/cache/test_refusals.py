@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.cache.refusals import REMEMBERED_SECONDS, Refusal, Refusals, refusal, refused_parameters
+from foveate.cache.refusals import (
+    REMEMBERED_SECONDS,
+    KnownRejections,
+    Rejection,
+    classify_rejection,
+    find_rejected_parameters,
+)
 from tests.support.examples import limit_examples
 
 DAY = 86_400.0
@@ -22,8 +28,8 @@ def anthropic(message: str) -> dict[str, Any]:
     }
 
 
-def read(body: object, status: int = 400) -> Refusal | None:
-    return refusal(status, body.encode() if isinstance(body, str) else json.dumps(body).encode())
+def read(body: object, status: int = 400) -> Rejection | None:
+    return classify_rejection(status, body.encode() if isinstance(body, str) else json.dumps(body).encode())
 
 
 @pytest.mark.parametrize(
@@ -94,12 +100,12 @@ def read(body: object, status: int = 400) -> Refusal | None:
     ],
 )
 def test_an_error_that_names_the_mark_refuses_it(body: object) -> None:
-    assert read(body) is Refusal.MARKS
+    assert read(body) is Rejection.BREAKPOINTS
 
 
 @pytest.mark.parametrize("status", [400, 403, 422])
 def test_providers_refuse_with_several_statuses(status: int) -> None:
-    assert read(anthropic("cache_control: no"), status) is Refusal.MARKS
+    assert read(anthropic("cache_control: no"), status) is Rejection.BREAKPOINTS
 
 
 @pytest.mark.parametrize("status", [200, 401, 404, 429, 500, 529])
@@ -117,7 +123,7 @@ def test_what_is_no_refusal_of_the_request_is_none_of_its_marks(status: int) -> 
 def test_a_mark_may_be_known_and_not_how_long_it_lasts(message: str) -> None:
     assert (
         read({"error": {"message": json.dumps({"message": message}) + ". Received Model Group=x"}})
-        is Refusal.TTL
+        is Rejection.TTL
     )
 
 
@@ -132,13 +138,13 @@ def test_a_mark_may_be_known_and_not_how_long_it_lasts(message: str) -> None:
     ],
 )
 def test_marks_may_be_known_and_not_in_this_place(message: str) -> None:
-    assert read(anthropic(message)) is Refusal.PLACING
+    assert read(anthropic(message)) is Rejection.PLACEMENT
 
 
 def test_what_one_part_of_an_error_names_another_may_explain() -> None:
     body = {"error": {"message": "At most 4 are allowed", "param": "messages[3].prompt_cache_breakpoint"}}
 
-    assert read(body) is Refusal.PLACING
+    assert read(body) is Rejection.PLACEMENT
 
 
 @pytest.mark.parametrize(
@@ -178,7 +184,7 @@ json_values = st.recursive(
 @settings(max_examples=limit_examples(100))
 @given(body=st.binary() | json_values.map(lambda found: json.dumps(found).encode()))
 def test_any_body_is_read(body: bytes) -> None:
-    refusal(400, body)
+    classify_rejection(400, body)
 
 
 @pytest.mark.parametrize(
@@ -187,42 +193,44 @@ def test_any_body_is_read(body: bytes) -> None:
 def test_an_odd_body_is_read_in_no_time(text: str) -> None:
     begun = thread_time()
 
-    assert refusal(400, text.encode()) is None
+    assert classify_rejection(400, text.encode()) is None
     assert thread_time() - begun < 5
 
 
-def refused(kind: Refusal, at: float = 0.0) -> Refusals:
-    return Refusals().remembering(kind, "vertex", "claude", session="s", at=at)
+def refused(kind: Rejection, at: float = 0.0) -> KnownRejections:
+    return KnownRejections().with_rejection(kind, "vertex", "claude", session="s", at=at)
 
 
-def takes(known: Refusals, at: float, *, model: str = "claude", session: str = "s") -> tuple[bool, bool]:
-    marks = known.takes_marks("vertex", model, session=session, at=at)
-    return marks, known.takes_ttl("vertex", model, at=at)
+def takes(known: KnownRejections, at: float, *, model: str = "claude", session: str = "s") -> tuple[bool, bool]:
+    marks = known.accepts_breakpoints("vertex", model, session=session, at=at)
+    return marks, known.accepts_ttl("vertex", model, at=at)
 
 
 def test_nobody_refuses_anything_at_first() -> None:
-    assert takes(Refusals(), 0.0) == (True, True)
+    assert takes(KnownRejections(), 0.0) == (True, True)
 
 
 def test_who_refuses_marks_gets_none_for_a_day_in_any_session() -> None:
-    known = refused(Refusal.MARKS)
+    known = refused(Rejection.BREAKPOINTS)
 
     assert takes(known, DAY - 1, session="other")[0] is False
     assert takes(known, DAY)[0] is True
     assert takes(known, 1, model="other") == (True, True)
-    assert known.takes_marks("anthropic", "claude", session="s", at=1)
+    assert known.accepts_breakpoints("anthropic", "claude", session="s", at=1)
 
 
 def test_who_refuses_how_long_marks_last_still_gets_marks() -> None:
-    known = refused(Refusal.TTL)
+    known = refused(Rejection.TTL)
 
     assert takes(known, DAY - 1) == (True, False)
     assert takes(known, DAY) == (True, True)
-    assert takes(known.remembering(Refusal.MARKS, "vertex", "claude", session="s", at=1), 2)[0] is False
+    assert (
+        takes(known.with_rejection(Rejection.BREAKPOINTS, "vertex", "claude", session="s", at=1), 2)[0] is False
+    )
 
 
 def test_marks_in_the_wrong_place_are_left_out_of_their_own_session_only() -> None:
-    known = refused(Refusal.PLACING)
+    known = refused(Rejection.PLACEMENT)
 
     assert takes(known, 599) == (False, True)
     assert takes(known, 599, session="other") == (True, True)
@@ -230,7 +238,7 @@ def test_marks_in_the_wrong_place_are_left_out_of_their_own_session_only() -> No
 
 
 def test_a_clock_that_is_put_back_keeps_a_refusal_for_no_longer_than_it_is_remembered() -> None:
-    known = refused(Refusal.MARKS, at=10 * DAY)
+    known = refused(Rejection.BREAKPOINTS, at=10 * DAY)
 
     assert takes(known, 10 * DAY - 60)[0] is False
     assert takes(known, 8 * DAY)[0] is True
@@ -255,9 +263,9 @@ def test_an_error_that_names_a_parameter_refuses_it(body: object) -> None:
     said = body.encode() if isinstance(body, str) else json.dumps(body).encode()
     names = {"prompt_cache_key", "stream_options"}
 
-    assert refused_parameters(400, said, names) == {"prompt_cache_key"}
-    assert refused_parameters(422, said, {"stream_options"}) == frozenset()
-    assert refused_parameters(500, said, names) == frozenset()
+    assert find_rejected_parameters(400, said, names) == {"prompt_cache_key"}
+    assert find_rejected_parameters(422, said, {"stream_options"}) == frozenset()
+    assert find_rejected_parameters(500, said, names) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -269,45 +277,48 @@ def test_an_error_that_names_a_parameter_refuses_it(body: object) -> None:
     ],
 )
 def test_an_error_that_only_shows_a_parameter_refuses_none(message: str) -> None:
-    assert refused_parameters(400, json.dumps(anthropic(message)).encode(), {"prompt_cache_key"}) == frozenset()
+    assert (
+        find_rejected_parameters(400, json.dumps(anthropic(message)).encode(), {"prompt_cache_key"})
+        == frozenset()
+    )
 
 
 def test_who_refuses_a_parameter_does_not_get_it_for_a_day() -> None:
-    known = Refusals().remembering_parameter("prompt_cache_key", "vllm", "qwen", at=0.0)
+    known = KnownRejections().with_rejected_parameter("prompt_cache_key", "vllm", "qwen", at=0.0)
 
-    assert not known.takes_parameter("vllm", "qwen", "prompt_cache_key", at=DAY - 1)
-    assert known.takes_parameter("vllm", "qwen", "prompt_cache_key", at=DAY)
-    assert known.takes_parameter("vllm", "qwen", "stream_options", at=1)
-    assert known.takes_parameter("vllm", "other", "prompt_cache_key", at=1)
-    assert known.takes_parameter("other", "qwen", "prompt_cache_key", at=1)
+    assert not known.accepts_parameter("vllm", "qwen", "prompt_cache_key", at=DAY - 1)
+    assert known.accepts_parameter("vllm", "qwen", "prompt_cache_key", at=DAY)
+    assert known.accepts_parameter("vllm", "qwen", "stream_options", at=1)
+    assert known.accepts_parameter("vllm", "other", "prompt_cache_key", at=1)
+    assert known.accepts_parameter("other", "qwen", "prompt_cache_key", at=1)
     assert takes(known, 1) == (True, True)
 
 
 def test_a_bounded_number_of_refused_parameters_is_remembered() -> None:
-    known = Refusals(most=2)
+    known = KnownRejections(limit=2)
     for number in range(5):
-        known = known.remembering_parameter("p", "up", str(number), at=0.0)
+        known = known.with_rejected_parameter("p", "up", str(number), at=0.0)
 
     assert list(known.parameters) == [("up", "3", "p"), ("up", "4", "p")]
 
 
-events = st.tuples(st.sampled_from(Refusal), st.integers(0, 6), st.integers(0, 2), st.integers(0, 200_000))
+events = st.tuples(st.sampled_from(Rejection), st.integers(0, 6), st.integers(0, 2), st.integers(0, 200_000))
 
 
 @settings(max_examples=limit_examples(100))
 @given(happened=st.lists(events, max_size=20), most=st.integers(1, 4))
 def test_no_more_is_remembered_than_may_be_and_the_latest_always_is(
-    happened: list[tuple[Refusal, int, int, int]], most: int
+    happened: list[tuple[Rejection, int, int, int]], most: int
 ) -> None:
-    known = Refusals(most=most)
+    known = KnownRejections(limit=most)
     for kind, model, session, at in happened:
-        known = known.remembering(kind, "up", str(model), session=str(session), at=at)
+        known = known.with_rejection(kind, "up", str(model), session=str(session), at=at)
 
         assert len(known.remembered) <= most
-        if kind is Refusal.TTL:
-            assert not known.takes_ttl("up", str(model), at=at)
+        if kind is Rejection.TTL:
+            assert not known.accepts_ttl("up", str(model), at=at)
         else:
-            assert not known.takes_marks("up", str(model), session=str(session), at=at)
-        assert known.takes_marks(
+            assert not known.accepts_breakpoints("up", str(model), session=str(session), at=at)
+        assert known.accepts_breakpoints(
             "up", str(model), session=str(session), at=at + max(REMEMBERED_SECONDS.values()) + 200_000
         )

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate import wire
-from foveate.cache.parameters import cache_options
+from foveate.cache.parameters import read_cache_options
 from foveate.cache.prompts import CachedPrompt
-from foveate.cache.requests import BlockTokens, block_tokens_for, cached_prompt
+from foveate.cache.requests import BlockTokens, block_tokens_for, build_cached_prompt
 from foveate.cache.rules import rules_for
-from foveate.cache.simulate import Cache
+from foveate.cache.simulate import SimulatedCache
 from foveate.errors import MalformedRequest
 from foveate.tokens import RequestCount, counter_for, drop_caches, with_model
 from foveate.values import Area, Request, TokenCount, Ttl
-from foveate.wire.blocks import SEEN
+from foveate.wire.blocks import BLOCK_CACHE
 from tests.support.examples import limit_examples
 
 MODEL = "claude-sonnet-4-5"
@@ -29,12 +29,12 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 
 
 def request_of(body: dict[str, Any], model: str | None = None) -> Request:
-    return with_model(wire.read(body), model)
+    return with_model(wire.parse_request(body), model)
 
 
 def prompt_of(body: dict[str, Any]) -> CachedPrompt:
     request = request_of(body)
-    return cached_prompt(request, rules_for(request.model), block_tokens_for(request.model))
+    return build_cached_prompt(request, rules_for(request.model), block_tokens_for(request.model))
 
 
 def claude(*messages: Any, **fields: Any) -> dict[str, Any]:
@@ -55,8 +55,8 @@ class Counting:
         self.texts += 1
         return self._counter.text(text)
 
-    def request(self, request: Request) -> RequestCount:
-        return self._counter.request(request)
+    def count_request(self, request: Request) -> RequestCount:
+        return self._counter.count_request(request)
 
 
 words = st.text(alphabet="ab c.é漢", max_size=40)
@@ -88,7 +88,7 @@ bodies = st.builds(
 @given(body=bodies)
 def test_the_pieces_always_add_up_to_the_whole_request(body: dict[str, Any]) -> None:
     prompt = prompt_of(body)
-    total = counter_for(MODEL).request(request_of(body)).total.tokens
+    total = counter_for(MODEL).count_request(request_of(body)).total.tokens
 
     assert prompt.tokens == (total if prompt.pieces else 0)
     assert all(piece.tokens >= 0 for piece in prompt.pieces)
@@ -107,7 +107,7 @@ def test_a_mark_changes_no_digest_and_no_tokens(body: dict[str, Any], data: st.D
     plain, other = prompt_of(body), prompt_of(marked)
 
     assert [(p.digest, p.tokens) for p in plain.pieces] == [(p.digest, p.tokens) for p in other.pieces]
-    assert [p.mark for p in other.pieces].count(Ttl.FIVE_MINUTES) == bool(found)
+    assert [p.breakpoint_ttl for p in other.pieces].count(Ttl.FIVE_MINUTES) == bool(found)
 
 
 def test_recorded_requests_of_every_format_add_up(shared_data: Path) -> None:
@@ -119,8 +119,8 @@ def test_recorded_requests_of_every_format_add_up(shared_data: Path) -> None:
                 request = request_of(row["request"], row["model"])
             except MalformedRequest:
                 continue
-            prompt = cached_prompt(request, rules_for(request.model), block_tokens_for(request.model))
-            total = counter_for(request.model).request(request).total.tokens
+            prompt = build_cached_prompt(request, rules_for(request.model), block_tokens_for(request.model))
+            total = counter_for(request.model).count_request(request).total.tokens
             assert prompt.tokens == (total if prompt.pieces else 0)
             formats.add(request.format)
     assert len(formats) >= 4
@@ -166,7 +166,7 @@ def test_a_message_without_blocks_is_paid_with_the_next_or_else_the_last(place: 
     messages.insert(place, {"role": "user", "content": []})
     body = claude(*messages)
 
-    assert prompt_of(body).tokens == counter_for(MODEL).request(request_of(body)).total.tokens
+    assert prompt_of(body).tokens == counter_for(MODEL).count_request(request_of(body)).total.tokens
 
 
 def test_what_may_be_marked_is_what_the_rules_say_and_is_not_empty() -> None:
@@ -176,7 +176,7 @@ def test_what_may_be_marked_is_what_the_rules_say_and_is_not_empty() -> None:
         claude({"role": "assistant", "content": [thought, {"type": "text", "text": "Hi"}, empty]})
     )
 
-    assert [piece.markable for piece in prompt.pieces] == [False, True, False]
+    assert [piece.accepts_breakpoint for piece in prompt.pieces] == [False, True, False]
 
 
 def test_a_mark_for_the_whole_request_stands_on_the_last_block_that_takes_one() -> None:
@@ -184,7 +184,7 @@ def test_a_mark_for_the_whole_request_stands_on_the_last_block_that_takes_one() 
     turn = {"role": "assistant", "content": [{"type": "text", "text": "Hi"}, thought]}
     prompt = prompt_of(claude("Hello", turn, cache_control={"type": "ephemeral", "ttl": "1h"}))
 
-    assert [piece.mark for piece in prompt.pieces] == [None, Ttl.ONE_HOUR, None]
+    assert [piece.breakpoint_ttl for piece in prompt.pieces] == [None, Ttl.ONE_HOUR, None]
 
 
 def test_thinking_of_earlier_turns_is_no_piece_where_the_provider_leaves_it_out() -> None:
@@ -203,16 +203,16 @@ def test_thinking_of_earlier_turns_is_no_piece_where_the_provider_leaves_it_out(
     assert "thinking" in kinds[0]
     assert "thinking" not in kinds[1]
     assert "thinking" in [piece.kind for piece in newer.pieces]
-    assert prompt_of(asking).tokens == counter_for(MODEL).request(request_of(asking)).total.tokens
+    assert prompt_of(asking).tokens == counter_for(MODEL).count_request(request_of(asking)).total.tokens
 
 
 def test_what_is_asked_of_openai_as_a_whole_is_heeded() -> None:
     body = {"model": "gpt-5.6", "input": "Hi", "prompt_cache_options": {"mode": "explicit", "ttl": "12h"}}
 
-    assert prompt_of(body).only_marked
+    assert prompt_of(body).explicit_only
     assert prompt_of(body).ttl is Ttl.TWELVE_HOURS
-    assert not prompt_of(body | {"prompt_cache_options": {"ttl": "9h"}}).only_marked
-    assert cache_options(request_of(body | {"prompt_cache_key": "ana"})).key == "ana"
+    assert not prompt_of(body | {"prompt_cache_options": {"ttl": "9h"}}).explicit_only
+    assert read_cache_options(request_of(body | {"prompt_cache_key": "ana"})).key == "ana"
 
 
 CHANGES: dict[str, tuple[str, Callable[[dict[str, Any]], None]]] = {
@@ -255,7 +255,7 @@ def test_a_parameter_that_breaks_the_prefix_does_so_from_its_area_on(name: str) 
     changed = copy.deepcopy(body)
     change(changed)
     one, other = prompt_of(body).settings, prompt_of(changed).settings
-    area = rules_for(model).breaks[name]
+    area = rules_for(model).invalidating_parameters[name]
 
     assert one.get(area) != other.get(area)
     for earlier in list(Area)[: list(Area).index(area)]:
@@ -264,7 +264,7 @@ def test_a_parameter_that_breaks_the_prefix_does_so_from_its_area_on(name: str) 
 
 def test_every_name_that_the_rules_give_is_known() -> None:
     models = (MODEL, "gpt-4o", "gpt-5", "gpt-5.6", "gemini-2.5-pro", "deepseek-chat", "grok-4", "mistral-large")
-    names = {name for model in models for name in rules_for(model).breaks}
+    names = {name for model in models for name in rules_for(model).invalidating_parameters}
 
     assert names <= CHANGES.keys()
 
@@ -305,7 +305,7 @@ def test_a_session_that_grows_counts_the_texts_of_its_new_turn_alone() -> None:
         new["content"][0]["text"] += str(number)  # type: ignore[index]
         messages.append(new)
         request = request_of(claude(*messages))
-        cached_prompt(request, rules_for(MODEL), tokens)
+        build_cached_prompt(request, rules_for(MODEL), tokens)
         asked.append(counter.texts)
 
     assert asked[-1] - asked[-2] == 1
@@ -318,7 +318,7 @@ def test_a_block_of_many_long_texts_is_counted_at_once() -> None:
     rows = [f"{number} {'word ' * 20}" for number in range(1_000)]
     call = {"type": "tool_use", "id": "t", "name": "put", "input": {"rows": rows}}
     said = [{"type": "text", "text": "Now."}, call]
-    cached_prompt(
+    build_cached_prompt(
         request_of(claude("Hi", {"role": "assistant", "content": said})), rules_for(MODEL), BlockTokens(counter)
     )
 
@@ -332,12 +332,12 @@ def test_what_blocks_weigh_is_forgotten_with_everything_else() -> None:
     tool = {"name": "t", "description": "three", "input_schema": {"type": "object"}}
     request = request_of(claude(texts, tools=[tool]))
     drop_caches()
-    cached_prompt(request, rules_for(MODEL), tokens)
+    build_cached_prompt(request, rules_for(MODEL), tokens)
     before = counter.texts
-    assert SEEN.held_bytes
+    assert BLOCK_CACHE.held_bytes
     drop_caches()
-    assert not SEEN.held_bytes
-    cached_prompt(request, rules_for(MODEL), tokens)
+    assert not BLOCK_CACHE.held_bytes
+    build_cached_prompt(request, rules_for(MODEL), tokens)
 
     assert counter.texts == 2 * before > 0
 
@@ -359,14 +359,14 @@ def test_what_a_growing_session_has_sent_keeps_its_tokens(model: str) -> None:
     call = {"type": "tool_use", "id": "t", "name": "look", "input": {"at": "the lamp"}}
     messages: list[Any] = []
     known: list[int] = []
-    cache, rules = Cache(), rules_for(model)
+    cache, rules = SimulatedCache(), rules_for(model)
     written = 0
     for number in range(12):
         text = {"type": "text", "text": f"Turn {number}, " + "and a word or two " * 40}
         messages.append({"role": "user", "content": [result, text] if number else [text]})
         messages[-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}
         request = request_of(claude(*messages, system="Be brief. " * 300) | {"model": model})
-        prompt = cached_prompt(request, rules, block_tokens_for(model))
+        prompt = build_cached_prompt(request, rules, block_tokens_for(model))
         tokens = [piece.tokens for piece in prompt.pieces]
         usage = cache.serve(prompt, rules, at=number).usage
 

@@ -11,7 +11,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 import foveate.cache.rules as rules_module
-from foveate.cache.rules import Caching, rules_for
+from foveate.cache.rules import CachingMode, rules_for
 from foveate.values import Area, Ttl
 from tests.support.examples import limit_examples
 
@@ -85,7 +85,7 @@ def test_a_claude_has_its_own_minimum_and_price(model: str, expected: tuple[int,
     rules = rules_for(model)
 
     assert (rules.minimum_tokens, rules.read_price) == expected
-    assert (rules.caching, rules.most_marks, rules.lookback_positions) == (Caching.MARKS, 4, 20)
+    assert (rules.caching, rules.max_breakpoints, rules.lookback_positions) == (CachingMode.BREAKPOINTS, 4, 20)
     assert rules.write_prices == {Ttl.FIVE_MINUTES: 1.25, Ttl.ONE_HOUR: 2.0}
     assert rules.ttls == SHORT_AND_LONG
     assert not rules.inherited
@@ -140,14 +140,18 @@ def test_a_new_model_promises_no_more_than_the_least_generous_of_its_line(
 def test_claude_on_azure_is_marked_as_claude_is() -> None:
     own, hosted = rules_for("claude-opus-4-6"), rules_for("azure_ai/claude-opus-4-6")
 
-    assert (hosted.caching, hosted.most_marks, hosted.markable) == (Caching.MARKS, 4, own.markable)
+    assert (hosted.caching, hosted.max_breakpoints, hosted.breakpoint_kinds) == (
+        CachingMode.BREAKPOINTS,
+        4,
+        own.breakpoint_kinds,
+    )
     assert (hosted.read_price, hosted.write_prices, hosted.ttls) == (
         own.read_price,
         own.write_prices,
         own.ttls,
     )
     assert hosted.key_parameter == ""
-    assert rules_for("azure/my-deployment").caching is Caching.NONE
+    assert rules_for("azure/my-deployment").caching is CachingMode.NONE
 
 
 @pytest.mark.parametrize(
@@ -156,7 +160,7 @@ def test_claude_on_azure_is_marked_as_claude_is() -> None:
 def test_what_nobody_knows_takes_no_marks_and_says_so(model: str, provider: str | None) -> None:
     rules = rules_for(model, provider)
 
-    assert (rules.caching, rules.most_marks, rules.inherited) == (Caching.NONE, 0, True)
+    assert (rules.caching, rules.max_breakpoints, rules.inherited) == (CachingMode.NONE, 0, True)
     assert rules.provider == (provider or "")
     assert rules.read_price == 1
 
@@ -165,17 +169,17 @@ def test_what_nobody_knows_takes_no_marks_and_says_so(model: str, provider: str 
 def test_models_that_refuse_marks_get_none(model: str) -> None:
     rules = rules_for(model)
 
-    assert (rules.family, rules.most_marks, rules.markable) == ("claude-2", 0, frozenset())
+    assert (rules.family, rules.max_breakpoints, rules.breakpoint_kinds) == ("claude-2", 0, frozenset())
 
 
 def test_a_host_keeps_the_rules_of_the_models_that_it_passes_on() -> None:
     own, passed_on = rules_for("claude-opus-4-8"), rules_for("anthropic/claude-opus-4.8", "openrouter")
 
     assert passed_on.provider == "openrouter"
-    assert (passed_on.minimum_tokens, passed_on.ttls, passed_on.breaks) == (
+    assert (passed_on.minimum_tokens, passed_on.ttls, passed_on.invalidating_parameters) == (
         own.minimum_tokens,
         own.ttls,
-        own.breaks,
+        own.invalidating_parameters,
     )
 
 
@@ -186,7 +190,7 @@ def test_bedrock_keeps_older_claudes_for_five_minutes_only() -> None:
 
 
 def test_what_breaks_a_prefix_breaks_it_from_an_area_on() -> None:
-    breaks = rules_for("claude-opus-5").breaks
+    breaks = rules_for("claude-opus-5").invalidating_parameters
 
     assert {name for name, area in breaks.items() if area is Area.SYSTEM} == {
         "web_search",
@@ -203,7 +207,7 @@ def test_what_breaks_a_prefix_breaks_it_from_an_area_on() -> None:
 
 
 def test_only_some_blocks_may_be_marked() -> None:
-    markable = rules_for("claude-opus-5").markable
+    markable = rules_for("claude-opus-5").breakpoint_kinds
 
     assert {"tool", "text", "image", "document", "tool_use", "tool_result", "search_result"} == markable
 
@@ -242,7 +246,7 @@ def test_reasoning_items_of_earlier_turns_are_left_out_before_gpt_5_4(provider: 
 def test_openai_kept_prefixes_by_itself_and_for_nothing(model: str, read_price: float) -> None:
     rules = rules_for(model)
 
-    assert (rules.caching, rules.minimum_tokens, rules.step_tokens) == (Caching.AUTOMATIC, 1_024, 128)
+    assert (rules.caching, rules.minimum_tokens, rules.step_tokens) == (CachingMode.AUTOMATIC, 1_024, 128)
     assert (rules.read_price, rules.write_prices) == (read_price, {})
     assert rules.key_parameter == "prompt_cache_key"
 
@@ -253,7 +257,7 @@ def test_openai_kept_prefixes_by_itself_and_for_nothing(model: str, read_price: 
 def test_openai_takes_marks_and_a_fee_since_gpt_5_6(model: str, read_price: float) -> None:
     rules = rules_for(model)
 
-    assert (rules.caching, rules.most_marks, rules.read_price) == (Caching.BOTH, 4, read_price)
+    assert (rules.caching, rules.max_breakpoints, rules.read_price) == (CachingMode.BOTH, 4, read_price)
     assert rules.ttls[0] is Ttl.THIRTY_MINUTES
     assert rules.write_prices[Ttl.THIRTY_MINUTES] == 1.25
 
@@ -274,7 +278,7 @@ def test_some_take_no_blocks() -> None:
 def test_a_server_of_ones_own_caches_whatever_it_serves(provider: str) -> None:
     rules = rules_for("some-model-of-mine", provider)
 
-    assert (rules.caching, rules.inherited, rules.read_price) == (Caching.AUTOMATIC, False, 0)
+    assert (rules.caching, rules.inherited, rules.read_price) == (CachingMode.AUTOMATIC, False, 0)
 
 
 @given(
@@ -285,11 +289,11 @@ def test_a_server_of_ones_own_caches_whatever_it_serves(provider: str) -> None:
 def test_any_name_has_rules_that_hold_together(model: str, provider: str | None) -> None:
     rules = rules_for(model, provider)
 
-    takes_marks = rules.caching in (Caching.MARKS, Caching.BOTH)
-    assert (rules.most_marks > 0) == takes_marks == bool(rules.markable)
+    takes_marks = rules.caching in (CachingMode.BREAKPOINTS, CachingMode.BOTH)
+    assert (rules.max_breakpoints > 0) == takes_marks == bool(rules.breakpoint_kinds)
     assert takes_marks == bool(rules.write_prices)
     assert set(rules.write_prices) <= set(rules.ttls)
-    assert bool(rules.ttls) == (rules.caching is not Caching.NONE)
+    assert bool(rules.ttls) == (rules.caching is not CachingMode.NONE)
     assert 0 <= rules.read_price <= 1
     assert rules.step_tokens > 0
     assert rules.source
@@ -300,7 +304,7 @@ def test_rules_are_shared_and_so_cannot_be_changed() -> None:
     rules = rules_for("claude-opus-5")
 
     with pytest.raises(FrozenInstanceError):
-        rules.most_marks = 5  # type: ignore[misc]
+        rules.max_breakpoints = 5  # type: ignore[misc]
     with pytest.raises(TypeError):
         rules.write_prices[Ttl.FIVE_MINUTES] = 0  # type: ignore[index]
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from foveate.cache.prompts import CachedPrompt, Piece, digest, prefixes
-from foveate.cache.rules import Rules, rules_for
-from foveate.cache.simulate import Cache
+from foveate.cache.prompts import CachedPrompt, PromptPiece, compute_digest, prefix_keys
+from foveate.cache.rules import CacheRules, rules_for
+from foveate.cache.simulate import SimulatedCache
 from foveate.values import Area, CacheUsage, Ttl
 from tests.support.examples import limit_examples
 
@@ -31,24 +31,26 @@ def prompt(
     thinking: str = "",
 ) -> CachedPrompt:
     pieces = tuple(
-        Piece(
-            digest=digest(str(text).encode()),
+        PromptPiece(
+            digest=compute_digest(str(text).encode()),
             tokens=tokens,
             kind=kind,
             area=Area.MESSAGES,
-            mark=(marks or {}).get(at),
+            breakpoint_ttl=(marks or {}).get(at),
         )
         for at, text in enumerate(said)
     )
     return CachedPrompt(model=model, pieces=pieces, settings={Area.MESSAGES: thinking.encode()})
 
 
-def billed(cache: Cache, asked: CachedPrompt, rules: Rules = CLAUDE, *, at: float = 0) -> CacheUsage:
+def billed(
+    cache: SimulatedCache, asked: CachedPrompt, rules: CacheRules = CLAUDE, *, at: float = 0
+) -> CacheUsage:
     return cache.serve(asked, rules, at=at).usage
 
 
-def after(asked: CachedPrompt, rules: Rules = CLAUDE, *, at: float = 0) -> Cache:
-    return Cache().serve(asked, rules, at=at).cache
+def after(asked: CachedPrompt, rules: CacheRules = CLAUDE, *, at: float = 0) -> SimulatedCache:
+    return SimulatedCache().serve(asked, rules, at=at).cache
 
 
 def test_what_is_not_marked_is_neither_written_nor_read() -> None:
@@ -103,7 +105,7 @@ def test_a_prefix_below_the_minimum_is_silently_not_kept() -> None:
     below = prompt("ab", {1: SHORT}, tokens=CLAUDE.minimum_tokens // 2 - 1)
     enough = prompt("ab", {1: SHORT}, tokens=CLAUDE.minimum_tokens // 2)
 
-    assert billed(Cache(), below) == CacheUsage(uncached=below.tokens)
+    assert billed(SimulatedCache(), below) == CacheUsage(uncached=below.tokens)
     assert billed(after(below), below).read == 0
     assert billed(after(enough), enough).read == enough.tokens
 
@@ -111,7 +113,7 @@ def test_a_prefix_below_the_minimum_is_silently_not_kept() -> None:
 @pytest.mark.parametrize("ttl", [SHORT, LONG])
 def test_an_entry_lives_for_its_time_from_the_start_of_the_request(ttl: Ttl) -> None:
     asked = prompt("abc", {2: ttl})
-    cache = Cache().serve(asked, CLAUDE, at=100, answers_at=130).cache
+    cache = SimulatedCache().serve(asked, CLAUDE, at=100, response_at=130).cache
 
     assert billed(cache, asked, at=100 + ttl.seconds).read == 3_000
     assert billed(cache, asked, at=100 + ttl.seconds + 1).read == 0
@@ -159,8 +161,8 @@ def test_a_long_mark_behind_a_short_entry_keeps_the_whole_for_its_time() -> None
 
 def test_what_was_written_cannot_be_read_before_the_answer_begins() -> None:
     asked = prompt("abc", {2: SHORT})
-    cache = Cache().serve(asked, CLAUDE, at=0, answers_at=3).cache
-    beside = cache.serve(asked, CLAUDE, at=1, answers_at=20)
+    cache = SimulatedCache().serve(asked, CLAUDE, at=0, response_at=3).cache
+    beside = cache.serve(asked, CLAUDE, at=1, response_at=20)
 
     assert beside.usage == CacheUsage(written_5m=3_000)
     assert billed(beside.cache, asked, at=3).read == 3_000  # the first of both to begin
@@ -177,8 +179,8 @@ def test_a_request_that_is_told_late_shortens_no_life() -> None:
 
 def test_a_short_mark_beside_a_long_one_in_flight_takes_nothing_of_its_time() -> None:
     asked = prompt("abc", {2: LONG})
-    cache = Cache().serve(asked, CLAUDE, at=0, answers_at=20).cache
-    beside = cache.serve(prompt("abc", {2: SHORT}), CLAUDE, at=10, answers_at=30)
+    cache = SimulatedCache().serve(asked, CLAUDE, at=0, response_at=20).cache
+    beside = cache.serve(prompt("abc", {2: SHORT}), CLAUDE, at=10, response_at=30)
     used = beside.cache.serve(prompt("abc", {2: SHORT}), CLAUDE, at=3_000).cache
 
     assert beside.usage == CacheUsage(written_5m=3_000)
@@ -187,8 +189,8 @@ def test_a_short_mark_beside_a_long_one_in_flight_takes_nothing_of_its_time() ->
 
 
 def test_a_long_mark_beside_a_short_one_in_flight_keeps_it_for_an_hour() -> None:
-    cache = Cache().serve(prompt("abc", {2: SHORT}), CLAUDE, at=0, answers_at=20).cache
-    beside = cache.serve(prompt("abc", {2: LONG}), CLAUDE, at=10, answers_at=15).cache
+    cache = SimulatedCache().serve(prompt("abc", {2: SHORT}), CLAUDE, at=0, response_at=20).cache
+    beside = cache.serve(prompt("abc", {2: LONG}), CLAUDE, at=10, response_at=15).cache
     asked = prompt("abc", {2: SHORT})
     used = beside.serve(asked, CLAUDE, at=3_000).cache
 
@@ -221,7 +223,7 @@ def test_openai_reads_whole_pieces_in_steps_and_bills_no_writes() -> None:
 
 
 def test_gpt_5_6_writes_the_whole_prompt_for_a_fee_and_reads_it_in_the_next_turn() -> None:
-    first = Cache().serve(prompt("ab"), GPT_5_6, at=0)
+    first = SimulatedCache().serve(prompt("ab"), GPT_5_6, at=0)
     second = first.cache.serve(prompt("abcd"), GPT_5_6, at=1_000)
 
     assert first.usage == CacheUsage(written_5m=2_000)
@@ -236,8 +238,8 @@ def test_gpt_5_6_with_a_changing_last_message_never_hits_without_a_mark() -> Non
 
 
 def test_gpt_5_6_keeps_nothing_in_explicit_mode_without_marks() -> None:
-    explicit = replace(prompt("abc"), only_marked=True)
-    served = Cache().serve(explicit, GPT_5_6, at=0)
+    explicit = replace(prompt("abc"), explicit_only=True)
+    served = SimulatedCache().serve(explicit, GPT_5_6, at=0)
 
     assert served.usage == CacheUsage(uncached=3_000)
     assert not served.cache.entries
@@ -246,9 +248,9 @@ def test_gpt_5_6_keeps_nothing_in_explicit_mode_without_marks() -> None:
 
 def test_gpt_5_6_reads_at_marks_alone_in_explicit_mode() -> None:
     half_an_hour = Ttl.THIRTY_MINUTES
-    cache = after(replace(prompt("ab", {1: half_an_hour}), only_marked=True), GPT_5_6)
-    moved = replace(prompt("abc", {2: half_an_hour}), only_marked=True)
-    left = replace(prompt("abc", {1: half_an_hour, 2: half_an_hour}), only_marked=True)
+    cache = after(replace(prompt("ab", {1: half_an_hour}), explicit_only=True), GPT_5_6)
+    moved = replace(prompt("abc", {2: half_an_hour}), explicit_only=True)
+    left = replace(prompt("abc", {1: half_an_hour, 2: half_an_hour}), explicit_only=True)
 
     assert billed(cache, moved, GPT_5_6) == CacheUsage(written_5m=3_000)
     assert billed(cache, left, GPT_5_6) == CacheUsage(read=2_000, written_5m=1_000)
@@ -256,25 +258,27 @@ def test_gpt_5_6_reads_at_marks_alone_in_explicit_mode() -> None:
 
 def test_gpt_5_6_writes_four_at_most() -> None:
     everywhere = prompt("abcdef", dict.fromkeys(range(5), Ttl.THIRTY_MINUTES))
-    explicit = replace(everywhere, only_marked=True)
+    explicit = replace(everywhere, explicit_only=True)
 
-    assert set(after(everywhere, GPT_5_6).entries) == set(prefixes(everywhere)[2:])  # its own at the end is one
-    assert set(after(explicit, GPT_5_6).entries) == set(prefixes(everywhere)[1:5])
+    assert set(after(everywhere, GPT_5_6).entries) == set(
+        prefix_keys(everywhere)[2:]
+    )  # its own at the end is one
+    assert set(after(explicit, GPT_5_6).entries) == set(prefix_keys(everywhere)[1:5])
 
 
 def test_without_a_cache_everything_is_uncached() -> None:
-    served = Cache().serve(prompt("abc", {2: SHORT}), rules_for("claude-2.1"), at=0)
+    served = SimulatedCache().serve(prompt("abc", {2: SHORT}), rules_for("claude-2.1"), at=0)
 
     assert (served.usage, served.read_pieces) == (CacheUsage(uncached=3_000), 0)
 
 
 def test_an_empty_prompt_costs_nothing() -> None:
     for rules in (CLAUDE, GPT_4O, GPT_5_6):
-        assert billed(Cache(), prompt(""), rules) == CacheUsage()
+        assert billed(SimulatedCache(), prompt(""), rules) == CacheUsage()
 
 
 def test_what_is_dead_is_dropped_in_time() -> None:
-    cache = Cache()
+    cache = SimulatedCache()
     for minute in range(2_000):
         cache = cache.serve(prompt([minute, "end"], {1: SHORT}), CLAUDE, at=minute * 60).cache
 
@@ -299,15 +303,15 @@ def prompts(draw: st.DrawFn) -> CachedPrompt:
         st.sampled_from([40, 400])
     )  # with few a prefix is below the minimum for long, with many for none
     return CachedPrompt(
-        only_marked=draw(st.booleans()),
+        explicit_only=draw(st.booleans()),
         model=draw(st.sampled_from(["one", "other"])),
         pieces=tuple(
-            Piece(
-                digest=digest(f"{at}{letter}{tokens}".encode()),
+            PromptPiece(
+                digest=compute_digest(f"{at}{letter}{tokens}".encode()),
                 tokens=50 * (at % 7) + tokens,
                 kind=draw(kinds),
                 area=Area.MESSAGES,
-                mark=draw(marks),
+                breakpoint_ttl=draw(marks),
             )
             for at, letter in enumerate(letters)
         ),
@@ -324,8 +328,8 @@ KINDS_OF_CACHE = st.sampled_from(
 )
 
 
-def replayed(history: Sequence[tuple[CachedPrompt, int]], rules: Rules) -> tuple[Cache, float]:
-    cache, at = Cache(), 0.0
+def replayed(history: Sequence[tuple[CachedPrompt, int]], rules: CacheRules) -> tuple[SimulatedCache, float]:
+    cache, at = SimulatedCache(), 0.0
     for asked, gap in history:
         at += gap
         cache = cache.serve(asked, rules, at=at).cache
@@ -335,7 +339,7 @@ def replayed(history: Sequence[tuple[CachedPrompt, int]], rules: Rules) -> tuple
 @given(HISTORIES, prompts(), GAPS, KINDS_OF_CACHE)
 @settings(max_examples=limit_examples(60))
 def test_every_token_is_billed_once(
-    history: Sequence[tuple[CachedPrompt, int]], asked: CachedPrompt, gap: int, rules: Rules
+    history: Sequence[tuple[CachedPrompt, int]], asked: CachedPrompt, gap: int, rules: CacheRules
 ) -> None:
     cache, at = replayed(history, rules)
     usage = billed(cache, asked, rules, at=at + gap)
@@ -347,7 +351,7 @@ def test_every_token_is_billed_once(
 @given(HISTORIES, prompts(), GAPS, KINDS_OF_CACHE)
 @settings(max_examples=limit_examples(60))
 def test_nothing_is_read_that_was_not_sent_before_or_is_too_old(
-    history: Sequence[tuple[CachedPrompt, int]], asked: CachedPrompt, gap: int, rules: Rules
+    history: Sequence[tuple[CachedPrompt, int]], asked: CachedPrompt, gap: int, rules: CacheRules
 ) -> None:
     cache, last = replayed(history, rules)
     now = last + gap
@@ -357,9 +361,9 @@ def test_nothing_is_read_that_was_not_sent_before_or_is_too_old(
     for earlier, waited in history:
         at += waited
         if now - at <= longest:
-            sent |= set(prefixes(earlier))
+            sent |= set(prefix_keys(earlier))
 
-    assert served.read_pieces == 0 or prefixes(asked)[served.read_pieces - 1] in sent
+    assert served.read_pieces == 0 or prefix_keys(asked)[served.read_pieces - 1] in sent
     assert served.usage.read == 0 or served.usage.read >= rules.minimum_tokens
 
 
@@ -367,7 +371,7 @@ def test_nothing_is_read_that_was_not_sent_before_or_is_too_old(
 @given(HISTORIES, prompts(), KINDS_OF_CACHE)
 @settings(max_examples=limit_examples(60))
 def test_a_request_repeated_at_once_reads_all_that_it_wrote_or_read(
-    history: Sequence[tuple[CachedPrompt, int]], asked: CachedPrompt, rules: Rules
+    history: Sequence[tuple[CachedPrompt, int]], asked: CachedPrompt, rules: CacheRules
 ) -> None:
     cache, at = replayed(history, rules)
     first = cache.serve(asked, rules, at=at)
@@ -380,12 +384,12 @@ def test_a_request_repeated_at_once_reads_all_that_it_wrote_or_read(
 @given(HISTORIES, st.data(), KINDS_OF_CACHE)
 @settings(max_examples=limit_examples(60))
 def test_nothing_is_read_behind_a_change(
-    history: Sequence[tuple[CachedPrompt, int]], data: st.DataObject, rules: Rules
+    history: Sequence[tuple[CachedPrompt, int]], data: st.DataObject, rules: CacheRules
 ) -> None:
     asked = data.draw(prompts())
     changed = data.draw(st.integers(0, len(asked.pieces) - 1))
     pieces = list(asked.pieces)
-    pieces[changed] = structs.replace(pieces[changed], digest=digest(b"never said before"))
+    pieces[changed] = structs.replace(pieces[changed], digest=compute_digest(b"never said before"))
     cache, at = replayed([*history, (asked, 0)], rules)
 
     assert cache.serve(replace(asked, pieces=tuple(pieces)), rules, at=at).read_pieces <= changed
@@ -395,7 +399,7 @@ def test_nothing_is_read_behind_a_change(
 @given(HISTORIES, prompts(), GAPS, GAPS, KINDS_OF_CACHE)
 @settings(max_examples=limit_examples(60))
 def test_waiting_longer_never_reads_more(
-    history: Sequence[tuple[CachedPrompt, int]], asked: CachedPrompt, gap: int, more: int, rules: Rules
+    history: Sequence[tuple[CachedPrompt, int]], asked: CachedPrompt, gap: int, more: int, rules: CacheRules
 ) -> None:
     cache, at = replayed(history, rules)
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.cache.tool_order import MOST_SETS, ListedTool, ToolList, ToolOrders, sorted_tools
+from foveate.cache.tool_order import MAX_TOOL_SETS, ListedTool, ToolList, ToolOrders, sort_tools
 from foveate.values import Tool, Ttl
 from tests.support.examples import limit_examples
 
 
 def listed(names: Sequence[str]) -> list[ListedTool]:
-    return [ListedTool(name=name, said=f'{{"name":"{name}"}}'.encode()) for name in names]
+    return [ListedTool(name=name, content=f'{{"name":"{name}"}}'.encode()) for name in names]
 
 
 def sent(lists: Sequence[Sequence[ListedTool]]) -> list[list[ListedTool]]:
@@ -21,7 +21,7 @@ def sent(lists: Sequence[Sequence[ListedTool]]) -> list[list[ListedTool]]:
     orders = ToolOrders()
     found = []
     for tools in lists:
-        edit, orders = orders.settled(ToolList.of(tools))
+        edit, orders = orders.stabilize(ToolList.from_tools(tools))
         found.append([tools[place] for place in edit.order] if edit else list(tools))
     return found
 
@@ -36,7 +36,7 @@ def test_a_list_that_foveate_builds_is_sorted_by_name() -> None:
 
     built = [tool("b"), tool("a", b"2"), tool(""), tool("a", b"1")]
 
-    assert [(each.name, each.raw) for each in sorted_tools(built)] == [
+    assert [(each.name, each.raw) for each in sort_tools(built)] == [
         ("", b"{}"),
         ("a", b"1"),
         ("a", b"2"),
@@ -45,7 +45,7 @@ def test_a_list_that_foveate_builds_is_sorted_by_name() -> None:
 
 
 def test_the_first_list_is_left_alone() -> None:
-    edit, _ = ToolOrders().settled(ToolList.of(listed("cab")))
+    edit, _ = ToolOrders().stabilize(ToolList.from_tools(listed("cab")))
 
     assert edit is None
 
@@ -55,8 +55,8 @@ def test_the_same_tools_in_another_order_get_the_order_they_had_first() -> None:
 
 
 def test_an_edit_says_why() -> None:
-    _, orders = ToolOrders().settled(ToolList.of(listed("ab")))
-    edit, _ = orders.settled(ToolList.of(listed("ba")))
+    _, orders = ToolOrders().stabilize(ToolList.from_tools(listed("ab")))
+    edit, _ = orders.stabilize(ToolList.from_tools(listed("ba")))
 
     assert edit is not None
     assert edit.order == (1, 0)
@@ -85,14 +85,14 @@ def test_no_tools_in_between_change_nothing() -> None:
 
 def test_a_tool_whose_description_changed_keeps_its_place() -> None:
     first = listed("abc")
-    changed = [ListedTool(name="c", said=b"other"), *first[:2]]
+    changed = [ListedTool(name="c", content=b"other"), *first[:2]]
 
     assert sent([first, changed])[1] == [*first[:2], changed[0]]
 
 
 def test_tools_without_a_name_and_of_the_same_name_are_told_apart_by_what_they_say() -> None:
     tools = [
-        ListedTool(name=name, said=said)
+        ListedTool(name=name, content=said)
         for name, said in [("", b"web"), ("", b"code"), ("a", b"1"), ("a", b"2")]
     ]
 
@@ -107,7 +107,7 @@ def test_a_tool_that_stands_twice_stays_twice() -> None:
 
 def test_marks_that_would_get_out_of_order_leave_the_list_alone() -> None:
     def marked(name: str, mark: Ttl) -> ListedTool:
-        return ListedTool(name=name, said=name.encode(), mark=mark)
+        return ListedTool(name=name, content=name.encode(), breakpoint_ttl=mark)
 
     first = listed("ab")
     turned = [marked("b", Ttl.ONE_HOUR), marked("a", Ttl.FIVE_MINUTES)]
@@ -126,13 +126,13 @@ def test_five_hundred_tools_are_put_in_order() -> None:
 
 
 def test_a_name_that_no_bytes_can_carry_is_a_name() -> None:
-    tools = [ListedTool(name="\ud83d", said=b"1"), ListedTool(name="a", said=b"2")]
+    tools = [ListedTool(name="\ud83d", content=b"1"), ListedTool(name="a", content=b"2")]
 
     assert sent([tools, tools[::-1]])[1] == tools
 
 
 any_tools = st.lists(
-    st.builds(ListedTool, name=st.sampled_from(["", *"abcd"]), said=st.sampled_from([b"1", b"2", b"3"])),
+    st.builds(ListedTool, name=st.sampled_from(["", *"abcd"]), content=st.sampled_from([b"1", b"2", b"3"])),
     max_size=7,
 )
 
@@ -141,7 +141,7 @@ any_tools = st.lists(
 @given(lists=st.lists(any_tools, max_size=6))
 def test_always_every_tool_is_sent_and_none_twice(lists: list[list[ListedTool]]) -> None:
     def told(tools: Sequence[ListedTool]) -> list[tuple[str, bytes]]:
-        return sorted((tool.name, tool.said) for tool in tools)
+        return sorted((tool.name, tool.content) for tool in tools)
 
     assert list(map(told, sent(lists))) == list(map(told, lists))
 
@@ -163,7 +163,7 @@ def test_always_a_list_is_touched_only_where_the_same_set_was_sent_in_another_or
     orders = ToolOrders()
     before: list[list[str]] = []
     for names in lists:
-        edit, orders = orders.settled(ToolList.of(listed(names)))
+        edit, orders = orders.stabilize(ToolList.from_tools(listed(names)))
         if edit is not None:
             assert any(set(known) == set(names) and known != names for known in before)
         before.append(names)
@@ -179,7 +179,7 @@ def test_always_a_session_that_keeps_its_order_is_left_alone(tools: list[str], d
     lists = [listed([name for name in tools if name in subset]) for subset in subsets]
     orders = ToolOrders()
     for each in lists:
-        edit, orders = orders.settled(ToolList.of(each))
+        edit, orders = orders.stabilize(ToolList.from_tools(each))
 
         assert edit is None
-        assert len(orders.sent) <= MOST_SETS
+        assert len(orders.sent) <= MAX_TOOL_SETS

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from foveate import wire
-from foveate.cache.prompts import CachedPrompt, landmarks_among, prefixes
-from foveate.cache.requests import BlockTokens, cached_prompt
+from foveate.cache.prompts import CachedPrompt, find_layout, prefix_keys
+from foveate.cache.requests import BlockTokens, build_cached_prompt
 from foveate.cache.rules import rules_for
 from foveate.tokens import RequestCount, counter_for, drop_caches
 from foveate.values import Area, Format, Request, TokenCount
-from tests.claude_bodies import claude_bodies
+from tests.claude_bodies import claude_requests
 from tests.requests_to_edit import BODIES
 from tests.support.examples import limit_examples
 
@@ -29,38 +29,38 @@ class AtOnce:
     def text(self, text: str) -> TokenCount:
         return self._counter.text(text)
 
-    def request(self, request: Request) -> RequestCount:
-        return self._counter.request(request)
+    def count_request(self, request: Request) -> RequestCount:
+        return self._counter.count_request(request)
 
 
 def check(request: Request, model: str) -> None:
     rules = rules_for(model)
-    whole = cached_prompt(request, rules, BlockTokens(AtOnce(model)))
-    trailed = cached_prompt(request, rules, BlockTokens(counter_for(model)))
+    whole = build_cached_prompt(request, rules, BlockTokens(AtOnce(model)))
+    trailed = build_cached_prompt(request, rules, BlockTokens(counter_for(model)))
 
     def told(prompt: Any) -> list[Any]:
         return [structs.replace(piece, tokens=0) for piece in prompt.pieces]
 
     assert told(trailed) == told(whole)
     assert trailed.tokens == whole.tokens
-    assert (trailed.settings, trailed.ttl, trailed.only_marked, trailed.double_marks) == (
-        whole.settings, whole.ttl, whole.only_marked, whole.double_marks
+    assert (trailed.settings, trailed.ttl, trailed.explicit_only, trailed.duplicate_breakpoints) == (
+        whole.settings, whole.ttl, whole.explicit_only, whole.duplicate_breakpoints
     )  # fmt: skip
     places = {piece.place.index for piece in whole.pieces if piece.place and piece.area is Area.MESSAGES}
     # Images are shared out message by message, and what an empty one takes goes elsewhere.
     is_plain = b"image" not in request.body and len(places) == len(request.messages)
     for one, other in zip(trailed.pieces[1:], whole.pieces[1:], strict=True):
         assert not is_plain or abs(one.tokens - other.tokens) <= 2
-    assert trailed.landmarks is None or trailed.landmarks == landmarks_among(tuple(trailed.pieces))
+    assert trailed.layout is None or trailed.layout == find_layout(tuple(trailed.pieces))
     assert trailed.ends is None or list(trailed.ends) == list(
         accumulate(each.tokens for each in trailed.pieces)
     )
-    if trailed.keys is not None and wire.trail(request).head == 0:
-        assert list(trailed.keys) == list(prefixes(replace(trailed, keys=None)))
+    if trailed.keys is not None and wire.message_history(request).leading_system_messages == 0:
+        assert list(trailed.keys) == list(prefix_keys(replace(trailed, keys=None)))
 
 
 @pytest.mark.slow
-@given(body=claude_bodies(most_turns=4, most_calls=2, marks=True), forgets=st.booleans(), data=st.data())
+@given(body=claude_requests(max_turns=4, max_calls=2, breakpoints=True), forgets=st.booleans(), data=st.data())
 @settings(max_examples=limit_examples(60))
 def test_a_growing_session_is_to_a_cache_what_it_is_at_once(
     body: dict[str, Any], forgets: bool, data: st.DataObject
@@ -69,40 +69,44 @@ def test_a_growing_session_is_to_a_cache_what_it_is_at_once(
         drop_caches()
     lengths = st.integers(1, len(body["messages"]))
     for length in data.draw(st.lists(lengths, min_size=1, max_size=4)):
-        check(wire.read({**body, "messages": body["messages"][:length]}, Format.ANTHROPIC), body["model"])
+        check(
+            wire.parse_request({**body, "messages": body["messages"][:length]}, Format.ANTHROPIC), body["model"]
+        )
 
 
 @given(
-    spoken=st.sampled_from(Format).flatmap(lambda spoken: st.tuples(st.just(spoken), BODIES[spoken])),
+    api_format=st.sampled_from(Format).flatmap(
+        lambda api_format: st.tuples(st.just(api_format), BODIES[api_format])
+    ),
     model=st.sampled_from(["claude-opus-4-5", "claude-sonnet-4-5", "gpt-5.6", "gpt-4o"]),
 )
 @settings(max_examples=limit_examples(60))
-def test_any_request_is_to_a_cache_what_it_is_at_once(spoken: tuple[Format, Any], model: str) -> None:
-    check(wire.read(spoken[1], spoken[0]), model)
+def test_any_request_is_to_a_cache_what_it_is_at_once(api_format: tuple[Format, Any], model: str) -> None:
+    check(wire.parse_request(api_format[1], api_format[0]), model)
 
 
 def all_of(prompt: CachedPrompt) -> object:
     return (
-        list(prompt.pieces), list(prefixes(prompt)), list(prompt.ends or ()), prompt.landmarks, prompt.settings
+        list(prompt.pieces), list(prefix_keys(prompt)), list(prompt.ends or ()), prompt.layout, prompt.settings
     )  # fmt: skip
 
 
-@given(body=claude_bodies(most_turns=4, most_calls=2, marks=True), data=st.data())
+@given(body=claude_requests(max_turns=4, max_calls=2, breakpoints=True), data=st.data())
 @settings(max_examples=limit_examples(40))
 def test_a_request_is_the_same_to_a_cache_after_its_compacted_version_was_read(
     body: dict[str, Any], data: st.DataObject
 ) -> None:
     rules, summary = rules_for(body["model"]), {"role": "user", "content": "Summary of what was said."}
     kept = body["messages"][data.draw(st.integers(0, len(body["messages"]))) :]
-    compacted = wire.read({**body, "messages": [summary, *kept]}, Format.ANTHROPIC)
-    request = wire.read(body, Format.ANTHROPIC)
+    compacted = wire.parse_request({**body, "messages": [summary, *kept]}, Format.ANTHROPIC)
+    request = wire.parse_request(body, Format.ANTHROPIC)
     drop_caches()
-    alone = all_of(cached_prompt(request, rules, BlockTokens(counter_for(body["model"]))))
+    alone = all_of(build_cached_prompt(request, rules, BlockTokens(counter_for(body["model"]))))
     drop_caches()
     tokens = BlockTokens(counter_for(body["model"]))
-    cached_prompt(compacted, rules, tokens)
+    build_cached_prompt(compacted, rules, tokens)
 
-    assert all_of(cached_prompt(request, rules, tokens)) == alone
+    assert all_of(build_cached_prompt(request, rules, tokens)) == alone
 
 
 def test_a_prompt_stays_what_it_is_while_its_session_goes_on_and_is_forked() -> None:
@@ -113,11 +117,13 @@ def test_a_prompt_stays_what_it_is_while_its_session_goes_on_and_is_forked() -> 
         roles = ("user", "assistant")
         messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(said)]
         body = {"model": model, "max_tokens": 9, "system": "Be brief.", "messages": messages}
-        return cached_prompt(wire.read(body, Format.ANTHROPIC), rules, BlockTokens(counter_for(model)))
+        return build_cached_prompt(
+            wire.parse_request(body, Format.ANTHROPIC), rules, BlockTokens(counter_for(model))
+        )
 
     def told(*prompts: CachedPrompt) -> list[object]:
         return [
-            (tuple(one.pieces), tuple(one.keys or ()), tuple(one.ends or ()), one.landmarks) for one in prompts
+            (tuple(one.pieces), tuple(one.keys or ()), tuple(one.ends or ()), one.layout) for one in prompts
         ]
 
     first = prompt("Hello", "Hi", "Go on")
@@ -132,7 +138,7 @@ def test_a_prompt_stays_what_it_is_while_its_session_goes_on_and_is_forked() -> 
     )
     for one in (first, longer, fork):
         assert list(one.ends or ()) == list(accumulate(piece.tokens for piece in one.pieces))
-        assert one.landmarks == landmarks_among(tuple(one.pieces))
+        assert one.layout == find_layout(tuple(one.pieces))
 
 
 def test_another_system_message_makes_other_prefixes() -> None:
@@ -141,10 +147,10 @@ def test_another_system_message_makes_other_prefixes() -> None:
             "model": "gpt-5.6",
             "messages": [{"role": "system", "content": system}, {"role": "user", "content": "Hi"}],
         }
-        prompt = cached_prompt(
-            wire.read(body, Format.CHAT), rules_for("gpt-5.6"), BlockTokens(counter_for("gpt-5.6"))
+        prompt = build_cached_prompt(
+            wire.parse_request(body, Format.CHAT), rules_for("gpt-5.6"), BlockTokens(counter_for("gpt-5.6"))
         )
-        return set(prefixes(prompt))
+        return set(prefix_keys(prompt))
 
     assert keys("noon") == keys("noon")
     assert not keys("noon") & keys("evening")

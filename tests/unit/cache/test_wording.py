@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.cache.fields import excerpt
-from foveate.cache.wording import Wording, common_prefix, reworded
+from foveate.cache.fields import make_excerpt
+from foveate.cache.wording import TextChangeKind, common_prefix_length, compare_texts
 from tests.support.examples import limit_examples
 from tests.unit.cache.mutations import CHANGING
 
@@ -36,7 +36,7 @@ lengths = st.integers(12, 40)
 def test_what_changes_from_one_request_to_the_next_is_told(name: str, frame: str) -> None:
     before, after, expected = CHANGING[name]
 
-    assert reworded(frame.format(before), frame.format(after)).wording == expected
+    assert compare_texts(frame.format(before), frame.format(after)).kind == expected
 
 
 @settings(max_examples=limit_examples(60))
@@ -46,7 +46,7 @@ def test_a_timestamp_is_told_however_it_is_written(
 ) -> None:
     before, after = (frame.format(moment.strftime(form)) for moment in (one, other))
 
-    assert before == after or reworded(before, after).wording is Wording.TIMESTAMP
+    assert before == after or compare_texts(before, after).kind is TextChangeKind.TIMESTAMP
 
 
 @settings(max_examples=limit_examples(60))
@@ -54,63 +54,63 @@ def test_a_timestamp_is_told_however_it_is_written(
 def test_a_date_is_told_however_it_is_written(one: datetime, days: int, form: str, frame: str) -> None:
     before, after = (frame.format(moment.strftime(form)) for moment in (one, one + timedelta(days=days)))
 
-    assert before == after or reworded(before, after).wording is Wording.DATE
+    assert before == after or compare_texts(before, after).kind is TextChangeKind.DATE
 
 
 @given(one=st.uuids(), other=st.uuids(), frame=st.sampled_from(FRAMES))
 def test_a_uuid_is_told(one: uuid.UUID, other: uuid.UUID, frame: str) -> None:
     if one != other:
-        assert reworded(frame.format(one), frame.format(other)).wording is Wording.UUID
+        assert compare_texts(frame.format(one), frame.format(other)).kind is TextChangeKind.UUID
 
 
 def test_a_random_id_of_letters_and_digits_is_told_nearly_always() -> None:
     alphabet = string.ascii_letters + string.digits
     told = [
-        reworded(frame.format(one), frame.format(other)).wording
+        compare_texts(frame.format(one), frame.format(other)).kind
         for frame in FRAMES
         for _ in range(60)
         for one, other in [["".join(secrets.choice(alphabet) for _ in range(12)) for _ in range(2)]]
     ]
 
-    assert told.count(Wording.RANDOM_ID) >= 0.95 * len(told)
+    assert told.count(TextChangeKind.RANDOM_ID) >= 0.95 * len(told)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "wording"),
     [
-        ("config_v1_prod is set", "config_v1_test is set", Wording.EDITED),
-        ("May I come in", "June I come in", Wording.DATE),
-        ("I may come in", "I will come in", Wording.EDITED),
-        ("On 2026-11-15 we met Ana", "On 2026-11-16 we saw Ben", Wording.EDITED),
-        ("see section 4.2.1 of it", "see section 4.2.2 of it", Wording.NUMBER),
-        ("there are 1,200 left", "there are 1,250 left", Wording.NUMBER),
-        ("there are 1,200 so far", "there are 1,202 so far", Wording.COUNTER),
-        ("it costs 40 euros", "it costs 45 euros", Wording.NUMBER),
-        ("it costs 40 euros", "it costs 41 euros", Wording.NUMBER),
-        ("it costs $40", "it costs $41", Wording.NUMBER),
-        ("at 98 % of it", "at 99 % of it", Wording.NUMBER),
-        ("turn 5 of it, 12 lamps", "turn 6 of it, 13 lamps", Wording.NUMBER),
-        ("turn 6 of it", "turn 5 of it", Wording.NUMBER),
-        ("id " + "aB3" * 42 + "Q7", "id " + "aB3" * 42 + "R8", Wording.RANDOM_ID),
-        ("id " + "aB3" * 43 + "Q7", "id " + "aB3" * 43 + "R8", Wording.EDITED),
-        ('{"a": 1, "b": 2}', '{"b": 2, "a": 1}', Wording.JSON_SPELLING),
-        ("a b\n", "a  b", Wording.WHITESPACE),
-        ("café", "cafe\u0301", Wording.UNICODE),
-        ("lamp " * 100, "[cleared]", Wording.SHORTENED),
-        ("lamp " * 100 + "end", "lamp " * 20 + "[...truncated]" + "end", Wording.SHORTENED),
-        ("Be brief.", "Be brief. Please.", Wording.EXTENDED),
-        ("Be brief. Please.", "Be brief.", Wording.EDITED),
-        ("", "now", Wording.EXTENDED),
-        ("Ana", "Ben", Wording.EDITED),
+        ("config_v1_prod is set", "config_v1_test is set", TextChangeKind.EDITED),
+        ("May I come in", "June I come in", TextChangeKind.DATE),
+        ("I may come in", "I will come in", TextChangeKind.EDITED),
+        ("On 2026-11-15 we met Ana", "On 2026-11-16 we saw Ben", TextChangeKind.EDITED),
+        ("see section 4.2.1 of it", "see section 4.2.2 of it", TextChangeKind.NUMBER),
+        ("there are 1,200 left", "there are 1,250 left", TextChangeKind.NUMBER),
+        ("there are 1,200 so far", "there are 1,202 so far", TextChangeKind.COUNTER),
+        ("it costs 40 euros", "it costs 45 euros", TextChangeKind.NUMBER),
+        ("it costs 40 euros", "it costs 41 euros", TextChangeKind.NUMBER),
+        ("it costs $40", "it costs $41", TextChangeKind.NUMBER),
+        ("at 98 % of it", "at 99 % of it", TextChangeKind.NUMBER),
+        ("turn 5 of it, 12 lamps", "turn 6 of it, 13 lamps", TextChangeKind.NUMBER),
+        ("turn 6 of it", "turn 5 of it", TextChangeKind.NUMBER),
+        ("id " + "aB3" * 42 + "Q7", "id " + "aB3" * 42 + "R8", TextChangeKind.RANDOM_ID),
+        ("id " + "aB3" * 43 + "Q7", "id " + "aB3" * 43 + "R8", TextChangeKind.EDITED),
+        ('{"a": 1, "b": 2}', '{"b": 2, "a": 1}', TextChangeKind.JSON_SPELLING),
+        ("a b\n", "a  b", TextChangeKind.WHITESPACE),
+        ("café", "cafe\u0301", TextChangeKind.UNICODE),
+        ("lamp " * 100, "[cleared]", TextChangeKind.SHORTENED),
+        ("lamp " * 100 + "end", "lamp " * 20 + "[...truncated]" + "end", TextChangeKind.SHORTENED),
+        ("Be brief.", "Be brief. Please.", TextChangeKind.EXTENDED),
+        ("Be brief. Please.", "Be brief.", TextChangeKind.EDITED),
+        ("", "now", TextChangeKind.EXTENDED),
+        ("Ana", "Ben", TextChangeKind.EDITED),
     ],
 )
-def test_what_is_no_timestamp_is_told_as_what_it_is(before: str, after: str, wording: Wording) -> None:
-    assert reworded(before, after).wording is wording
+def test_what_is_no_timestamp_is_told_as_what_it_is(before: str, after: str, wording: TextChangeKind) -> None:
+    assert compare_texts(before, after).kind is wording
 
 
 def test_the_whole_timestamp_is_named_and_not_the_digit_that_changed() -> None:
     before, after = "Now: 2026-11-15T10:00:00Z.", "Now: 2026-11-15T10:00:07Z."
-    found = reworded(before, after)
+    found = compare_texts(before, after)
 
     assert before[found.start : found.end_before] == "2026-11-15T10:00:00Z"
     assert after[found.start : found.end_after] == "2026-11-15T10:00:07Z"
@@ -126,7 +126,7 @@ def test_what_stands_before_the_place_is_always_the_same_and_inside_it_something
 ) -> None:
     if one == other:
         return
-    found = reworded(one, other)
+    found = compare_texts(one, other)
 
     assert one[: found.start] == other[: found.start]
     assert 0 <= found.start <= found.end_before <= len(one)
@@ -141,24 +141,24 @@ def test_the_common_prefix_is_what_a_plain_loop_finds(start: str, one: str, othe
         (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
     )
 
-    assert common_prefix(one, other) == plain
+    assert common_prefix_length(one, other) == plain
 
 
 def test_letters_with_endless_marks_are_compared_in_little_time() -> None:
     one, other = "a" + "\u0301\u0316" * 200_000, "a" + "\u0316\u0301" * 200_000
 
-    assert reworded(one, other).wording is Wording.EDITED
+    assert compare_texts(one, other).kind is TextChangeKind.EDITED
 
 
 def test_an_excerpt_of_an_endless_row_of_flags_takes_little_time() -> None:
     flags = "\U0001f1e9\U0001f1ea" * 200_000
 
-    assert excerpt(flags, 300_000, 300_002).strip("…") in flags
+    assert make_excerpt(flags, 300_000, 300_002).strip("…") in flags
 
 
 @pytest.mark.parametrize("unit", ["a", "1", " ", "-", "word 12 ", "12:30 ", "1,", "A/+", "Mon "])
 def test_long_texts_without_seams_are_compared_in_little_time(unit: str) -> None:
     long = unit * (300_000 // len(unit))
-    found = reworded(f"step 5 {long}", f"step 6 {long}{unit}.")
+    found = compare_texts(f"step 5 {long}", f"step 6 {long}{unit}.")
 
     assert found.start == 5

@@ -10,8 +10,8 @@ from rich.cells import cell_len
 
 from foveate.budget.prompt import Action, Cut, Prompt, SectionReport
 from foveate.budget.sections import Priority, Stability
-from foveate.cli.bars import drawn
-from foveate.cli.screen import Look
+from foveate.cli.bars import draw_prompt
+from foveate.cli.screen import Display
 from foveate.values import TokenCount
 from tests.support.examples import limit_examples
 
@@ -61,7 +61,7 @@ def prompt(*sections: SectionReport, cuts: tuple[Cut, ...] = (), count: TokenCou
 
 def rows(shown: Prompt, columns: int = 80) -> list[str]:
     """The row of each section."""
-    lines = drawn(shown, model="gpt-4o", look=Look(columns=columns), explain=False).splitlines()
+    lines = draw_prompt(shown, model="gpt-4o", display=Display(columns=columns), explain=False).splitlines()
     return lines[len(lines) - len(shown.sections) :]
 
 
@@ -88,8 +88,8 @@ def prompts(draw: st.DrawFn) -> Prompt:
 @settings(max_examples=limit_examples(80))
 @given(shown=prompts(), columns=st.integers(NARROWEST_COLUMNS, 200), colours=st.booleans())
 def test_no_line_is_wider_than_the_screen(shown: Prompt, columns: int, colours: bool) -> None:
-    look = Look(columns=columns, colours=colours)
-    lines = drawn(shown, model="gpt-4o 模型 " + "m" * 50, look=look, explain=True).splitlines()
+    look = Display(columns=columns, colours=colours)
+    lines = draw_prompt(shown, model="gpt-4o 模型 " + "m" * 50, display=look, explain=True).splitlines()
 
     for line in lines:
         without_colours = line
@@ -153,7 +153,9 @@ def test_a_number_of_hundreds_of_digits_can_be_drawn() -> None:
     """Was: an OverflowError, since no float is as large."""
     huge = replace(prompt(report("a", 760, cap_tokens=10**400)), limit_tokens=10**400)
 
-    assert "tokens (0%), gpt-4o, exact" in drawn(huge, model="gpt-4o", look=Look(columns=2000), explain=False)
+    assert "tokens (0%), gpt-4o, exact" in draw_prompt(
+        huge, model="gpt-4o", display=Display(columns=2000), explain=False
+    )
     assert rows(huge)[0].endswith("760 of 760")
 
 
@@ -175,7 +177,7 @@ def test_what_was_only_cut_to_its_cap_is_told_from_what_the_ladder_cut() -> None
 
 def test_an_estimate_says_how_high_it_can_be() -> None:
     shown = prompt(report("a", 10), count=TokenCount(8, False, 10))
-    heading, row = drawn(shown, model="some-model", look=Look(), explain=False).splitlines()
+    heading, row = draw_prompt(shown, model="some-model", display=Display(), explain=False).splitlines()
 
     assert heading == "~8 of 10 tokens (80%), some-model, estimated, at most 10 (100%)"
     assert row.endswith("~10 of ~10")
@@ -193,7 +195,10 @@ def test_a_cap_that_an_estimate_is_well_below_says_why() -> None:
     cut = Cut(section="a", rung="cap", before=900, after=600, reason="its own cap is 800 tokens")
     estimated = prompt(report("a", 900, 600, Action.TRUNCATED), cuts=(cut,), count=TokenCount(600, False, 790))
     exact = prompt(report("a", 900, 600, Action.TRUNCATED), cuts=(cut,))
-    lines = [drawn(each, model="m", look=Look(), explain=True).splitlines()[3:] for each in (estimated, exact)]
+    lines = [
+        draw_prompt(each, model="m", display=Display(), explain=True).splitlines()[3:]
+        for each in (estimated, exact)
+    ]
 
     assert " ".join(" ".join(lines[0]).split()) == (
         "a ~900 → ~600 cap: its own cap is 800 tokens, kept by the bound of an estimate"
@@ -230,7 +235,7 @@ def test_where_there_are_no_blocks_bars_are_drawn_with_what_there_is(encoding: s
         report("naïve 📚" + "x" * 30, 10, 5, Action.TRUNCATED),
         cuts=(Cut(section="naïve 📚", rung="cap", before=10, after=5, reason="why"),),
     )
-    picture = drawn(shown, model="gpt-4o", look=Look(encoding=encoding), explain=True)
+    picture = draw_prompt(shown, model="gpt-4o", display=Display(encoding=encoding), explain=True)
 
     assert picture.encode(encoding)
     assert "###" in picture
@@ -240,6 +245,6 @@ def test_where_there_are_no_blocks_bars_are_drawn_with_what_there_is(encoding: s
 
 
 def test_with_nothing_cut_there_is_nothing_to_explain() -> None:
-    assert drawn(prompt(), model="gpt-4o", look=Look(), explain=True) == (
+    assert draw_prompt(prompt(), model="gpt-4o", display=Display(), explain=True) == (
         "0 of 1 tokens (0%), gpt-4o, exact\n\nnothing was cut"
     )

@@ -10,27 +10,40 @@ import pytest
 
 from foveate import wire
 from foveate.cli.compactions_lines import (
-    Writing,
-    fold_object,
-    listed_object,
-    undone_object,
-    unfolded_object,
+    CompactionFormatter,
+    compaction_details_object,
+    compaction_object,
+    compaction_row_object,
+    undo_object,
 )
-from foveate.cli.compactions_undone import Undone
-from foveate.cli.ids import short_ids
-from foveate.cli.screen import Look
-from foveate.fold.journal import Fold, Outcome
-from foveate.fold.summariser import EXTRACTIVE
-from foveate.fold.unfolding import Unfolded
+from foveate.cli.compactions_undone import UndoResult
+from foveate.cli.ids import shorten_ids
+from foveate.cli.screen import Display
+from foveate.fold.journal import Compaction, CompactionOutcome
+from foveate.fold.summariser import EXTRACTIVE_MODEL
+from foveate.fold.unfolding import CompactionContents
 from foveate.values import Format
-from tests.kept import FOLD, FOLDED, fold
+from tests.kept import COMPACTED_MESSAGES, COMPACTION, make_compaction
 from tests.sessions_to_fold import claude_body
 
-WIDE, NARROW = Look(columns=200), Look(columns=80)
-FAILED = replace(FOLD, id="failed", outcome=Outcome.FAILED, summary="", carried=(), tokens_after=9_000)
-NO_PLACE = replace(FAILED, id="none", outcome=Outcome.NO_BOUNDARY, messages=0, tokens_before=0, tokens_after=0)
-CUT = replace(FOLD, id="cut", outcome=Outcome.TOOL_RESULT_TRUNCATED, summary="", carried=(), limit_tokens=700)
-SAID = Unfolded(fold=FOLD, turns=wire.read(claude_body(2)).messages, spoken=Format.ANTHROPIC)
+WIDE, NARROW = Display(columns=200), Display(columns=80)
+FAILED = replace(
+    COMPACTION, id="failed", outcome=CompactionOutcome.FAILED, summary="", carried=(), tokens_after=9_000
+)
+NO_PLACE = replace(
+    FAILED, id="none", outcome=CompactionOutcome.NO_BOUNDARY, messages=0, tokens_before=0, tokens_after=0
+)
+CUT = replace(
+    COMPACTION,
+    id="cut",
+    outcome=CompactionOutcome.TOOL_RESULT_TRUNCATED,
+    summary="",
+    carried=(),
+    limit_tokens=700,
+)
+SAID = CompactionContents(
+    compaction=COMPACTION, messages=wire.parse_request(claude_body(2)).messages, api_format=Format.ANTHROPIC
+)
 
 
 @pytest.fixture(autouse=True)
@@ -43,20 +56,20 @@ def clocks_in_utc() -> Iterator[None]:
     time.tzset()
 
 
-def listed(*folds: Fold, look: Look = WIDE) -> list[str]:
-    return list(Writing(look).listed(folds))
+def listed(*folds: Compaction, look: Display = WIDE) -> list[str]:
+    return list(CompactionFormatter(look).list_lines(folds))
 
 
-def shown(unfolded: Unfolded, *, look: Look = WIDE, full: bool = False) -> str:
-    return "\n".join(Writing(look).unfolded(unfolded, full=full))
+def shown(unfolded: CompactionContents, *, look: Display = WIDE, full: bool = False) -> str:
+    return "\n".join(CompactionFormatter(look).detail_lines(unfolded, full=full))
 
 
-def told(undone: Undone, look: Look = WIDE) -> list[str]:
-    return list(Writing(look).undone(undone))
+def told(undone: UndoResult, look: Display = WIDE) -> list[str]:
+    return list(CompactionFormatter(look).undo_lines(undone))
 
 
 def test_a_list_has_a_line_for_each_fold_with_all_that_is_asked_of_it() -> None:
-    made = replace(FOLD, id="0123456789abcdef", model="m")
+    made = replace(COMPACTION, id="0123456789abcdef", model="m")
 
     assert listed(made, replace(FAILED, model="m")) == [
         "id        when              agent  session  messages       tokens  saved    cost  model  outcome",
@@ -78,7 +91,7 @@ def test_a_list_says_why_a_fold_failed() -> None:
 
 
 def test_where_lines_are_narrow_a_fold_takes_two() -> None:
-    assert listed(FOLD, look=NARROW) == [
+    assert listed(COMPACTION, look=NARROW) == [
         "fold-1  1970-01-01 00:03  messages 1–4  9,000 → 700 tokens, 92% saved",
         "          ok  ana  session s  claude-opus-5-5  $0.012",
     ]
@@ -101,37 +114,52 @@ def test_nothing_is_a_list_without_a_heading() -> None:
 def test_what_a_fold_cost_is_unknown_or_a_number_and_never_zero_by_chance(
     cost: Decimal | None, said: str
 ) -> None:
-    assert f" {said}  claude" in listed(replace(FOLD, cost=cost))[1]
+    assert f" {said}  claude" in listed(replace(COMPACTION, cost=cost))[1]
 
 
 def test_an_undone_fold_says_so_and_one_without_a_place_has_no_span() -> None:
-    undone, without = listed(replace(FOLD, undone_at=1.0), NO_PLACE)[1:]
+    undone, without = listed(replace(COMPACTION, undone_at=1.0), NO_PLACE)[1:]
 
     assert undone.endswith("  ok, undone")
-    assert without.split() == ["none", "1970-01-01", "00:03", "ana", "s", "$0.012", FOLD.model, "no_boundary"]
+    assert without.split() == [
+        "none",
+        "1970-01-01",
+        "00:03",
+        "ana",
+        "s",
+        "$0.012",
+        COMPACTION.model,
+        "no_boundary",
+    ]
 
 
 def test_of_a_cut_the_message_is_named_that_it_is_in() -> None:
     assert " s        4         9,000 → 700 " in listed(CUT)[1]
     assert "limit     700 tokens of each result in that message" in shown(
-        Unfolded(fold=CUT, turns=(), spoken=None)
+        CompactionContents(compaction=CUT, messages=(), api_format=None)
     )
 
 
 def test_what_a_terminal_would_obey_is_escaped_wherever_it_stands() -> None:
     evil = "\x1b]0;x\x07"
     nasty = replace(
-        FOLD, id=f"i{evil}", agent=evil, session_id=evil, model=evil, summary=f"a\n{evil}", carried=(evil,)
+        COMPACTION,
+        id=f"i{evil}",
+        agent=evil,
+        session_id=evil,
+        model=evil,
+        summary=f"a\n{evil}",
+        carried=(evil,),
     )
     turn = json.dumps({"role": f"user{evil}", "content": f"hello {evil}"}).encode()
-    unfolded = Unfolded(fold=nasty, turns=[turn, evil.encode()], spoken=None)
+    unfolded = CompactionContents(compaction=nasty, messages=[turn, evil.encode()], api_format=None)
 
     for text in (
         *listed(nasty),
         *listed(nasty, look=NARROW),
         shown(unfolded, full=True),
-        *told(Undone(fold=nasty, before=False, beneath=nasty)),
-        *told(Undone(fold=nasty, before=False, above=nasty)),
+        *told(UndoResult(compaction=nasty, was_undone_before=False, restored=nasty)),
+        *told(UndoResult(compaction=nasty, was_undone_before=False, still_in_force=nasty)),
     ):
         assert "\x1b" not in text
         assert "\x07" not in text
@@ -139,7 +167,10 @@ def test_what_a_terminal_would_obey_is_escaped_wherever_it_stands() -> None:
 
 
 def test_colours_are_only_for_who_can_show_them() -> None:
-    plain, coloured = listed(FOLD, FAILED), listed(FOLD, FAILED, look=Look(columns=200, colours=True))
+    plain, coloured = (
+        listed(COMPACTION, FAILED),
+        listed(COMPACTION, FAILED, look=Display(columns=200, colours=True)),
+    )
 
     assert "\x1b[32mok\x1b[0m" in coloured[1]
     assert "\x1b[31mfailed\x1b[0m" in coloured[2]
@@ -147,39 +178,39 @@ def test_colours_are_only_for_who_can_show_them() -> None:
 
 
 def test_an_encoding_without_arrows_gets_others() -> None:
-    assert " 1-4       9,000 -> 700 " in listed(FOLD, look=Look(columns=200, encoding="ascii"))[1]
+    assert " 1-4       9,000 -> 700 " in listed(COMPACTION, look=Display(columns=200, encoding="ascii"))[1]
 
 
 def test_a_time_that_no_calendar_has_is_shown_all_the_same() -> None:
-    assert "  1e+30  " in listed(replace(FOLD, compacted_at=1e30))[1]
+    assert "  1e+30  " in listed(replace(COMPACTION, compacted_at=1e30))[1]
 
 
 def test_long_names_are_cut() -> None:
-    assert f"  {'a' * 23}…  " in listed(replace(FOLD, agent="a" * 200))[1]
+    assert f"  {'a' * 23}…  " in listed(replace(COMPACTION, agent="a" * 200))[1]
 
 
 def test_ids_are_as_long_as_it_takes_to_tell_them_apart() -> None:
-    assert short_ids(["0123456789a", "0123456789b", "x"]) == {
+    assert shorten_ids(["0123456789a", "0123456789b", "x"]) == {
         "0123456789a": "0123456789a",
         "0123456789b": "0123456789b",
         "x": "x",
     }
-    assert short_ids(["0123456789a", "0123456789a"]) == {"0123456789a": "01234567"}
-    assert short_ids([]) == {}
+    assert shorten_ids(["0123456789a", "0123456789a"]) == {"0123456789a": "01234567"}
+    assert shorten_ids([]) == {}
 
 
 def test_why_a_fold_failed_is_shown_in_one_line() -> None:
-    failed = replace(FOLD, outcome=Outcome.FAILED, reason="529:\n overloaded\x1b[31m")
+    failed = replace(COMPACTION, outcome=CompactionOutcome.FAILED, reason="529:\n overloaded\x1b[31m")
 
-    lines = shown(replace(SAID, fold=failed)).splitlines()
+    lines = shown(replace(SAID, compaction=failed)).splitlines()
 
     assert [line for line in lines if line.startswith("reason")] == ["reason    529: overloaded\\x1b[31m"]
 
 
 def test_a_fold_is_shown_with_all_that_is_known_of_it() -> None:
-    made = replace(FOLD, earlier_id="before")
+    made = replace(COMPACTION, earlier_id="before")
 
-    assert shown(replace(SAID, fold=made)).splitlines() == [
+    assert shown(replace(SAID, compaction=made)).splitlines() == [
         "fold fold-1",
         "outcome   ok: the summary is sent in the place of these messages",
         "when      1970-01-01 00:03:20 +0000",
@@ -190,7 +221,7 @@ def test_a_fold_is_shown_with_all_that_is_known_of_it() -> None:
         "tokens    9,000 → 700, 8,300 saved (92%)",
         "cost      $0.012",
         "made by   claude-opus-5-5 in 2.5 s",
-        f"kept      9 folded messages, {sum(map(len, SAID.turns)):,} bytes, as they came",
+        f"kept      9 folded messages, {sum(map(len, SAID.messages)):,} bytes, as they came",
         "first     user: Find the slow parser. Never push to the main branch.",
         "last      user: Which one was it?",
         "",
@@ -218,31 +249,31 @@ def test_the_folded_messages_are_shown_where_they_are_asked_for() -> None:
     ("made", "said"),
     [
         (
-            replace(FOLD, undone_at=86_400.0),
+            replace(COMPACTION, undone_at=86_400.0),
             "undone    1970-01-02 00:00:00 +0000: the messages are sent as they came",
         ),
-        (FOLD, "kept      none of the folded messages any longer"),
+        (COMPACTION, "kept      none of the folded messages any longer"),
         (FAILED, "outcome   failed: no summary could be had, so the messages are sent as they came"),
         (FAILED, "kept      no messages, since none were folded"),
         (FAILED, "tokens    9,000"),
         (NO_PLACE, "tokens    none"),
-        (replace(FOLD, model=EXTRACTIVE), "made by   rules, without a model, in 2.5 s"),
+        (replace(COMPACTION, model=EXTRACTIVE_MODEL), "made by   rules, without a model, in 2.5 s"),
         (replace(CUT, undone_at=0.0), "undone    1970-01-01 00:00:00 +0000: the tool result is sent whole"),
     ],
 )
-def test_what_became_of_a_fold_is_said_in_words(made: Fold, said: str) -> None:
-    assert said in shown(Unfolded(fold=made, turns=(), spoken=None)).splitlines()
+def test_what_became_of_a_fold_is_said_in_words(made: Compaction, said: str) -> None:
+    assert said in shown(CompactionContents(compaction=made, messages=(), api_format=None)).splitlines()
 
 
-@pytest.mark.parametrize("outcome", Outcome)
-def test_every_outcome_has_its_meaning(outcome: Outcome) -> None:
-    text = shown(Unfolded(fold=replace(FAILED, outcome=outcome), turns=(), spoken=None))
+@pytest.mark.parametrize("outcome", CompactionOutcome)
+def test_every_outcome_has_its_meaning(outcome: CompactionOutcome) -> None:
+    text = shown(CompactionContents(compaction=replace(FAILED, outcome=outcome), messages=(), api_format=None))
 
     assert f"outcome   {outcome}: " in text
 
 
 def test_an_undone_fold_says_what_the_next_request_will_be() -> None:
-    assert told(Undone(fold=FOLD, before=False)) == [
+    assert told(UndoResult(compaction=COMPACTION, was_undone_before=False)) == [
         "fold fold-1 is undone",
         "the next request of session s sends messages 1–4 again: about 8,300 tokens more",
         "it may be folded anew when the next fold is due: turn compaction off to keep it so",
@@ -250,8 +281,8 @@ def test_an_undone_fold_says_what_the_next_request_will_be() -> None:
 
 
 def test_what_stays_folded_by_an_earlier_one_is_not_counted() -> None:
-    beneath = replace(fold("earlier"), messages=2, tokens_before=5_000, tokens_after=400)
-    undone = Undone(fold=FOLD, before=False, beneath=beneath)
+    beneath = replace(make_compaction("earlier"), messages=2, tokens_before=5_000, tokens_after=400)
+    undone = UndoResult(compaction=COMPACTION, was_undone_before=False, restored=beneath)
 
     assert undone.more_tokens == 8_300 - 4_600
     assert told(undone)[1:3] == [
@@ -261,7 +292,11 @@ def test_what_stays_folded_by_an_earlier_one_is_not_counted() -> None:
 
 
 def test_where_another_fold_reaches_farther_nothing_changes() -> None:
-    undone = Undone(fold=FOLD, before=False, above=replace(fold("farther"), messages=9))
+    undone = UndoResult(
+        compaction=COMPACTION,
+        was_undone_before=False,
+        still_in_force=replace(make_compaction("farther"), messages=9),
+    )
 
     assert undone.more_tokens == 0
     assert told(undone)[1] == (
@@ -271,33 +306,33 @@ def test_where_another_fold_reaches_farther_nothing_changes() -> None:
 
 
 def test_a_cut_that_is_undone_is_sent_whole() -> None:
-    assert told(Undone(fold=CUT, before=False)) == [
+    assert told(UndoResult(compaction=CUT, was_undone_before=False)) == [
         "the cut cut is undone",
         "the next request of session s sends the tool results in message 4 whole: about 8,300 tokens more",
     ]
 
 
 def test_what_was_undone_before_says_when() -> None:
-    undone = Undone(fold=replace(FOLD, undone_at=60.0), before=True)
+    undone = UndoResult(compaction=replace(COMPACTION, undone_at=60.0), was_undone_before=True)
 
     assert told(undone) == ["fold fold-1 was undone already (1970-01-01 00:01:00 +0000): nothing has changed"]
     assert (undone.first_message, undone.more_tokens) == (0, 0)
 
 
 def test_a_fold_as_an_object_has_every_field_and_can_be_read_back() -> None:
-    made = replace(FOLD, summary="a \ud83d", carried=("\x00", "ü"))
+    made = replace(COMPACTION, summary="a \ud83d", carried=("\x00", "ü"))
 
-    read = json.loads(json.dumps(fold_object(made)))
+    read = json.loads(json.dumps(compaction_object(made)))
 
-    assert list(read) == [field.name for field in fields(Fold)]
+    assert list(read) == [field.name for field in fields(Compaction)]
     assert (
-        Fold(
+        Compaction(
             **read
             | {
                 "boundary": bytes.fromhex(read["boundary"]),
                 "carried": tuple(read["carried"]),
                 "cost": Decimal(read["cost"]),
-                "outcome": Outcome(read["outcome"]),
+                "outcome": CompactionOutcome(read["outcome"]),
             }
         )
         == made
@@ -305,27 +340,35 @@ def test_a_fold_as_an_object_has_every_field_and_can_be_read_back() -> None:
 
 
 def test_a_list_leaves_out_the_texts() -> None:
-    assert fold_object(FOLD).keys() - listed_object(FOLD).keys() == {"summary", "carried"}
+    assert compaction_object(COMPACTION).keys() - compaction_row_object(COMPACTION).keys() == {
+        "summary",
+        "carried",
+    }
 
 
 def test_a_shown_fold_has_its_messages_as_an_object_where_they_are_asked_for() -> None:
-    raw = Unfolded(fold=FOLD, turns=FOLDED, spoken=None)
-    full = json.loads(json.dumps(unfolded_object(raw, full=True)))
+    raw = CompactionContents(compaction=COMPACTION, messages=COMPACTED_MESSAGES, api_format=None)
+    full = json.loads(json.dumps(compaction_details_object(raw, full=True)))
 
-    assert [turn.encode("utf-8", "surrogateescape") for turn in full["turns"]] == list(FOLDED)
+    assert [turn.encode("utf-8", "surrogateescape") for turn in full["turns"]] == list(COMPACTED_MESSAGES)
     assert full["turns_kept"] == 4
-    assert "turns" not in unfolded_object(raw, full=False)
-    assert unfolded_object(SAID, full=False)["first"] == {
+    assert "turns" not in compaction_details_object(raw, full=False)
+    assert compaction_details_object(SAID, full=False)["first"] == {
         "role": "user",
         "line": "Find the slow parser. Never push to the main branch.",
     }
-    assert unfolded_object(Unfolded(fold=FOLD, turns=(), spoken=None), full=False)["last"] is None
+    assert (
+        compaction_details_object(
+            CompactionContents(compaction=COMPACTION, messages=(), api_format=None), full=False
+        )["last"]
+        is None
+    )
 
 
 def test_an_undone_fold_as_an_object_names_what_is_in_force_now() -> None:
-    farther = replace(fold("farther"), messages=9)
+    farther = replace(make_compaction("farther"), messages=9)
 
-    assert undone_object(Undone(fold=replace(FOLD, undone_at=9.0), before=False)) == {
+    assert undo_object(UndoResult(compaction=replace(COMPACTION, undone_at=9.0), was_undone_before=False)) == {
         "id": "fold-1",
         "session_id": "s",
         "undone_at": 9.0,
@@ -335,5 +378,5 @@ def test_an_undone_fold_as_an_object_names_what_is_in_force_now() -> None:
         "more_tokens": 8_300,
         "in_force": None,
     }
-    hidden = undone_object(Undone(fold=FOLD, before=False, above=farther))
+    hidden = undo_object(UndoResult(compaction=COMPACTION, was_undone_before=False, still_in_force=farther))
     assert (hidden["first_message"], hidden["more_tokens"], hidden["in_force"]) == (None, 0, "farther")

@@ -12,16 +12,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from foveate.cli.cost_csv import CALL_COLUMNS, SUM_COLUMNS, line, report_csv, write_calls
-from foveate.cost.caps import day_of
-from foveate.cost.ledger import By, Entry
-from foveate.cost.report import Report, Row
+from foveate.cli.cost_csv import CALL_COLUMNS, SUM_COLUMNS, csv_line, report_csv, write_calls
+from foveate.cost.caps import utc_day
+from foveate.cost.ledger import Charge, GroupBy
+from foveate.cost.report import CostReport, CostReportRow
 from foveate.values import Savings
-from tests.billed import CALL, ENTRY, call, entry
+from tests.billed import CALL, CHARGE, make_call, make_charge
 
 
-async def exported(*entries: Entry) -> bytes:
-    async def each() -> AsyncIterator[Entry]:
+async def exported(*entries: Charge) -> bytes:
+    async def each() -> AsyncIterator[Charge]:
         for one in entries:
             yield one
 
@@ -35,7 +35,7 @@ def rows(data: bytes) -> list[list[str]]:
 
 
 async def test_every_call_is_a_line_with_exact_dollars_and_a_time_in_utc() -> None:
-    data = await exported(ENTRY, entry(call("call-2", at=1.5), None))
+    data = await exported(CHARGE, make_charge(make_call("call-2", at=1.5), None))
 
     heading, first, second = rows(data)
     assert tuple(heading) == CALL_COLUMNS
@@ -61,7 +61,7 @@ async def test_every_call_is_a_line_with_exact_dollars_and_a_time_in_utc() -> No
 
 
 async def test_a_time_that_no_calendar_has_is_told_in_seconds() -> None:
-    _, row = rows(await exported(replace(ENTRY, call=replace(CALL, at=1e18))))
+    _, row = rows(await exported(replace(CHARGE, call=replace(CALL, at=1e18))))
 
     assert row[0] == "1000000000000000000"
 
@@ -71,10 +71,12 @@ async def test_a_call_just_before_midnight_is_exported_on_its_day() -> None:
     midnight = 1_793_577_600.0
     late = nextafter(midnight, 0)
 
-    _, before, after = rows(await exported(entry(call("a", at=late), 1), entry(call("b", at=midnight), 1)))
+    _, before, after = rows(
+        await exported(make_charge(make_call("a", at=late), 1), make_charge(make_call("b", at=midnight), 1))
+    )
 
     assert (before[0], after[0]) == ("2026-11-01T23:59:59.999999Z", "2026-11-02T00:00:00.000000Z")
-    assert day_of(late) == "2026-11-01"
+    assert utc_day(late) == "2026-11-01"
 
 
 @pytest.mark.parametrize("first", "=+-@\t\r\n＝＋－＠")
@@ -82,7 +84,7 @@ async def test_a_call_just_before_midnight_is_exported_on_its_day() -> None:
 async def test_no_spreadsheet_takes_a_name_for_a_formula(first: str, before: str) -> None:
     name = f'{before}{first}HYPERLINK("http://example.com","x")'
 
-    _, row = rows(await exported(replace(ENTRY, call=replace(CALL, agent=name))))
+    _, row = rows(await exported(replace(CHARGE, call=replace(CALL, agent=name))))
 
     assert row[2] == f"'{name}"
 
@@ -101,7 +103,7 @@ async def test_no_spreadsheet_takes_a_name_for_a_formula(first: str, before: str
 )
 def test_no_spreadsheet_that_splits_elsewhere_takes_the_rest_for_a_formula(name: str, written: str) -> None:
     """Was one in countries that split at `;`."""
-    ((_, found),) = rows(line(["first", name]))
+    ((_, found),) = rows(csv_line(["first", name]))
 
     assert found == written
 
@@ -111,7 +113,7 @@ def test_no_spreadsheet_that_splits_elsewhere_takes_the_rest_for_a_formula(name:
 @example(["\t=", "';'", ";; =", "\r\n'"])
 @example(["'=1", '"', "a,b", "\r\n", " '", "-1"])
 def test_taking_an_apostrophe_away_always_gives_the_texts_back(texts: Sequence[str]) -> None:
-    (found,) = rows(line(texts))
+    (found,) = rows(csv_line(texts))
 
     assert [re.sub(r"(?:^|(?<=[;\t\r\n]))'", "", cell) for cell in found] == list(texts)
     parts = [part for cell in found for part in re.split(r"[;\t\r\n]", cell)]
@@ -121,14 +123,14 @@ def test_taking_an_apostrophe_away_always_gives_the_texts_back(texts: Sequence[s
 
 def test_numbers_stay_numbers_below_zero_too() -> None:
     assert (
-        line([-1, Decimal("-0.000000000001"), Decimal("1E+3"), None, True])
+        csv_line([-1, Decimal("-0.000000000001"), Decimal("1E+3"), None, True])
         == b"-1,-0.000000000001,1000,,true\r\n"
     )
 
 
 def test_a_report_is_its_rows_without_the_total() -> None:
-    row = Row(group=("@ana",), calls=2, unknown_calls=2, saved=Savings(breakpoints=Decimal("-1.5")))
-    report = Report(by=(By.AGENT,), rows=(row,), total=row)
+    row = CostReportRow(group=("@ana",), calls=2, unknown_calls=2, saved=Savings(breakpoints=Decimal("-1.5")))
+    report = CostReport(by=(GroupBy.AGENT,), rows=(row,), total=row)
 
     heading, only = rows(report_csv(report))
 

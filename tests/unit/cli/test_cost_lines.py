@@ -9,19 +9,19 @@ from decimal import Decimal
 
 import pytest
 
-from foveate.cli.cost_asked import Asked, by_of
-from foveate.cli.cost_lines import CapWriting, ReportWriting, cap_object, report_object
-from foveate.cli.screen import Look
-from foveate.cost.caps import Cap, Scope
-from foveate.cost.held import Held, Level, Spending, Use, held_in
-from foveate.cost.ledger import By
-from foveate.cost.report import Report, Row
+from foveate.cli.cost_asked import CallSelection, parse_group_by
+from foveate.cli.cost_lines import CapFormatter, ReportFormatter, cap_object, report_object
+from foveate.cli.screen import Display
+from foveate.cost.caps import Cap, CapScope
+from foveate.cost.held import CallerSummary, CapLevel, CapStatus, CapUse, compute_cap_status
+from foveate.cost.ledger import GroupBy
+from foveate.cost.report import CostReport, CostReportRow
 from foveate.errors import BadOption
 from foveate.values import Comparison, Savings
-from tests.billed import NOON, cap, standing
+from tests.billed import NOON, make_cap, make_standing
 
-WIDE, NARROW = Look(columns=260), Look(columns=60)
-MAIN = Row(
+WIDE, NARROW = Display(columns=260), Display(columns=60)
+MAIN = CostReportRow(
     group=("claude-opus-5-5", "main"),
     calls=41,
     uncached=12_000,
@@ -42,13 +42,13 @@ MAIN = Row(
         simulation_error=Decimal("0.01"),
     ),
 )
-LOCAL = Row(group=("local", "main"), calls=3, unknown_calls=3, output_tokens=7)
+LOCAL = CostReportRow(group=("local", "main"), calls=3, unknown_calls=3, output_tokens=7)
 TOTAL = replace(MAIN, group=(), calls=44, unknown_calls=3)
-REPORT = Report(by=(By.MODEL, By.CATEGORY), rows=(MAIN, LOCAL), total=TOTAL)
+REPORT = CostReport(by=(GroupBy.MODEL, GroupBy.CATEGORY), rows=(MAIN, LOCAL), total=TOTAL)
 
 
-def lines(report: Report, look: Look = WIDE) -> list[str]:
-    return list(ReportWriting(look).lines(report))
+def lines(report: CostReport, look: Display = WIDE) -> list[str]:
+    return list(ReportFormatter(look).lines(report))
 
 
 def cells(line: str) -> list[str]:
@@ -126,7 +126,7 @@ def test_a_summary_of_unknown_price_is_told_beside_what_compaction_saved() -> No
 
     assert "$0.40 less 2 calls of unknown price" in line
     assert lines(replace(REPORT, rows=(nothing_else,)))[1].endswith("  2 calls of unknown price")
-    assert lines(replace(REPORT, rows=(not_fitting,)), Look(columns=300))[1].endswith("  2 calls, $0.50")
+    assert lines(replace(REPORT, rows=(not_fitting,)), Display(columns=300))[1].endswith("  2 calls, $0.50")
 
 
 def test_what_a_name_holds_cannot_disturb_a_terminal() -> None:
@@ -143,7 +143,7 @@ def test_what_a_name_holds_cannot_disturb_a_terminal() -> None:
 def test_ids_of_sessions_are_as_short_as_they_can_be() -> None:
     rows = tuple(replace(MAIN, group=(id_,)) for id_ in ("0123456789abc", "0123456789abd", "f" * 32))
 
-    _, *shown, _ = lines(Report(by=(By.SESSION,), rows=rows, total=TOTAL))
+    _, *shown, _ = lines(CostReport(by=(GroupBy.SESSION,), rows=rows, total=TOTAL))
 
     assert [cells(line)[0] for line in shown] == ["0123456789abc", "0123456789abd", "f" * 13]
 
@@ -174,33 +174,33 @@ def test_an_object_has_every_number_and_money_as_a_string() -> None:
 
 
 CAPS = [
-    Cap(scope=Scope.CALL, dollars=Decimal("0.5")),
-    cap(Scope.SESSION, 5),
-    cap(Scope.SESSION, 4, "bob"),
-    cap(Scope.AGENT, 10),
-    cap(Scope.AGENT, 20, "zoe"),
-    cap(Scope.DAY, 30),
-    cap(Scope.DAY, 40, "ana"),
-    cap(Scope.TOTAL, 50),
+    Cap(scope=CapScope.CALL, dollars=Decimal("0.5")),
+    make_cap(CapScope.SESSION, 5),
+    make_cap(CapScope.SESSION, 4, "bob"),
+    make_cap(CapScope.AGENT, 10),
+    make_cap(CapScope.AGENT, 20, "zoe"),
+    make_cap(CapScope.DAY, 30),
+    make_cap(CapScope.DAY, 40, "ana"),
+    make_cap(CapScope.TOTAL, 50),
 ]
-SPENDING = Spending(agents=("ana", "bob"), sessions=(("ana", "s" * 32), ("bob", "t" * 32)))
+SPENDING = CallerSummary(agents=("ana", "bob"), sessions=(("ana", "s" * 32), ("bob", "t" * 32)))
 STANDINGS = {
-    f"session {'s' * 32}": standing(4, "0.5"),
-    f"session {'t' * 32}": standing(1),
-    "agent ana": standing(10),
-    "agent bob": standing("11.5"),
-    "day 2026-11-15": standing(3),
-    "day 2026-11-15 of ana": standing(31, 1),
-    "total": standing("21.5"),
+    f"session {'s' * 32}": make_standing(4, "0.5"),
+    f"session {'t' * 32}": make_standing(1),
+    "agent ana": make_standing(10),
+    "agent bob": make_standing("11.5"),
+    "day 2026-11-15": make_standing(3),
+    "day 2026-11-15 of ana": make_standing(31, 1),
+    "total": make_standing("21.5"),
 }
 
 
-def held() -> list[Held]:
-    return held_in(CAPS, now=NOON, spending=SPENDING, standings=STANDINGS)
+def held() -> list[CapStatus]:
+    return compute_cap_status(CAPS, now=NOON, callers=SPENDING, balances=STANDINGS)
 
 
 def test_every_cap_is_told_for_whom_it_is_on_now() -> None:
-    heading, *shown = CapWriting(WIDE).lines(held())
+    heading, *shown = CapFormatter(WIDE).lines(held())
 
     assert cells(heading) == ["cap", "limit", "spent", "reserved", "left"]
     assert [cells(line) for line in shown] == [
@@ -218,7 +218,7 @@ def test_every_cap_is_told_for_whom_it_is_on_now() -> None:
 
 
 def test_narrow_lines_tell_the_same_of_caps() -> None:
-    shown = list(CapWriting(NARROW).lines(held()))
+    shown = list(CapFormatter(NARROW).lines(held()))
 
     assert shown[:3] == [
         "each call  $0.50",
@@ -228,7 +228,7 @@ def test_narrow_lines_tell_the_same_of_caps() -> None:
 
 
 def test_where_nobody_has_called_caps_are_told_all_the_same() -> None:
-    shown = [cells(line) for line in CapWriting(WIDE).lines(held_in(CAPS, now=NOON))]
+    shown = [cells(line) for line in CapFormatter(WIDE).lines(compute_cap_status(CAPS, now=NOON))]
 
     assert ["each session", "$5.00", "nobody has called of late"] in shown
     assert ["each session of bob", "$4.00", "nobody has called of late"] in shown
@@ -237,11 +237,11 @@ def test_where_nobody_has_called_caps_are_told_all_the_same() -> None:
 
 
 def test_of_many_sessions_those_nearest_to_their_cap_are_told() -> None:
-    uses = Spending(sessions=[("ana", f"s{number:02}") for number in range(25)])
-    spent = {f"session s{number:02}": standing(number) for number in range(25)}
+    uses = CallerSummary(sessions=[("ana", f"s{number:02}") for number in range(25)])
+    spent = {f"session s{number:02}": make_standing(number) for number in range(25)}
 
-    _, *shown, last = CapWriting(WIDE).lines(
-        held_in([cap(Scope.SESSION, 30)], now=NOON, spending=uses, standings=spent)
+    _, *shown, last = CapFormatter(WIDE).lines(
+        compute_cap_status([make_cap(CapScope.SESSION, 30)], now=NOON, callers=uses, balances=spent)
     )
 
     assert [cells(line)[0] for line in shown] == [f"session s{24 - number:02} of ana" for number in range(20)]
@@ -250,23 +250,28 @@ def test_of_many_sessions_those_nearest_to_their_cap_are_told() -> None:
 
 @pytest.mark.parametrize(
     ("spent", "reserved", "level"),
-    [("7.99", "0", Level.FINE), ("7.99", "0.01", Level.NEAR), ("9", "1", Level.FULL), ("11", "0", Level.FULL)],
+    [
+        ("7.99", "0", CapLevel.FINE),
+        ("7.99", "0.01", CapLevel.NEAR),
+        ("9", "1", CapLevel.FULL),
+        ("11", "0", CapLevel.FULL),
+    ],
 )
-def test_a_cap_is_fine_near_or_full(spent: str, reserved: str, level: Level) -> None:
-    assert Use(cap=cap(Scope.TOTAL, 10), standing=standing(spent, reserved)).level is level
+def test_a_cap_is_fine_near_or_full(spent: str, reserved: str, level: CapLevel) -> None:
+    assert CapUse(cap=make_cap(CapScope.TOTAL, 10), balance=make_standing(spent, reserved)).level is level
 
 
 def test_a_cap_of_nothing_is_full() -> None:
-    use = Use(cap=cap(Scope.TOTAL, 0))
+    use = CapUse(cap=make_cap(CapScope.TOTAL, 0))
 
-    assert use.level is Level.FULL
-    assert list(CapWriting(WIDE).lines([Held(cap=use.cap, uses=(use,))]))[1].endswith("nothing left")
+    assert use.level is CapLevel.FULL
+    assert list(CapFormatter(WIDE).lines([CapStatus(cap=use.cap, uses=(use,))]))[1].endswith("nothing left")
 
 
 def test_calls_of_unknown_price_are_told_with_what_is_spent_since_it_holds_what_they_were_charged() -> None:
-    use = Use(cap=cap(Scope.TOTAL, 10), standing=standing("1.24"), unknown_calls=3)
+    use = CapUse(cap=make_cap(CapScope.TOTAL, 10), balance=make_standing("1.24"), unknown_calls=3)
 
-    line = list(CapWriting(WIDE).lines([Held(cap=use.cap, uses=(use,))]))[1]
+    line = list(CapFormatter(WIDE).lines([CapStatus(cap=use.cap, uses=(use,))]))[1]
 
     assert "$1.24 with 3 calls of unknown price" in line
 
@@ -306,14 +311,14 @@ def far_from_greenwich() -> Iterator[None]:
 def test_times_are_those_of_utc_as_days_of_bills_are(
     since: str | None, until: str | None, expected: tuple[float | None, float | None]
 ) -> None:
-    asked = Asked.of(agent=None, session=None, since=since, until=until, now=NOON)
+    asked = CallSelection.from_options(agent=None, session=None, since=since, until=until, now=NOON)
 
     assert asked.since == expected[0]
     assert asked.until == (None if expected[1] is None else pytest.approx(expected[1], abs=1e-3))
 
 
 def test_until_takes_in_what_was_made_just_then() -> None:
-    asked = Asked.of(agent=None, session=None, since=None, until="2026-11-15T12:00", now=NOON)
+    asked = CallSelection.from_options(agent=None, session=None, since=None, until="2026-11-15T12:00", now=NOON)
 
     assert asked.until is not None
     assert asked.until > NOON
@@ -322,20 +327,20 @@ def test_until_takes_in_what_was_made_just_then() -> None:
 @pytest.mark.parametrize("day", ["2026-11-01", "2026-11-14", "2000-02-29"])
 def test_until_a_day_and_since_the_next_hold_every_moment_between_them(day: str) -> None:
     """Was a quarter of a microsecond before midnight that nobody could ask for."""
-    asked = Asked.of(agent=None, session=None, since=None, until=day, now=NOON)
+    asked = CallSelection.from_options(agent=None, session=None, since=None, until=day, now=NOON)
 
     midnight = datetime.fromisoformat(f"{day}T00:00+00:00").timestamp() + 86_400
     assert asked.until == midnight
 
 
 def test_until_the_last_day_of_the_calendar_is_for_ever() -> None:
-    asked = Asked.of(agent=None, session=None, since=None, until="9999-12-31", now=NOON)
+    asked = CallSelection.from_options(agent=None, session=None, since=None, until="9999-12-31", now=NOON)
 
     assert asked.until == 253_402_300_800.0
 
 
 def test_what_sums_are_by_is_read_in_its_order() -> None:
-    assert by_of("Day, agent") == (By.DAY, By.AGENT)
+    assert parse_group_by("Day, agent") == (GroupBy.DAY, GroupBy.AGENT)
 
 
 @pytest.mark.parametrize(
@@ -344,10 +349,10 @@ def test_what_sums_are_by_is_read_in_its_order() -> None:
 )
 def test_what_sums_cannot_be_by_is_refused(said: str, words: str) -> None:
     with pytest.raises(BadOption, match=words):
-        by_of(said)
+        parse_group_by(said)
 
 
 def test_calls_of_no_session_have_a_row_that_says_so() -> None:
-    report = Report(by=(By.SESSION,), rows=(replace(LOCAL, group=("",)),), total=TOTAL)
+    report = CostReport(by=(GroupBy.SESSION,), rows=(replace(LOCAL, group=("",)),), total=TOTAL)
 
     assert cells(lines(report)[1])[0] == "(no session)"

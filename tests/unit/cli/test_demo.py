@@ -9,10 +9,17 @@ from typing import Any
 import pytest
 
 from foveate import wire
-from foveate.cli.demo_lines import as_object, lines
-from foveate.cli.demo_running import Clock, Tallies, Tally, options_of, tallied, temporary_folder
-from foveate.cli.demo_session import Played, Step, played, with_usual_breakpoints
-from foveate.cli.screen import Look
+from foveate.cli.demo_lines import demo_lines, demo_object
+from foveate.cli.demo_running import (
+    MovableClock,
+    Tallies,
+    Tally,
+    make_agent_options,
+    run_session,
+    temporary_folder,
+)
+from foveate.cli.demo_session import DemoRequest, DemoSession, add_client_breakpoints, load_session
+from foveate.cli.screen import Display
 from foveate.errors import UnreadableInput, UnwritableFile
 from foveate.values import Format
 
@@ -49,7 +56,7 @@ OFF = Tally(
     seconds=1.0,
 )
 ON = replace(OFF, answered=9, refused=0, uncached=100, read=800, written=100, dollars=Decimal("0.18"), folds=2)
-SESSION = Played(name="mine", model="claude-sonnet-4-5", format=Format.ANTHROPIC, steps=())
+SESSION = DemoSession(name="mine", model="claude-sonnet-4-5", format=Format.ANTHROPIC, requests=())
 
 
 def tallies(off: Tally, on: Tally) -> Tallies:
@@ -66,27 +73,27 @@ def recording(tmp_path: Path) -> Path:
 
 
 def test_each_answer_was_asked_for_with_all_that_stood_before_it(recording: Path) -> None:
-    session = played(recording)
-    requests = [wire.read(step.body) for step in session.steps]
+    session = load_session(recording)
+    requests = [wire.parse_request(step.body) for step in session.requests]
 
     assert [len(request.messages) for request in requests] == [1, 3, 5, 7]
     assert {request.model for request in requests} == {"claude-sonnet-4-5"}
-    assert [step.after_seconds for step in session.steps] == [0.0, 20.0, 120.0, 900.0]
+    assert [step.after_seconds for step in session.requests] == [0.0, 20.0, 120.0, 900.0]
     assert not session.has_times
 
 
 def test_what_only_its_provider_can_read_is_left_out_and_tools_that_were_used_are_named(
     recording: Path,
 ) -> None:
-    session = played(recording)
-    last = json.loads(session.steps[-1].body)
+    session = load_session(recording)
+    last = json.loads(session.requests[-1].body)
 
-    assert session.is_unsealed
-    assert not [step for step in session.steps if b"signature" in step.body]
+    assert session.is_thinking_removed
+    assert not [step for step in session.requests if b"signature" in step.body]
     assert last["messages"][1]["content"] == [LOOK]
     assert last["messages"][5]["content"] == [{"type": "text", "text": "(thinking)"}]
     assert [tool["name"] for tool in last["tools"]] == ["read"]
-    assert "tools" not in json.loads(session.steps[0].body)
+    assert "tools" not in json.loads(session.requests[0].body)
 
 
 def test_results_stand_first_behind_their_calls_and_those_that_were_broken_off_are_made_up(
@@ -106,7 +113,7 @@ def test_results_stand_first_behind_their_calls_and_those_that_were_broken_off_a
     ]
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({"model": "claude-sonnet-4-5", "messages": asked}))
-    sent = json.loads(played(path).steps[-1].body)["messages"]
+    sent = json.loads(load_session(path).requests[-1].body)["messages"]
 
     assert [(one["type"], one.get("tool_use_id")) for one in sent[2]["content"]] == [
         ("tool_result", "t1"),
@@ -122,13 +129,13 @@ def test_a_model_that_the_sandbox_has_not_is_replaced(tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
     path.write_text(json.dumps({"model": "llama-9", "messages": chat}))
 
-    assert played(path).model in ("gpt-5", "claude-sonnet-4-5")
+    assert load_session(path).model in ("gpt-5", "claude-sonnet-4-5")
 
 
 def test_of_a_long_session_the_first_requests_are_sent(recording: Path) -> None:
-    session = played(recording, most_steps=3)
+    session = load_session(recording, max_steps=3)
 
-    assert (len(session.steps), session.left_out) == (3, 1)
+    assert (len(session.requests), session.left_out) == (3, 1)
 
 
 @pytest.mark.parametrize("text", ["", "nothing of the kind", "{}", "[]"])
@@ -137,15 +144,15 @@ def test_what_is_no_recording_is_told(tmp_path: Path, text: str) -> None:
     path.write_text(text)
 
     with pytest.raises(UnreadableInput):
-        played(path)
+        load_session(path)
 
 
 @pytest.mark.slow
 async def test_the_provider_refuses_what_foveate_makes_fit(recording: Path) -> None:
     """Through real gateways to a real sandbox, as short as can be."""
-    session, done = played(recording), list[int]()
-    off = await tallied(session, is_on=False, window_tokens=6_000, told=done.append)
-    on = await tallied(session, is_on=True, window_tokens=6_000)
+    session, done = load_session(recording), list[int]()
+    off = await run_session(session, is_on=False, window_tokens=6_000, report_progress=done.append)
+    on = await run_session(session, is_on=True, window_tokens=6_000)
 
     assert done == [1, 2, 3, 4]
     assert (off.requests, off.failed, on.failed) == (4, 0, 0)
@@ -157,22 +164,24 @@ async def test_the_provider_refuses_what_foveate_makes_fit(recording: Path) -> N
 
 
 def test_off_is_off() -> None:
-    options = options_of(is_on=False, window_tokens=9)
+    options = make_agent_options(is_on=False, window_tokens=9)
 
     assert (options.prompt_cache, options.compaction, options.token_counter) == (False, False, False)
-    assert options_of(is_on=True, window_tokens=8_000).fold.tail_keep_tokens == 2_000
+    assert make_agent_options(is_on=True, window_tokens=8_000).compaction_options.tail_keep_tokens == 2_000
 
 
 def test_a_clock_that_is_moved_goes_on_from_there() -> None:
-    clock = Clock()
+    clock = MovableClock()
     before = clock()
-    clock.move(900.0)
+    clock.advance(900.0)
 
     assert 900.0 <= clock() - before < 960.0
 
 
 def test_the_numbers_stand_side_by_side_with_what_they_say() -> None:
-    text = "\n".join(lines(SESSION, tallies(OFF, ON), Look(columns=200), window_tokens=400, is_bundled=False))
+    text = "\n".join(
+        demo_lines(SESSION, tallies(OFF, ON), Display(columns=200), window_tokens=400, is_bundled=False)
+    )
 
     assert "The session mine, with claude-sonnet-4-5." in text
     assert "a window of 400 tokens" in text
@@ -191,8 +200,10 @@ def test_the_numbers_stand_side_by_side_with_what_they_say() -> None:
 def test_lines_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"role": "user", "content": "hi"}\nbroken\n{"role": "assistant", "content": "yo"}\n')
-    session = played(path)
-    shown = " ".join(lines(session, tallies(OFF, ON), Look(columns=200), window_tokens=None, is_bundled=False))
+    session = load_session(path)
+    shown = " ".join(
+        demo_lines(session, tallies(OFF, ON), Display(columns=200), window_tokens=None, is_bundled=False)
+    )
 
     assert session.broken_lines == 1
     assert "1 line of the recording could not be read" in shown
@@ -200,15 +211,19 @@ def test_lines_that_cannot_be_read_are_told(tmp_path: Path) -> None:
 
 def test_where_it_ends_without_foveate_is_told_by_the_first_that_was_refused() -> None:
     off, on = replace(OFF, answered=4, failed=1, refused_at=3), replace(ON, answered=8, refused=1)
-    shown = " ".join(lines(SESSION, tallies(off, on), Look(columns=200), window_tokens=None, is_bundled=False))
+    shown = " ".join(
+        demo_lines(SESSION, tallies(off, on), Display(columns=200), window_tokens=None, is_bundled=False)
+    )
 
     assert "ends at request 3: it and 3 more are refused as too long. With it 8 of 9 are answered." in shown
 
 
 def test_what_went_wrong_or_is_not_known_is_said() -> None:
     on = replace(ON, failed=2, failure="max_tokens: too many", dollars=None)
-    session = replace(SESSION, left_out=7, is_unsealed=True)
-    text = "\n".join(lines(session, tallies(OFF, on), Look(columns=200), window_tokens=None, is_bundled=True))
+    session = replace(SESSION, left_out=7, is_thinking_removed=True)
+    text = "\n".join(
+        demo_lines(session, tallies(OFF, on), Display(columns=200), window_tokens=None, is_bundled=True)
+    )
 
     assert "The sandbox takes 2 of the requests for wrong; the first: max_tokens: too many" in text
     assert "7 more are left out" in text
@@ -219,17 +234,19 @@ def test_what_went_wrong_or_is_not_known_is_said() -> None:
 
 @pytest.mark.parametrize("columns", [20, 60, 80])
 def test_all_but_the_table_fits_and_colours_are_only_where_they_are_wanted(columns: int) -> None:
-    printed = list(lines(SESSION, tallies(OFF, ON), Look(columns=columns), window_tokens=400, is_bundled=True))
+    printed = list(
+        demo_lines(SESSION, tallies(OFF, ON), Display(columns=columns), window_tokens=400, is_bundled=True)
+    )
 
     assert all(len(line) <= max(columns, 54) for line in printed)
     assert not any("\x1b" in line for line in printed)
     assert "\x1b[1m" in "\n".join(
-        lines(SESSION, tallies(OFF, ON), Look(colours=True), window_tokens=None, is_bundled=True)
+        demo_lines(SESSION, tallies(OFF, ON), Display(colours=True), window_tokens=None, is_bundled=True)
     )
 
 
 def test_json_says_both_and_money_as_text() -> None:
-    shown = as_object(SESSION, tallies(OFF, ON), window_tokens=400, is_bundled=True)
+    shown = demo_object(SESSION, tallies(OFF, ON), window_tokens=400, is_bundled=True)
 
     assert shown["overflows_prevented"] == 4
     off, on = shown["off"], shown["on"]
@@ -251,8 +268,8 @@ def test_a_machine_without_a_temporary_folder_is_told_so(tmp_path: Path) -> None
 def test_usual_breakpoints_stand_on_the_system_prompt_and_the_last_two_messages_of_the_user(
     recording: Path,
 ) -> None:
-    usual = with_usual_breakpoints(played(recording))
-    bodies = [json.loads(step.body) for step in usual.steps]
+    usual = add_client_breakpoints(load_session(recording))
+    bodies = [json.loads(step.body) for step in usual.requests]
 
     assert all("cache_control" in body["system"][-1] for body in bodies)
     last = [message for message in bodies[-1]["messages"] if message["role"] == "user"]
@@ -263,8 +280,8 @@ def test_usual_breakpoints_stand_on_the_system_prompt_and_the_last_two_messages_
 def test_without_a_system_prompt_the_tools_are_marked_and_an_empty_text_is_not() -> None:
     content = [{"type": "text", "text": "hi"}, {"type": "text", "text": " "}]
     body = {"tools": [{"name": "a"}, {"name": "b"}], "messages": [{"role": "user", "content": content}]}
-    session = replace(SESSION, steps=[Step(json.dumps(body).encode(), 0.0)])
-    (step,) = with_usual_breakpoints(session).steps
+    session = replace(SESSION, requests=[DemoRequest(json.dumps(body).encode(), 0.0)])
+    (step,) = add_client_breakpoints(session).requests
     marked = json.loads(step.body)
 
     assert ["cache_control" in tool for tool in marked["tools"]] == [False, True]
@@ -272,9 +289,11 @@ def test_without_a_system_prompt_the_tools_are_marked_and_an_empty_text_is_not()
 
 
 def test_a_provider_that_caches_unasked_gets_no_breakpoints() -> None:
-    session = replace(SESSION, format=Format.CHAT, steps=[Step(b'{"messages": []}', 0.0)])
+    session = replace(SESSION, format=Format.CHAT, requests=[DemoRequest(b'{"messages": []}', 0.0)])
 
-    assert with_usual_breakpoints(session) is session
-    text = "\n".join(lines(session, tallies(OFF, ON), Look(columns=200), window_tokens=None, is_bundled=False))
+    assert add_client_breakpoints(session) is session
+    text = "\n".join(
+        demo_lines(session, tallies(OFF, ON), Display(columns=200), window_tokens=None, is_bundled=False)
+    )
     assert "caches unasked" in text
     assert "costs 80% less than without it." in text

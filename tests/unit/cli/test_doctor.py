@@ -8,43 +8,61 @@ from pathlib import Path
 
 import pytest
 
-from foveate.cli.doctor_findings import Finding, Level, as_object, failed, lines, looked_into, ok, warning
-from foveate.cli.doctor_here import (
-    clock,
-    file_modes,
-    gateway_seen,
-    models_of,
-    port_is_free,
-    price_tables,
-    prices,
-    vocabularies,
-    watchers,
+from foveate.cli.doctor_findings import (
+    Finding,
+    Level,
+    failed_finding,
+    findings_lines,
+    findings_object,
+    ok_finding,
+    run_checks,
+    warning_finding,
 )
-from foveate.cli.doctor_upstreams import _abilities, _spoke, _unreached, wanted
-from foveate.cli.screen import Look
-from foveate.config.loading import settings_from
+from foveate.cli.doctor_here import (
+    check_clock,
+    check_file_modes,
+    check_gateway_health,
+    check_price_tables,
+    check_prices,
+    check_vocabularies,
+    check_watchers,
+    collect_models,
+    is_port_free,
+)
+from foveate.cli.doctor_upstreams import (
+    _describe_abilities,
+    _status_finding,
+    _unreachable_finding,
+    select_upstreams,
+)
+from foveate.cli.screen import Display
+from foveate.config.loading import parse_settings
 from foveate.config.price_file import PriceFile, write_price_file
 from foveate.config.settings import Settings
 from foveate.cost.price_book import PriceBook
-from foveate.cost.price_facts import facts
+from foveate.cost.price_facts import load_price_facts
 from foveate.cost.price_update import read_price_file
 from foveate.errors import CannotListen
-from foveate.gateway.configured import gateway_options
+from foveate.gateway.configured import build_gateway_options
 from foveate.gateway.routing import KNOWN_UPSTREAMS
-from foveate.upstream.sockets import listening
+from foveate.upstream.sockets import open_listening_socket
 
 NOW = 1_794_744_000.0
 DAY = 86_400.0
-FOUND = [ok("store", "there"), warning("port", "taken", "take another"), failed("config", "prot", "port?", "x")]
+FOUND = [
+    ok_finding("store", "there"),
+    warning_finding("port", "taken", "take another"),
+    failed_finding("config", "prot", "port?", "x"),
+]
 
 
 def settings(text: str) -> Settings:
-    return settings_from(text.encode(), "foveate.yaml")
+    return parse_settings(text.encode(), "foveate.yaml")
 
 
 async def test_one_check_that_breaks_or_hangs_hides_no_other() -> None:
     async def fine() -> Sequence[Finding]:
-        return [ok("fine", "is")]
+        return [ok_finding("fine", "is")]
 
     async def breaks() -> Sequence[Finding]:
         raise RuntimeError("oh")
@@ -53,19 +71,19 @@ async def test_one_check_that_breaks_or_hangs_hides_no_other() -> None:
         await asyncio.sleep(60)
         return []
 
-    found = await looked_into([("a", hangs), ("b", breaks), ("c", fine)], limit_seconds=0.05)
+    found = await run_checks([("a", hangs), ("b", breaks), ("c", fine)], limit_seconds=0.05)
 
     assert [(one.check, one.level) for one in found] == [
         ("a", Level.FAILED),
         ("b", Level.FAILED),
         ("fine", Level.OK),
     ]
-    assert "no answer within 0.05 s" in found[0].said
-    assert "RuntimeError: oh" in found[1].said
+    assert "no answer within 0.05 s" in found[0].message
+    assert "RuntimeError: oh" in found[1].message
 
 
 def test_each_finding_is_a_line_with_what_to_do_below_it() -> None:
-    assert list(lines(FOUND, Look(columns=80))) == [
+    assert list(findings_lines(FOUND, Display(columns=80))) == [
         "ok       store   there",
         "warning  port    taken",
         "                 -> take another",
@@ -77,22 +95,22 @@ def test_each_finding_is_a_line_with_what_to_do_below_it() -> None:
 
 @pytest.mark.parametrize("columns", [1, 24, 30, 80])
 def test_lines_fit_and_nothing_in_them_is_obeyed(columns: int) -> None:
-    odd = [*FOUND, failed("vocabularies", "模型 " * 40 + "\x1b[31m", "do this and that " * 9)]
-    printed = list(lines(odd, Look(columns=columns, encoding="utf-8")))
+    odd = [*FOUND, failed_finding("vocabularies", "模型 " * 40 + "\x1b[31m", "do this and that " * 9)]
+    printed = list(findings_lines(odd, Display(columns=columns, encoding="utf-8")))
 
     assert all(line.isprintable() for line in printed)
-    assert "\x1b[33mwarning" in "\n".join(lines(FOUND, Look(colours=True)))
+    assert "\x1b[33mwarning" in "\n".join(findings_lines(FOUND, Display(colours=True)))
 
 
 def test_json_says_all_of_it() -> None:
-    shown = as_object(FOUND)
+    shown = findings_object(FOUND)
 
     assert (shown["ok"], shown["counts"]) == (False, {"ok": 1, "warning": 1, "failed": 1})
-    assert as_object(FOUND[:2])["ok"] is True
+    assert findings_object(FOUND[:2])["ok"] is True
 
 
 def test_models_are_those_that_routes_name_and_that_were_called() -> None:
-    found = models_of(
+    found = collect_models(
         settings(
             "routes:\n"
             "  - {models: 'claude-*', upstream: anthropic}\n"
@@ -107,13 +125,13 @@ def test_models_are_those_that_routes_name_and_that_were_called() -> None:
 
 
 def test_a_model_without_a_price_is_a_warning() -> None:
-    found = prices(PriceBook(), {"claude-sonnet-4-5": "anthropic", "nobody": "mine"}, now=NOW)
+    found = check_prices(PriceBook(), {"claude-sonnet-4-5": "anthropic", "nobody": "mine"}, now=NOW)
 
     assert [(one.name, one.level) for one in found] == [
         ("claude-sonnet-4-5", Level.OK),
         ("nobody", Level.WARNING),
     ]
-    assert [one.level for one in prices(PriceBook(), {}, now=NOW)] == [Level.OK]
+    assert [one.level for one in check_prices(PriceBook(), {}, now=NOW)] == [Level.OK]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +148,7 @@ def test_a_model_without_a_price_is_a_warning() -> None:
 def test_a_clock_is_held_against_what_others_say(
     now: float, newest: float | None, others: list[float], level: Level
 ) -> None:
-    (found,) = clock(now=now, newest_at=newest, others_at=others)
+    (found,) = check_clock(now=now, newest_at=newest, upstream_times=others)
 
     assert found.level is level
 
@@ -138,8 +156,8 @@ def test_a_clock_is_held_against_what_others_say(
 def test_upstreams_are_looked_at_that_somebody_named_or_else_the_usual_ones() -> None:
     def names(text: str, **environment: str) -> dict[str, bool]:
         said = settings(text)
-        upstreams = gateway_options(said, environment).routing.upstreams
-        return {upstream.name: is_named for upstream, is_named in wanted(said, upstreams)}
+        upstreams = build_gateway_options(said, environment).routing.upstreams
+        return {upstream.name: is_named for upstream, is_named in select_upstreams(said, upstreams)}
 
     assert names("# nothing\n") == {"anthropic": False, "openai": False}
     assert names("# nothing\n", DEEPSEEK_API_KEY="sk-1") == {"deepseek": True}
@@ -164,18 +182,18 @@ def test_what_an_upstream_answers_says_how_it_stands(
 ) -> None:
     from dataclasses import replace
 
-    found = _spoke(replace(KNOWN_UPSTREAMS["openai"], key=key), status, "9 ms")
+    found = _status_finding(replace(KNOWN_UPSTREAMS["openai"], key=key), status, "9 ms")
 
-    assert (found.level, words in found.said) == (level, True)
-    assert "sk-1" not in found.said
+    assert (found.level, words in found.message) == (level, True)
+    assert "sk-1" not in found.message
 
 
 def test_one_that_is_not_reached_has_failed_only_where_somebody_wants_it() -> None:
     openai = KNOWN_UPSTREAMS["openai"]
 
-    assert _unreached(openai, "no connection", is_named=True).level is Level.FAILED
-    assert _unreached(openai, "no connection", is_named=False).level is Level.WARNING
-    assert "authority" in _unreached(openai, "its certificate is not trusted", is_named=True).advice
+    assert _unreachable_finding(openai, "no connection", is_named=True).level is Level.FAILED
+    assert _unreachable_finding(openai, "no connection", is_named=False).level is Level.WARNING
+    assert "authority" in _unreachable_finding(openai, "its certificate is not trusted", is_named=True).advice
 
 
 def test_files_that_others_may_change_or_read_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,16 +201,16 @@ def test_files_that_others_may_change_or_read_are_told(tmp_path: Path, monkeypat
     config = tmp_path / "foveate.yaml"
     config.write_text("")
     config.chmod(0o600)
-    assert file_modes(config) == file_modes(None) == []
+    assert check_file_modes(config) == check_file_modes(None) == []
     config.chmod(0o666)
     Path(".env").write_text("A=1")
     Path(".env").chmod(0o644)
 
-    assert [one.advice for one in file_modes(config)] == [f"chmod go-w {config}", "chmod 600 .env"]
+    assert [one.advice for one in check_file_modes(config)] == [f"chmod go-w {config}", "chmod 600 .env"]
 
 
 def test_a_change_is_seen_and_a_workspace_that_is_not_there_has_failed(tmp_path: Path) -> None:
-    found = watchers(
+    found = check_watchers(
         settings(
             "agents:\n"
             f"  - {{id: ana, sections: {{workspace: {{root: '{tmp_path}'}}}}}}\n"
@@ -202,40 +220,40 @@ def test_a_change_is_seen_and_a_workspace_that_is_not_there_has_failed(tmp_path:
     by_name = {one.name: one.level for one in found if one.name}
 
     assert by_name == {"ana": Level.OK, "bo": Level.FAILED}
-    assert any("a change of a file is seen" in one.said for one in found)
+    assert any("a change of a file is seen" in one.message for one in found)
     assert not list(tmp_path.iterdir())
 
 
 def test_that_nothing_is_counted_is_told() -> None:
-    assert [one.level for one in vocabularies([])] == [Level.OK, Level.OK]
-    assert vocabularies([], is_counted=False)[0].level is Level.WARNING
+    assert [one.level for one in check_vocabularies([])] == [Level.OK, Level.OK]
+    assert check_vocabularies([], is_counted=False)[0].level is Level.WARNING
 
 
 def test_a_gateway_that_is_not_well_says_why_and_somebody_else_is_none() -> None:
     config = {"valid": False, "problem": "foveate.yaml:3: no"}
     said = {"version": "1", "status": "degraded", "config": config, "store": {"problem": None}}
-    found = gateway_seen(said, "127.0.0.1:8090", "http://127.0.0.1:8090/health")
+    found = check_gateway_health(said, "127.0.0.1:8090", "http://127.0.0.1:8090/health")
 
     assert found is not None
     assert found.level is Level.WARNING
-    assert found.said.endswith("version 1, and is degraded; config: foveate.yaml:3: no")
-    well = gateway_seen({**said, "status": "ok"}, "127.0.0.1:8090", "")
+    assert found.message.endswith("version 1, and is degraded; config: foveate.yaml:3: no")
+    well = check_gateway_health({**said, "status": "ok"}, "127.0.0.1:8090", "")
     assert well is not None
     assert well.level is Level.OK
-    assert gateway_seen({"hello": 1}, "", "") is gateway_seen([], "", "") is None
+    assert check_gateway_health({"hello": 1}, "", "") is check_gateway_health([], "", "") is None
 
 
 def test_notes_that_are_not_there_are_told(tmp_path: Path) -> None:
     (tmp_path / "notes.org").write_text("* A note")
-    found = watchers(
+    found = check_watchers(
         settings(
             "agents:\n"
             f"  - {{id: ana, sections: {{memory: {{paths: ['{tmp_path}/notes.org']}}, skills: /nowhere}}}}\n"
             f"  - {{id: bo, sections: {{memory: {{paths: ['{tmp_path}', '{tmp_path}/gone.org']}}}}}}\n"
         )
     )
-    told = {one.name: (one.level, one.said) for one in found if "memory" in one.said}
-    skills = [(one.name, one.level) for one in found if "skills" in one.said]
+    told = {one.name: (one.level, one.message) for one in found if "memory" in one.message}
+    skills = [(one.name, one.level) for one in found if "skills" in one.message]
 
     assert told["ana"][0] is Level.OK
     assert skills == [("ana", Level.WARNING)]
@@ -244,58 +262,60 @@ def test_notes_that_are_not_there_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_every_upstream_says_whether_it_counts_and_a_busy_one_that_it_did_not_say() -> None:
-    with listening("127.0.0.1", 0) as silent:
+    with open_listening_socket("127.0.0.1", 0) as silent:
         busy = replace(KNOWN_UPSTREAMS["llama.cpp"], base_url=f"http://127.0.0.1:{silent.getsockname()[1]}")
-        assert "did not say within 1 s whether it tokenises" in await _abilities(busy, [])
+        assert "did not say within 1 s whether it tokenises" in await _describe_abilities(busy, [])
     hosted = [one for one in KNOWN_UPSTREAMS.values() if one.provider not in ("llama.cpp", "vllm")]
 
     for one in hosted:
-        assert "count" in (await _abilities(one, []))[0]
+        assert "count" in (await _describe_abilities(one, []))[0]
 
 
 def test_a_port_is_free_taken_or_impossible() -> None:
-    with listening("127.0.0.1", 0) as taken:
-        assert not port_is_free("127.0.0.1", taken.getsockname()[1])
-    assert port_is_free("127.0.0.1", 0)
+    with open_listening_socket("127.0.0.1", 0) as taken:
+        assert not is_port_free("127.0.0.1", taken.getsockname()[1])
+    assert is_port_free("127.0.0.1", 0)
     with pytest.raises(CannotListen):
-        port_is_free("203.0.113.7", 8090)
+        is_port_free("203.0.113.7", 8090)
 
 
 def test_a_model_that_is_priced_by_its_family_is_warned_about() -> None:
-    (found,) = prices(PriceBook(), {"claude-opus-9": "anthropic"}, now=NOW)
+    (found,) = check_prices(PriceBook(), {"claude-opus-9": "anthropic"}, now=NOW)
 
     assert found.level is Level.WARNING
-    assert "no price of its own" in found.said
+    assert "no price of its own" in found.message
     assert "foveate prices update" in found.advice
 
 
 def test_price_tables_older_than_60_days_are_warned_about(tmp_path: Path) -> None:
-    read_on = datetime.combine(facts().as_of, time(12), UTC).timestamp()
+    read_on = datetime.combine(load_price_facts().as_of, time(12), UTC).timestamp()
     file = PriceFile(tmp_path / "prices.json")
 
-    assert price_tables(file, now=read_on + 60 * DAY) == []
-    (found,) = price_tables(file, now=read_on + 61 * DAY)
+    assert check_price_tables(file, now=read_on + 60 * DAY) == []
+    (found,) = check_price_tables(file, now=read_on + 61 * DAY)
     assert found.level is Level.WARNING
-    assert "61 days old" in found.said
+    assert "61 days old" in found.message
 
 
 def test_a_newer_price_file_makes_the_tables_recent(tmp_path: Path) -> None:
     file = PriceFile(tmp_path / "prices.json")
-    day = facts().as_of + timedelta(days=40)
+    day = load_price_facts().as_of + timedelta(days=40)
     data = b'{"gpt-9": {"litellm_provider": "openai", "mode": "chat", "input_cost_per_token": 1e-6,'
     data += b' "output_cost_per_token": 2e-6}}'
     write_price_file(file, read_price_file(data, day=day, source="x"))
-    read_on = datetime.combine(facts().as_of, time(12), UTC).timestamp()
+    read_on = datetime.combine(load_price_facts().as_of, time(12), UTC).timestamp()
 
-    assert price_tables(PriceFile(file.path), now=read_on + 100 * DAY) == []
-    assert price_tables(PriceFile(file.path), now=read_on + 101 * DAY)
+    assert check_price_tables(PriceFile(file.path), now=read_on + 100 * DAY) == []
+    assert check_price_tables(PriceFile(file.path), now=read_on + 101 * DAY)
 
 
 def test_a_price_file_that_cannot_be_used_is_warned_about(tmp_path: Path) -> None:
     path = tmp_path / "prices.json"
     path.write_text("{")
 
-    (found,) = price_tables(PriceFile(path), now=datetime.combine(facts().as_of, time(12), UTC).timestamp())
+    (found,) = check_price_tables(
+        PriceFile(path), now=datetime.combine(load_price_facts().as_of, time(12), UTC).timestamp()
+    )
 
     assert found.level is Level.WARNING
-    assert "is not JSON" in found.said
+    assert "is not JSON" in found.message

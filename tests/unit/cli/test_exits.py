@@ -3,14 +3,14 @@
 import pytest
 import typer
 
-from foveate.cli.exits import telling
+from foveate.cli.exits import report_errors
 from foveate.errors import BudgetExceeded, SectionSize
 
 
 def told(sections: int, capsys: pytest.CaptureFixture[str]) -> str:
     """The line for an error about so many sections."""
     sizes = tuple(SectionSize(f"part {i}", "high", 9000, 1000 + i) for i in range(sections))
-    with pytest.raises(typer.Exit) as ended, telling(as_json=False):
+    with pytest.raises(typer.Exit) as ended, report_errors(as_json=False):
         raise BudgetExceeded("too much", "cut it", limit_tokens=3000, tokens=90_000, sections=sizes)
     assert ended.value.exit_code == 3
     return capsys.readouterr().err

@@ -7,17 +7,24 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
-from foveate.cli.explain_traced import _FOLD, _ROOM, Beside, SessionStory, TracedRequest, priced
-from foveate.cli.explain_traced_lines import TraceWriting, request_object, session_object, sessions_object
-from foveate.cli.screen import Look
-from foveate.cli.window_bars import Window, window_lines
-from foveate.engine.steps.history import ReplaceHistory
-from foveate.engine.steps.overflow import MakeRoom
-from foveate.session.traces import Bill, Trace, Traced, TracedEdit, TracedSession
+from foveate.cli.explain_traced import (
+    _COMPACTION_STEP,
+    _OVERFLOW_STEP,
+    BackgroundCalls,
+    SessionHistory,
+    TracedRequest,
+    price_edits,
+)
+from foveate.cli.explain_traced_lines import TraceFormatter, request_object, session_object, sessions_object
+from foveate.cli.screen import Display
+from foveate.cli.window_bars import WindowUsage, draw_window
+from foveate.engine.steps.history import ApplyCompactions
+from foveate.engine.steps.overflow import FitWindow
+from foveate.session.traces import ChargedTrace, Trace, TracedCharge, TracedEdit, TracedSession
 from foveate.values import CacheUsage, Comparison, Savings
 from tests.kept import TRACE
 
-BILL = Bill(
+BILL = TracedCharge(
     cache=CacheUsage(uncached=10, read=30_000, written_5m=4_000, written_1h=600),
     output_tokens=77,
     dollars=Decimal("0.0271"),
@@ -37,20 +44,20 @@ def edit(step: str, does: str, saved_tokens: int) -> TracedEdit:
     return TracedEdit(step=step, does=does, place="messages[3]", reason="why", saved_tokens=saved_tokens)
 
 
-def traced(*edits: TracedEdit, bill: Bill | None = BILL) -> Traced:
-    return Traced(trace=replace(TRACE, edits=edits), bill=bill)
+def traced(*edits: TracedEdit, bill: TracedCharge | None = BILL) -> ChargedTrace:
+    return ChargedTrace(trace=replace(TRACE, edits=edits), charge=bill)
 
 
-def plain(**look: object) -> TraceWriting:
-    return TraceWriting(Look(**look))  # type: ignore[arg-type]
+def plain(**look: object) -> TraceFormatter:
+    return TraceFormatter(Display(**look))  # type: ignore[arg-type]
 
 
 def test_the_steps_that_are_told_by_their_names_have_these_names() -> None:
-    assert (ReplaceHistory.name, MakeRoom.name) == (_FOLD, _ROOM)
+    assert (ApplyCompactions.name, FitWindow.name) == (_COMPACTION_STEP, _OVERFLOW_STEP)
 
 
 def test_what_edits_of_a_kind_saved_is_shared_among_them_by_their_tokens() -> None:
-    found = priced(
+    found = price_edits(
         traced(
             edit("cache", "mark 1h", 3_000),
             edit("cache", "mark 5m", 1_000),
@@ -76,15 +83,15 @@ def test_what_edits_of_a_kind_saved_is_shared_among_them_by_their_tokens() -> No
 
 
 @pytest.mark.parametrize("bill", [None, with_(BILL, savings=Savings())])
-def test_what_nobody_knows_is_not_made_up(bill: Bill | None) -> None:
-    (found,) = priced(traced(edit("cache", "mark", 100), bill=bill))
+def test_what_nobody_knows_is_not_made_up(bill: TracedCharge | None) -> None:
+    (found,) = price_edits(traced(edit("cache", "mark", 100), bill=bill))
 
     assert found.dollars is None
 
 
-def story(*traces: Trace) -> SessionStory:
-    return SessionStory(
-        session_id="s", agent="ana", requests=[Traced(trace=trace, bill=BILL) for trace in traces]
+def story(*traces: Trace) -> SessionHistory:
+    return SessionHistory(
+        session_id="s", agent="ana", requests=[ChargedTrace(trace=trace, charge=BILL) for trace in traces]
     )
 
 
@@ -92,7 +99,7 @@ def test_a_session_is_a_line_a_request_and_the_window_of_the_last() -> None:
     first = replace(TRACE, id="a", fold_id=None, broke=None, problems=())
     second = replace(TRACE, id="b", fold_id="f", broke=None, problems=())
     third = replace(second, id="c", status=529, tokens=None, sections=())
-    lines = list(plain(columns=140).session(story(first, second, TRACE, third), last=9))
+    lines = list(plain(columns=140).session_lines(story(first, second, TRACE, third), last=9))
 
     assert lines[0] == "session s, agent ana"
     rows = [line for line in lines if line[:1].isdigit()]
@@ -106,7 +113,7 @@ def test_a_session_is_a_line_a_request_and_the_window_of_the_last() -> None:
 
 
 def test_what_is_noted_of_a_request_stands_below_it_where_there_is_no_room_beside() -> None:
-    lines = list(plain(columns=80).session(story(TRACE), last=9))
+    lines = list(plain(columns=80).session_lines(story(TRACE), last=9))
 
     row = next(at for at, line in enumerate(lines) if line.startswith("1 "))
     assert "30,000    4,600" in lines[row], "what was read and written stays"
@@ -115,15 +122,17 @@ def test_what_is_noted_of_a_request_stands_below_it_where_there_is_no_room_besid
 
 def test_of_a_long_session_the_last_requests_are_shown_with_their_numbers() -> None:
     traces = [replace(TRACE, id=f"{at}") for at in range(30)]
-    lines = list(plain(columns=120).session(story(*traces), last=2))
+    lines = list(plain(columns=120).session_lines(story(*traces), last=2))
 
     assert "28 earlier requests are not shown: --last 30" in lines
     assert [line.split()[0] for line in lines if line[:2].isdigit() and "$" in line][:2] == ["29", "30"]
 
 
 def test_a_request_shows_every_edit_with_its_reason_tokens_and_dollars() -> None:
-    told = Traced(trace=TRACE, bill=BILL)
-    lines = list(plain(columns=120).request(TracedRequest(number=3, traced=told, edits=priced(told))))
+    told = ChargedTrace(trace=TRACE, charge=BILL)
+    lines = list(
+        plain(columns=120).request_lines(TracedRequest(number=3, traced=told, edits=price_edits(told)))
+    )
     text = "\n".join(lines)
 
     assert "request call-1, number 3 of session s" in text
@@ -136,8 +145,8 @@ def test_a_request_shows_every_edit_with_its_reason_tokens_and_dollars() -> None
 
 
 def test_a_request_that_nothing_was_done_to_says_so() -> None:
-    bare = Traced(trace=replace(TRACE, edits=(), edits_left_out=0, problems=(), broke=None))
-    text = "\n".join(plain().request(TracedRequest(number=1, traced=bare)))
+    bare = ChargedTrace(trace=replace(TRACE, edits=(), edits_left_out=0, problems=(), broke=None))
+    text = "\n".join(plain().request_lines(TracedRequest(number=1, traced=bare)))
 
     assert "it went out as it came: nothing was edited" in text
     assert "no bill was booked for it" in text
@@ -148,11 +157,11 @@ def test_a_request_that_nothing_was_done_to_says_so() -> None:
 def test_tables_and_bars_fit_whatever_there_is_room_for(columns: int, encoding: str) -> None:
     odd = replace(TRACE, model="模型\x1b[31m" * 9, agent="🙂" * 30)
     writing = plain(columns=columns, encoding=encoding)
-    told = Traced(trace=odd, bill=BILL)
+    told = ChargedTrace(trace=odd, charge=BILL)
     lines = [
-        *writing.session(story(odd, TRACE), last=9),
-        *writing.request(TracedRequest(number=1, traced=told, edits=priced(told))),
-        *writing.sessions(
+        *writing.session_lines(story(odd, TRACE), last=9),
+        *writing.request_lines(TracedRequest(number=1, traced=told, edits=price_edits(told))),
+        *writing.session_list_lines(
             [TracedSession(session_id="s" * 40, agent=odd.agent, requests=9, first_at=0.0, last_at=9.0)]
         ),
     ]
@@ -166,10 +175,10 @@ def test_tables_and_bars_fit_whatever_there_is_room_for(columns: int, encoding: 
 def test_on_a_narrow_terminal_every_row_fits_with_its_edits_and_nothing_stands_between() -> None:
     quiet = replace(TRACE, fold_id=None, broke=None, problems=())
     writing = plain(columns=40)
-    told = Traced(trace=quiet, bill=BILL)
+    told = ChargedTrace(trace=quiet, charge=BILL)
     lines = [
-        *writing.session(story(quiet, quiet), last=9),
-        *writing.request(TracedRequest(number=1, traced=told, edits=priced(told))),
+        *writing.session_lines(story(quiet, quiet), last=9),
+        *writing.request_lines(TracedRequest(number=1, traced=told, edits=price_edits(told))),
     ]
 
     assert [line for line in lines if len(line) > 40] == []
@@ -179,9 +188,12 @@ def test_on_a_narrow_terminal_every_row_fits_with_its_edits_and_nothing_stands_b
 
 
 def test_what_summaries_cost_stands_beside_the_requests() -> None:
-    told = with_(story(TRACE), beside=[Beside(category="compaction", calls=2, dollars=Decimal("0.0233"))])
+    told = with_(
+        story(TRACE),
+        background_calls=[BackgroundCalls(category="compaction", calls=2, dollars=Decimal("0.0233"))],
+    )
 
-    assert "beside them 2 compaction calls, $0.023300" in list(plain().session(told, last=9))
+    assert "beside them 2 compaction calls, $0.023300" in list(plain().session_lines(told, last=9))
     assert session_object(told)["beside"] == [
         {"category": "compaction", "calls": 2, "dollars": "0.0233", "unknown_calls": 0}
     ]
@@ -189,19 +201,24 @@ def test_what_summaries_cost_stands_beside_the_requests() -> None:
 
 def test_what_has_no_known_price_is_not_counted_as_nothing() -> None:
     unknown = with_(BILL, dollars=None)
-    requests = [Traced(trace=TRACE, bill=BILL), Traced(trace=replace(TRACE, id="b"), bill=unknown)]
-    mixed = SessionStory(session_id="s", agent="ana", requests=requests)
+    requests = [
+        ChargedTrace(trace=TRACE, charge=BILL),
+        ChargedTrace(trace=replace(TRACE, id="b"), charge=unknown),
+    ]
+    mixed = SessionHistory(session_id="s", agent="ana", requests=requests)
 
     assert "2 requests, $0.027100 and 1 call of unknown price," in "\n".join(
-        plain(columns=200).session(mixed, last=9)
+        plain(columns=200).session_lines(mixed, last=9)
     )
     none = with_(mixed, requests=requests[1:])
-    assert "1 request, dollars unknown," in "\n".join(plain(columns=200).session(none, last=9))
+    assert "1 request, dollars unknown," in "\n".join(plain(columns=200).session_lines(none, last=9))
 
 
 def test_times_of_a_session_of_several_days_have_the_day() -> None:
-    one_day = "\n".join(plain().session(story(TRACE, replace(TRACE, id="b", at=TRACE.at + 1)), last=9))
-    two_days = "\n".join(plain().session(story(TRACE, replace(TRACE, id="b", at=TRACE.at + 86_400)), last=9))
+    one_day = "\n".join(plain().session_lines(story(TRACE, replace(TRACE, id="b", at=TRACE.at + 1)), last=9))
+    two_days = "\n".join(
+        plain().session_lines(story(TRACE, replace(TRACE, id="b", at=TRACE.at + 86_400)), last=9)
+    )
 
     assert not re.search(r"\d{4}-\d\d-\d\d \d\d:", one_day)
     assert len(re.findall(r"\d{4}-\d\d-\d\d \d\d:", two_days)) == 2
@@ -210,13 +227,13 @@ def test_times_of_a_session_of_several_days_have_the_day() -> None:
 def test_colours_are_only_where_they_are_wanted() -> None:
     told = story(TRACE)
 
-    assert "\x1b[" in "\n".join(plain(colours=True).session(told, last=9))
-    assert "\x1b" not in "\n".join(plain().session(told, last=9))
+    assert "\x1b[" in "\n".join(plain(colours=True).session_lines(told, last=9))
+    assert "\x1b" not in "\n".join(plain().session_lines(told, last=9))
 
 
 def test_json_says_all_of_it_and_money_as_text() -> None:
-    told = Traced(trace=TRACE, bill=BILL)
-    shown = request_object(2, told, priced(told))
+    told = ChargedTrace(trace=TRACE, charge=BILL)
+    shown = request_object(2, told, price_edits(told))
 
     assert shown["number"] == 2
     assert shown["sections"] == [
@@ -252,14 +269,14 @@ def test_json_says_all_of_it_and_money_as_text() -> None:
 
 
 def test_a_bar_is_as_long_as_the_window_and_every_part_can_be_seen() -> None:
-    window = Window(
+    window = WindowUsage(
         sections=[("system", 10), ("tool results", 900)],
         tokens=910,
         exact=True,
         window_tokens=2_000,
         reserved_tokens=500,
     )
-    heading, bar, *rows = window_lines(window, Look(columns=80))
+    heading, bar, *rows = draw_window(window, Display(columns=80))
 
     assert heading == "window: 910 of 2,000 tokens (46%), 500 reserved for the answer"
     assert len(bar) == 60
@@ -271,9 +288,9 @@ def test_a_bar_is_as_long_as_the_window_and_every_part_can_be_seen() -> None:
 
 
 def test_a_window_that_is_too_full_or_that_nobody_knows_is_drawn_all_the_same() -> None:
-    over = Window(sections=[("user", 3_000)], tokens=3_000, exact=False, window_tokens=2_000)
-    heading, bar, _ = window_lines(over, Look(columns=80))
+    over = WindowUsage(sections=[("user", 3_000)], tokens=3_000, exact=False, window_tokens=2_000)
+    heading, bar, _ = draw_window(over, Display(columns=80))
     assert "~3,000 of 2,000 tokens (150%)" in heading
     assert bar == "█" * 60
-    unknown = Window(sections=[], tokens=7, exact=True)
-    assert list(window_lines(unknown, Look())) == ["window: 7 tokens of a window that nobody knows"]
+    unknown = WindowUsage(sections=[], tokens=7, exact=True)
+    assert list(draw_window(unknown, Display())) == ["window: 7 tokens of a window that nobody knows"]

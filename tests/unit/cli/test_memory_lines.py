@@ -10,17 +10,17 @@ from foveate.cli.memory_lines import (
     node_object,
     outline_lines,
     outline_object,
-    summary,
     view_object,
+    view_summary,
 )
-from foveate.cli.screen import Look
+from foveate.cli.screen import Display
 from foveate.memory.gate import Gate
 from foveate.memory.library import Library
 from foveate.memory.nodes import Node
-from foveate.memory.view import Level, View, ViewNode
+from foveate.memory.view import DetailLevel, View, ViewNode
 from foveate.values import TokenCount
 
-PLAIN = Look()
+PLAIN = Display()
 NOTES = """\
 #+FILETAGS: :home:
 * TODO [#B] Paint the door :project:
@@ -46,7 +46,7 @@ def read(folder: Path, text: str) -> list[Node]:
     return [node for document in library.documents for node in document.nodes]
 
 
-def view(count: TokenCount, limit_tokens: int | None = 100, levels: tuple[Level, ...] = ()) -> View:
+def view(count: TokenCount, limit_tokens: int | None = 100, levels: tuple[DetailLevel, ...] = ()) -> View:
     shown = tuple(ViewNode(str(number), "A title", level, 0.5, 7) for number, level in enumerate(levels))
     return View(text="…", count=count, limit_tokens=limit_tokens, nodes=shown)
 
@@ -55,11 +55,15 @@ def view(count: TokenCount, limit_tokens: int | None = 100, levels: tuple[Level,
     ("shown", "said"),
     [
         (
-            view(TokenCount(1990, True, 1990), 2000, (Level.FULL, Level.TITLE, Level.TITLE, Level.EXCERPT)),
+            view(
+                TokenCount(1990, True, 1990),
+                2000,
+                (DetailLevel.FULL, DetailLevel.TITLE, DetailLevel.TITLE, DetailLevel.EXCERPT),
+            ),
             "1,990 of 2,000 tokens, gpt-4o, exact; of 1,234 nodes 1 full, 1 excerpt, 2 title, 1,230 not shown",
         ),
         (
-            view(TokenCount(90, False, 99), 100, (Level.TITLE,)),
+            view(TokenCount(90, False, 99), 100, (DetailLevel.TITLE,)),
             "~90 of 100 tokens, gpt-4o, estimated, at most 99; of 1,234 nodes 1 title, 1,233 not shown",
         ),
         (view(TokenCount(0, True, 0), None), "0 tokens, gpt-4o, exact; of 1,234 nodes 1,234 not shown"),
@@ -67,11 +71,11 @@ def view(count: TokenCount, limit_tokens: int | None = 100, levels: tuple[Level,
     ids=["exact", "estimated", "no limit"],
 )
 def test_a_summary_says_how_long_a_view_is_and_how_much_it_shows(shown: View, said: str) -> None:
-    assert summary(shown, model="gpt-4o", nodes=1234) == said
+    assert view_summary(shown, model="gpt-4o", nodes=1234) == said
 
 
 def test_a_view_as_an_object_has_its_numbers_first() -> None:
-    shown = view_object(view(TokenCount(90, False, 99), None, (Level.FULL,)), model="m", focus="0")
+    shown = view_object(view(TokenCount(90, False, 99), None, (DetailLevel.FULL,)), model="m", focus="0")
 
     assert shown == {
         "tokens": 90,
@@ -144,10 +148,10 @@ def test_a_long_title_is_cut_and_blanks_in_it_are_one(tmp_path: Path) -> None:
 
 def test_colours_are_put_around_what_was_made_plain(tmp_path: Path) -> None:
     _, node = read(tmp_path, "* Odd\x1b[31m\n:PROPERTIES:\n:ID: i\x1bd\n:END:\n")
-    coloured = next(node_lines([node], Look(colours=True)))
+    coloured = next(node_lines([node], Display(colours=True)))
 
     assert coloured == "\x1b[2mi\\x1bd\x1b[0m  Odd\\x1b[31m  \x1b[2mhouse.org\x1b[0m"
-    assert next(node_lines([node], Look(encoding="ascii"))) == "i\\x1bd  Odd\\x1b[31m  house.org"
+    assert next(node_lines([node], Display(encoding="ascii"))) == "i\\x1bd  Odd\\x1b[31m  house.org"
 
 
 @pytest.mark.slow

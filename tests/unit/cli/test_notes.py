@@ -6,7 +6,7 @@ import pytest
 
 import foveate
 from foveate.budget import Budget, Priority, Section, SectionRule
-from foveate.cli.notes import notes
+from foveate.cli.notes import prompt_notes
 
 UNKNOWN_MODEL = "a-model-of-next-year"
 NOT_RESERVED = "nothing of the window is reserved for the answer: set output_reserve in the budget"
@@ -19,7 +19,7 @@ def said(
     sections: list[Section], budget: Budget, *, model: str = "gpt-4o", explain: bool = False, show: bool = False
 ) -> list[str]:
     prompt = foveate.assemble(sections, budget, model, show_budget=show)
-    return list(notes(prompt, budget, model=model, explain=explain))
+    return list(prompt_notes(prompt, budget, model=model, explain=explain))
 
 
 def of(*names: str, priority: str = "medium") -> list[Section]:
@@ -95,7 +95,7 @@ def test_thousands_of_names_are_compared_but_for_case_alone_and_so_in_no_time() 
     prompt = foveate.assemble(sections, budget)
 
     before = process_time()
-    (line,) = notes(prompt, budget, model="gpt-4o", explain=False)
+    (line,) = prompt_notes(prompt, budget, model="gpt-4o", explain=False)
 
     assert "did you mean 'a section with the number 7'?" in line
     assert process_time() - before < 2

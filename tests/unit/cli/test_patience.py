@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from foveate.cli.screen import patience
+from foveate.cli.screen import show_progress
 
 
 class SlowTerminal(io.StringIO):
@@ -30,7 +30,7 @@ class SlowTerminal(io.StringIO):
 def test_it_goes_away_by_what_every_terminal_knows_though_the_end_comes_while_it_is_written() -> None:
     """Defect: it stayed there, in the line of what came next."""
     terminal = SlowTerminal()
-    with redirect_stderr(terminal), patience("counting"):
+    with redirect_stderr(terminal), show_progress("counting"):
         assert terminal.is_written_to.wait(30)
 
     line = "foveate: counting …"
@@ -39,7 +39,7 @@ def test_it_goes_away_by_what_every_terminal_knows_though_the_end_comes_while_it
 
 def test_who_need_not_wait_sees_nothing_of_it() -> None:
     terminal = SlowTerminal()
-    with redirect_stderr(terminal), patience("counting"):
+    with redirect_stderr(terminal), show_progress("counting"):
         pass
 
     assert terminal.getvalue() == ""

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from foveate.cli.screen import Look
-from foveate.cli.serve_lines import Started, started, started_lines
+from foveate.cli.screen import Display
+from foveate.cli.serve_lines import GatewayStatus, describe_gateway, started_screen
 from foveate.config.cost import CostOptions
-from foveate.config.loading import Configuration, settings_from
+from foveate.config.loading import Configuration, parse_settings
 from foveate.config.overriding import LocalModel
-from foveate.gateway.configured import choices_of
+from foveate.gateway.configured import resolve_config
 
-SHOWN = Started(
+SHOWN = GatewayStatus(
     url="http://127.0.0.1:8090",
     host="127.0.0.1",
     workers=1,
@@ -30,8 +30,8 @@ SHOWN = Started(
 )
 
 
-def text(shown: Started, look: Look = Look()) -> str:  # noqa: B008 - it is frozen
-    return "\n".join(started_lines(shown, look))
+def text(shown: GatewayStatus, look: Display = Display()) -> str:  # noqa: B008 - it is frozen
+    return "\n".join(started_screen(shown, look))
 
 
 def test_it_says_where_it_is_how_to_point_a_client_what_is_on_and_where_the_data_lies() -> None:
@@ -50,8 +50,8 @@ def test_it_says_where_it_is_how_to_point_a_client_what_is_on_and_where_the_data
 
 def test_it_says_where_the_page_is_unless_that_is_switched_off() -> None:
     for said, page in ((b"server: {port: 1}", "http://h:1/"), (b"server: {page: false}", None)):
-        found = Configuration(settings_from(said, "foveate.yaml"), CostOptions())
-        shown = started("http://h:1", choices_of(found, {}), config=None, local=None)
+        found = Configuration(parse_settings(said, "foveate.yaml"), CostOptions())
+        shown = describe_gateway("http://h:1", resolve_config(found, {}), config=None, local=None)
 
         assert shown.page == page
         assert bool(re.search("^page +http://h:1/$", text(shown), re.MULTILINE)) == (page is not None)
@@ -59,7 +59,7 @@ def test_it_says_where_the_page_is_unless_that_is_switched_off() -> None:
 
 def test_colours_are_only_for_who_can_show_them() -> None:
     assert "\x1b" not in text(SHOWN)
-    coloured = text(SHOWN, Look(colours=True))
+    coloured = text(SHOWN, Display(colours=True))
     assert "\x1b[1mhttp://127.0.0.1:8090\x1b[0m" in coloured
     assert re.sub(r"\x1b\[\d*m", "", coloured) == text(SHOWN)
 
@@ -103,10 +103,10 @@ def test_what_is_told_is_what_holds_and_never_a_key() -> None:
         b"server: {host: '::', tls: {certificate: a.pem, key: b.pem}}\n"
         b"store: {url: 'postgresql://ana:hush@db/x'}\n"
     )
-    found = Configuration(settings_from(said, "foveate.yaml"), CostOptions())
-    now = choices_of(found, {"OPENAI_API_KEY": "sk-hush", "GEMINI_API_KEY": ""})
+    found = Configuration(parse_settings(said, "foveate.yaml"), CostOptions())
+    now = resolve_config(found, {"OPENAI_API_KEY": "sk-hush", "GEMINI_API_KEY": ""})
 
-    shown = started(
+    shown = describe_gateway(
         "http://[::1]:8090", now, config=Path("x.yaml"), local=LocalModel(base_url="http://h", model="m")
     )
 
@@ -120,8 +120,8 @@ def test_what_is_told_is_what_holds_and_never_a_key() -> None:
 
 @pytest.mark.parametrize("url", ["postgresql://a:b@h/x", "postgresql://h/x?password=b&a=1"])
 def test_no_password_of_a_store_is_shown(url: str) -> None:
-    found = Configuration(settings_from(f"store: {{url: '{url}'}}".encode(), "f.yaml"), CostOptions())
+    found = Configuration(parse_settings(f"store: {{url: '{url}'}}".encode(), "f.yaml"), CostOptions())
 
-    shown = started("http://h", choices_of(found, {}), config=None, local=None)
+    shown = describe_gateway("http://h", resolve_config(found, {}), config=None, local=None)
 
     assert not re.search(r"[:=]b\b", shown.store)

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from foveate.budget import Budget, Keep, Ladder, Priority, SectionRule
-from foveate.budget.ladders import BUILT_IN, OWN, Drop, LastLines, Replace, Truncate
+from foveate.budget.ladders import BUILT_IN_LADDERS, CUSTOM_LADDER_NAME, Drop, LastLines, Replace, Truncate
 
 # As a section's name may be: what can be shown on one line. Some that YAML takes for something else.
 names = st.one_of(
@@ -33,8 +33,8 @@ rungs = st.one_of(
     st.builds(LastLines, _some_names, st.integers(1, 99)),
     st.builds(Replace, _some_names, texts),
 )
-ladders = st.sampled_from(list(BUILT_IN.values())) | st.builds(
-    Ladder, st.sampled_from([OWN, "mine", "progressive"]), st.lists(rungs, max_size=3).map(tuple)
+ladders = st.sampled_from(list(BUILT_IN_LADDERS.values())) | st.builds(
+    Ladder, st.sampled_from([CUSTOM_LADDER_NAME, "mine", "progressive"]), st.lists(rungs, max_size=3).map(tuple)
 )
 
 

@@ -7,8 +7,8 @@ import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from foveate.budget import PRESET, Budget, Keep, Priority, SectionRule, budget_as_data
-from foveate.budget.allowance import within
+from foveate.budget import DEFAULT_BUDGET, Budget, Keep, Priority, SectionRule, budget_as_data
+from foveate.budget.allowance import clamp_budget
 from foveate.config import load_agent_budget, load_budget, save_agent_budget
 from tests.support.examples import limit_examples
 from tests.unit.config.made import budgets, caps, leaves_room, names, rules, shares
@@ -131,10 +131,10 @@ def test_what_the_operator_requires_or_switches_is_not_the_agents_to_switch(file
 
 
 def test_what_the_defaults_require_stays_so_where_no_more_than_numbers_are_allowed(file: Path) -> None:
-    save_agent_budget(file, PRESET)
-    agents = load_agent_budget(file, defaults=PRESET, allowed=Budget(4000))
+    save_agent_budget(file, DEFAULT_BUDGET)
+    agents = load_agent_budget(file, defaults=DEFAULT_BUDGET, allowed=Budget(4000))
 
-    assert agents.budget == PRESET
+    assert agents.budget == DEFAULT_BUDGET
     assert agents.clamped == ()
 
 
@@ -183,11 +183,11 @@ def check_rule(given: SectionRule, most: SectionRule, usual: SectionRule) -> Non
 @given(asked=rules, most=rules, usual=rules)
 def test_no_rule_gives_more_than_is_allowed(asked: SectionRule, most: SectionRule, usual: SectionRule) -> None:
     budget, allowed, defaults = (Budget(sections={"logs": rule}) for rule in (asked, most, usual))
-    held, clamped = within(budget, allowed, defaults=defaults)
+    held, clamped = clamp_budget(budget, allowed, defaults=defaults)
 
     check_rule(held.sections["logs"], most, usual)
     assert (held == budget) is (clamped == ())
-    assert within(held, allowed, defaults=defaults) == (held, ())
+    assert clamp_budget(held, allowed, defaults=defaults) == (held, ())
 
 
 @pytest.mark.slow

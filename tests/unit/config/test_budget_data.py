@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from foveate.budget import (
-    PRESET,
+    DEFAULT_BUDGET,
     Budget,
     Keep,
     Ladder,
@@ -18,7 +18,7 @@ from foveate.budget import (
     budget_from_data,
     data,
 )
-from foveate.budget.ladders import OWN, PROGRESSIVE, Drop, LastLines, Truncate
+from foveate.budget.ladders import CUSTOM_LADDER_NAME, PROGRESSIVE, Drop, LastLines, Truncate
 from foveate.errors import BadOption
 from tests.support.examples import limit_examples
 from tests.unit.config.made import budgets
@@ -65,24 +65,24 @@ def test_a_ladder_alone_is_a_budget() -> None:
     assert budget_from_data("progressive", defaults=base) == Budget(
         100, 10, PROGRESSIVE, sections=base.sections
     )
-    assert budget_from_data([{"drop": "a"}]).ladder == Ladder(OWN, (Drop(("a",)),))
+    assert budget_from_data([{"drop": "a"}]).ladder == Ladder(CUSTOM_LADDER_NAME, (Drop(("a",)),))
 
 
 def test_what_is_not_named_stays() -> None:
     laid = budget_from_data(
-        {"sections": {"recent_events": {"max_tokens": 50}, "extra": {"share": 1}}}, defaults=PRESET
+        {"sections": {"recent_events": {"max_tokens": 50}, "extra": {"share": 1}}}, defaults=DEFAULT_BUDGET
     )
 
     assert laid.total_tokens == 4000
-    assert laid.ladder == PRESET.ladder
+    assert laid.ladder == DEFAULT_BUDGET.ladder
     assert laid.sections["recent_events"] == SectionRule(max_tokens=50, priority=Priority.LOW, keep=Keep.NEWEST)
     assert laid.sections["extra"] == SectionRule(share=1.0)
-    assert laid.sections["system_prompt"] == PRESET.sections["system_prompt"]
+    assert laid.sections["system_prompt"] == DEFAULT_BUDGET.sections["system_prompt"]
 
 
 def test_null_takes_a_rule_away() -> None:
     laid = budget_from_data(
-        {"total_tokens": None, "sections": {"recent_events": {"max_tokens": None}}}, defaults=PRESET
+        {"total_tokens": None, "sections": {"recent_events": {"max_tokens": None}}}, defaults=DEFAULT_BUDGET
     )
 
     assert laid.total_tokens is None
@@ -91,7 +91,7 @@ def test_null_takes_a_rule_away() -> None:
 
 @pytest.mark.parametrize("key", ["ladder", "overflow_policy"])
 def test_a_ladder_is_given_under_either_name(key: str) -> None:
-    own = Ladder(OWN, (LastLines(("logs",), 5), Drop(), Truncate(("a", "b"))))
+    own = Ladder(CUSTOM_LADDER_NAME, (LastLines(("logs",), 5), Drop(), Truncate(("a", "b"))))
 
     assert budget_from_data({key: "progressive"}).ladder == PROGRESSIVE
     assert (

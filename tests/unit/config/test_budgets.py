@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.budget import PRESET, Budget, Keep, Priority, SectionRule
+from foveate.budget import DEFAULT_BUDGET, Budget, Keep, Priority, SectionRule
 from foveate.budget.ladders import DROP_LOW_PRIORITY
 from foveate.config import load_agent_budget, load_budget
 from foveate.errors import BadSetting, UnreadableInput
@@ -18,7 +18,7 @@ def refusal(file: Path, text: str) -> BadSetting:
 
 
 def test_the_example_is_the_preset(root: Path) -> None:
-    assert load_budget(root / "examples" / "budget.yaml") == PRESET
+    assert load_budget(root / "examples" / "budget.yaml") == DEFAULT_BUDGET
 
 
 def test_a_budget_may_be_json(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_an_agents_file_is_laid_over_the_defaults(file: Path) -> None:
         "sections:\n  recent_events: {max_tokens: 100}\n  diary: {priority: low}\n",
         encoding="utf-8",
     )
-    agents = load_agent_budget(file, defaults=PRESET, allowed=PRESET)
+    agents = load_agent_budget(file, defaults=DEFAULT_BUDGET, allowed=DEFAULT_BUDGET)
 
     assert agents.problem is None
     assert agents.clamped == ()
@@ -76,7 +76,7 @@ def test_an_agents_file_is_laid_over_the_defaults(file: Path) -> None:
         3000,
         ladder=DROP_LOW_PRIORITY,
         sections={
-            **PRESET.sections,
+            **DEFAULT_BUDGET.sections,
             "recent_events": SectionRule(max_tokens=100, priority=Priority.LOW, keep=Keep.NEWEST),
             "diary": SectionRule(priority=Priority.LOW),
         },
@@ -84,9 +84,9 @@ def test_an_agents_file_is_laid_over_the_defaults(file: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_no_problem(file: Path) -> None:
-    agents = load_agent_budget(file, defaults=PRESET, allowed=None)
+    agents = load_agent_budget(file, defaults=DEFAULT_BUDGET, allowed=None)
 
-    assert agents.budget == PRESET
+    assert agents.budget == DEFAULT_BUDGET
     assert agents.problem is None
 
 
@@ -105,9 +105,9 @@ def test_without_a_file_the_defaults_are_held_to_what_is_allowed_and_nothing_is_
 
 def test_of_a_file_that_is_wrong_nothing_holds(file: Path) -> None:
     file.write_text("total_tokens: 100\nsections: {recent_events: {max_tokens: -1}}\n", encoding="utf-8")
-    agents = load_agent_budget(file, defaults=PRESET, allowed=PRESET)
+    agents = load_agent_budget(file, defaults=DEFAULT_BUDGET, allowed=DEFAULT_BUDGET)
 
-    assert agents.budget == PRESET
+    assert agents.budget == DEFAULT_BUDGET
     assert isinstance(agents.problem, BadSetting)
     assert (agents.problem.line, agents.problem.key) == (2, "sections.recent_events.max_tokens")
 
@@ -160,7 +160,7 @@ def test_what_cannot_be_read_is_a_problem_and_nobody_waits_for_it(tmp_path: Path
     below_a_file = tmp_path / "file" / "budget.yaml"
     below_a_file.parent.write_text("", encoding="utf-8")
     for path in (tmp_path, pipe, loop, below_a_file, tmp_path / "a\0b", below_a_file.parent):
-        agents = load_agent_budget(path, defaults=PRESET, allowed=None)
+        agents = load_agent_budget(path, defaults=DEFAULT_BUDGET, allowed=None)
 
-        assert agents.budget == PRESET
+        assert agents.budget == DEFAULT_BUDGET
         assert isinstance(agents.problem, UnreadableInput)

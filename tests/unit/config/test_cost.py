@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from foveate.config.cost import CAP_KEYS, KINDS, PRICE_KEYS, CostOptions, cost_from, load_cost
-from foveate.cost.caps import WARN_AT, Cap, Scope, Unknown
-from foveate.cost.own_prices import OwnPrice, OwnTier, PerMillion
+from foveate.config.cost import CAP_KEYS, PRICE_KEYS, TOKEN_KIND_BY_KEY, CostOptions, load_cost, parse_cost
+from foveate.cost.caps import DEFAULT_WARN_AT, Cap, CapScope, UnknownPricePolicy
+from foveate.cost.own_prices import CustomPrice, CustomPriceTier, DollarsPerMillion
 from foveate.cost.price_book import PriceBook
 from foveate.errors import BadSetting, UnreadableInput
 from foveate.values import CacheUsage, Usage
@@ -40,31 +40,31 @@ cost:
 """
 EXPECTED = CostOptions(
     caps=(
-        Cap(scope=Scope.CALL, dollars=Decimal("0.50")),
-        Cap(scope=Scope.SESSION, dollars=Decimal(5), warn_at=Decimal("0.9")),
-        Cap(scope=Scope.DAY, dollars=Decimal("20.10"), agent="ana", unknown=Unknown.ALLOW),
+        Cap(scope=CapScope.CALL, dollars=Decimal("0.50")),
+        Cap(scope=CapScope.SESSION, dollars=Decimal(5), warn_at=Decimal("0.9")),
+        Cap(scope=CapScope.DAY, dollars=Decimal("20.10"), agent="ana", unknown=UnknownPricePolicy.ALLOW),
     ),
     prices=(
-        OwnPrice(
+        CustomPrice(
             model="qwen3-*",
             provider="vllm",
-            dollars_per_million=PerMillion(
+            dollars_per_million=DollarsPerMillion(
                 uncached=Decimal("0.20"), read=Decimal("0.02"), output=Decimal("0.80")
             ),
             tiers=(
-                OwnTier(
+                CustomPriceTier(
                     over_tokens=200_000,
-                    dollars_per_million=PerMillion(uncached=Decimal("0.40"), output=Decimal("1.2")),
+                    dollars_per_million=DollarsPerMillion(uncached=Decimal("0.40"), output=Decimal("1.2")),
                 ),
             ),
         ),
-        OwnPrice(model="claude-*", provider="bedrock", discount=Decimal("0.15"), since=date(2026, 7, 1)),
+        CustomPrice(model="claude-*", provider="bedrock", discount=Decimal("0.15"), since=date(2026, 7, 1)),
     ),
 )
 
 
 def read(text: str) -> CostOptions:
-    return cost_from(text.encode(), "foveate.yaml")
+    return parse_cost(text.encode(), "foveate.yaml")
 
 
 def refusal(text: str) -> BadSetting:
@@ -82,7 +82,7 @@ def test_a_configuration_may_be_json(tmp_path: Path) -> None:
     file = tmp_path / "foveate.json"
     file.write_text('{"cost": {"caps": [{"scope": "total", "dollars": 0.1}]}}', encoding="utf-8")
 
-    assert load_cost(file).caps == (Cap(scope=Scope.TOTAL, dollars=Decimal("0.1")),)
+    assert load_cost(file).caps == (Cap(scope=CapScope.TOTAL, dollars=Decimal("0.1")),)
 
 
 @pytest.mark.parametrize("text", ["server: {}\n", "cost:\n", "cost: {}\n", "cost: {caps: [], prices: []}\n"])
@@ -105,7 +105,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
 def test_what_is_left_out_has_its_default() -> None:
     (cap,) = read("cost: {caps: [{scope: agent, dollars: 1}]}").caps
 
-    assert (cap.agent, cap.warn_at, cap.unknown) == (None, WARN_AT, Unknown.REFUSE)
+    assert (cap.agent, cap.warn_at, cap.unknown) == (None, DEFAULT_WARN_AT, UnknownPricePolicy.REFUSE)
 
 
 # Caps are kept to the picodollar, prices to twelve digits behind the point.
@@ -120,7 +120,7 @@ def test_money_is_always_what_is_written_to_the_last_digit(amount: Decimal, form
     written = f"{amount:f}"
     text = f'{{"cost": {{"caps": [{{"scope": "day", "dollars": {written}}}]}}}}'
 
-    (cap,) = cost_from(text.encode(), f"foveate.{form}").caps
+    (cap,) = parse_cost(text.encode(), f"foveate.{form}").caps
 
     assert f"{cap.dollars:f}" == written
 
@@ -253,7 +253,7 @@ def test_what_cannot_be_is_told_with_its_file_line_and_key(text: str, line: int,
 def test_a_number_in_json_that_is_no_money_is_refused(number: str) -> None:
     text = f'{{"cost": {{"caps": [{{"scope": "day", "dollars": {number}}}]}}}}'
 
-    assert isinstance(refused(cost_from, text.encode(), "foveate.json"), BadSetting)
+    assert isinstance(refused(parse_cost, text.encode(), "foveate.json"), BadSetting)
 
 
 JUNK: Any = st.recursive(
@@ -261,7 +261,7 @@ JUNK: Any = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from((*CAP_KEYS, *PRICE_KEYS, *KINDS, "caps", "prices")), inner, max_size=4
+            st.sampled_from((*CAP_KEYS, *PRICE_KEYS, *TOKEN_KIND_BY_KEY, "caps", "prices")), inner, max_size=4
         )
     ),
     max_leaves=8,
@@ -272,7 +272,7 @@ JUNK: Any = st.recursive(
 def test_whatever_stands_there_is_read_or_refused_with_its_place(caps: Any, prices: Any) -> None:
     data = json.dumps({"cost": {"caps": caps, "prices": prices}}).encode()
     try:
-        found = cost_from(data, "foveate.json")
+        found = parse_cost(data, "foveate.json")
     except BadSetting as error:
         key = error.key
     else:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from foveate.config.cost import CAP_KEYS, COST_KEYS, PRICE_KEYS, TIER_KEYS, cost_from
+from foveate.config.cost import CAP_KEYS, COST_KEYS, PRICE_KEYS, TIER_KEYS, parse_cost
 from foveate.cost.admission import AdmissionOptions
-from foveate.cost.caps import WARN_AT, Scope, Unknown
-from foveate.cost.ledger import By, Category
+from foveate.cost.caps import DEFAULT_WARN_AT, CapScope, UnknownPricePolicy
+from foveate.cost.ledger import Category, GroupBy
 from foveate.cost.price_book import PriceBook
 
 
@@ -17,7 +17,7 @@ def page(root: Path) -> str:
     return (root / "docs" / "cost.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("word", [*Scope, *Category])
+@pytest.mark.parametrize("word", [*CapScope, *Category])
 def test_a_scope_and_a_category_has_a_row_of_its_own(page: str, word: str) -> None:
     assert re.search(rf"^\| `{word}` \| \S", page, re.MULTILINE), f"docs/cost.md does not explain {word}"
 
@@ -29,24 +29,26 @@ def test_a_setting_has_a_row_of_its_own(page: str, key: str) -> None:
     )
 
 
-@pytest.mark.parametrize("word", [*COST_KEYS, *TIER_KEYS, *Unknown, *By, "warnings", "lease_seconds"])
+@pytest.mark.parametrize(
+    "word", [*COST_KEYS, *TIER_KEYS, *UnknownPricePolicy, *GroupBy, "warnings", "lease_seconds"]
+)
 def test_a_word_is_in_the_page(page: str, word: str) -> None:
     assert re.search(rf"\b{word}\b", page), f"docs/cost.md does not mention {word}"
 
 
 def test_defaults_are_those_that_hold(page: str) -> None:
-    assert re.search(rf"^\| `warn_at` \|.*\| {WARN_AT} \|$", page, re.MULTILINE)
+    assert re.search(rf"^\| `warn_at` \|.*\| {DEFAULT_WARN_AT} \|$", page, re.MULTILINE)
     options = AdmissionOptions()
     assert f"`lease_seconds` ({options.lease_seconds:g} s)" in page
-    assert f"({options.most_waiting:,} of them at most)" in page
+    assert f"({options.max_waiting:,} of them at most)" in page
 
 
 def test_the_example_is_a_configuration(page: str) -> None:
     example = re.search(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert example
 
-    found = cost_from(example[1].encode(), "cost.yaml")
+    found = parse_cost(example[1].encode(), "cost.yaml")
 
-    assert {cap.scope for cap in found.caps} == set(Scope)
+    assert {cap.scope for cap in found.caps} == set(CapScope)
     assert len(found.prices) == 4
     PriceBook(found.prices)

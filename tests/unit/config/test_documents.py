@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.config import as_json, as_yaml
-from foveate.config.documents import document_from, read_document
+from foveate.config.documents import parse_document, read_document
 from foveate.config.files import read_bytes
-from foveate.config.places import Place
+from foveate.config.places import KeyPath
 from foveate.errors import BadSetting, InputError, UnreadableInput
 from tests.support.examples import limit_examples
 from tests.unit.config.refusals import refused
@@ -45,11 +45,11 @@ plain = st.recursive(
 
 
 def read(text: str, source: str = "a.yaml") -> Any:
-    return document_from(text.encode(), source).data
+    return parse_document(text.encode(), source).data
 
 
 def refusal(text: str, source: str = "a.yaml") -> BadSetting:
-    return refused(document_from, text.encode(), source)
+    return refused(parse_document, text.encode(), source)
 
 
 @settings(max_examples=limit_examples(80))
@@ -69,7 +69,7 @@ def test_what_is_written_as_json_is_read_back(data: object) -> None:
 def test_bytes_are_read_or_refused_and_nothing_else_happens(data: bytes) -> None:
     for source in ("a.yaml", "a.json", "standard input"):
         with suppress(InputError):
-            document_from(data, source)
+            parse_document(data, source)
 
 
 @settings(max_examples=limit_examples(60))
@@ -77,9 +77,9 @@ def test_bytes_are_read_or_refused_and_nothing_else_happens(data: bytes) -> None
 def test_the_line_of_every_value_is_found(data: object) -> None:
     """In a text that has every key and item on a line of its own, as an independent witness."""
     lines: list[str] = []
-    stands: dict[Place, int] = {}
+    stands: dict[KeyPath, int] = {}
 
-    def write(value: object, place: Place, lead: str, end: str) -> None:
+    def write(value: object, place: KeyPath, lead: str, end: str) -> None:
         lines.append("")
         stands[place] = len(lines)
         match value:
@@ -101,12 +101,15 @@ def test_the_line_of_every_value_is_found(data: object) -> None:
     text = "\n".join(lines).replace("\\ud83c\\udf89", "🎉")
 
     for place, line in stands.items():
-        assert as_json.line(text, place) == line
-        assert as_yaml.line(text, place) == line
+        assert as_json.find_line(text, place) == line
+        assert as_yaml.find_line(text, place) == line
 
 
 def test_the_line_of_what_is_not_there_is_the_line_around_it() -> None:
-    for find, text in ((as_yaml.line, "a: 1\nb:\n  c: 2\n"), (as_json.line, '{"a": 1,\n"b":\n{"c": 2}}')):
+    for find, text in (
+        (as_yaml.find_line, "a: 1\nb:\n  c: 2\n"),
+        (as_json.find_line, '{"a": 1,\n"b":\n{"c": 2}}'),
+    ):
         assert find(text, ("b", "nothing", "deeper")) == 2
         assert find(text, ("nothing",)) == 1
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.config.environment import variables_in, with_env_file
+from foveate.config.environment import load_env_file, parse_env
 from foveate.errors import BadSetting, UnreadableInput
 from tests.support.examples import limit_examples
 
@@ -27,7 +27,7 @@ URL=http://host/#part
 
 
 def test_variables_are_read_as_shells_and_tools_write_them() -> None:
-    assert variables_in(SAID, ".env") == {
+    assert parse_env(SAID, ".env") == {
         "ANTHROPIC_API_KEY": "sk-ant-1",
         "OPENAI_API_KEY": "sk # 2",
         "EMPTY": "",
@@ -46,7 +46,7 @@ def test_whatever_is_quoted_is_read_back(said: dict[str, str]) -> None:
 
     text = "\n".join(f"{name}={quoted(value)}" for name, value in said.items())
 
-    assert variables_in(text, ".env") == said
+    assert parse_env(text, ".env") == said
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_whatever_is_quoted_is_read_back(said: dict[str, str]) -> None:
 )
 def test_a_line_that_cannot_be_read_is_told_without_what_stands_there(text: str, line: int) -> None:
     with pytest.raises(BadSetting) as caught:
-        variables_in(text, ".env")
+        parse_env(text, ".env")
 
     assert caught.value.line == line
     assert str(caught.value).startswith(f".env:{line}: ")
@@ -69,11 +69,11 @@ def test_a_line_that_cannot_be_read_is_told_without_what_stands_there(text: str,
 
 def test_the_environment_wins_and_no_file_adds_nothing(tmp_path: Path) -> None:
     path = tmp_path / ".env"
-    assert with_env_file({"A_KEY": "real"}, path) == {"A_KEY": "real"}
+    assert load_env_file({"A_KEY": "real"}, path) == {"A_KEY": "real"}
 
     path.write_text("A_KEY=file\nB_KEY=file\n")
 
-    assert with_env_file({"A_KEY": "real"}, path) == {"A_KEY": "real", "B_KEY": "file"}
+    assert load_env_file({"A_KEY": "real"}, path) == {"A_KEY": "real", "B_KEY": "file"}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_file_chooses_no_programs_proxies_or_certificates(tmp_path: Path, name
     path = tmp_path / ".env"
     path.write_text(f"{name}=/bad\nFOVEATE_HOME=/data\nHOUSE_API_KEY=sk\n")
 
-    assert with_env_file({}, path) == {"FOVEATE_HOME": "/data", "HOUSE_API_KEY": "sk"}
+    assert load_env_file({}, path) == {"FOVEATE_HOME": "/data", "HOUSE_API_KEY": "sk"}
 
 
 @pytest.mark.parametrize(
@@ -121,13 +121,13 @@ def test_credentials_are_read_whatever_they_are_called(tmp_path: Path, name: str
     path = tmp_path / ".env"
     path.write_text(f"{name}=sk\n")
 
-    assert with_env_file({}, path) == {name: "sk"}
+    assert load_env_file({}, path) == {name: "sk"}
 
 
 def test_a_folder_of_that_name_is_somebody_elses(tmp_path: Path) -> None:
     (tmp_path / ".env").mkdir()
 
-    assert with_env_file({}, tmp_path / ".env") == {}
+    assert load_env_file({}, tmp_path / ".env") == {}
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
@@ -135,4 +135,4 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"A=\xff")
 
     with pytest.raises(UnreadableInput, match="is not UTF-8"):
-        with_env_file({}, path)
+        load_env_file({}, path)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from foveate.config.cost import CAP_KEYS, PRICE_KEYS, cost_from
-from foveate.config.documents import document_from
-from foveate.config.loading import settings_from
+from foveate.config.cost import CAP_KEYS, PRICE_KEYS, parse_cost
+from foveate.config.documents import parse_document
+from foveate.config.loading import parse_settings
 from foveate.config.settings import Settings
 
 ROOT = Path(__file__).parents[3]
@@ -83,26 +83,26 @@ def uncommented(data: bytes) -> bytes:
 
 
 def test_the_example_holds_what_holds_without_it(plain: bytes) -> None:
-    assert settings_from(plain, "foveate.yaml") == Settings()
+    assert parse_settings(plain, "foveate.yaml") == Settings()
 
 
 def test_all_that_is_commented_out_can_be_used(whole: bytes) -> None:
-    settings = settings_from(whole, "foveate.yaml")
+    settings = parse_settings(whole, "foveate.yaml")
 
     assert [agent.id for agent in settings.agents] == ["ana"]
     assert settings.server.tls is not None
-    cost = cost_from(whole, "foveate.yaml")
+    cost = parse_cost(whole, "foveate.yaml")
     assert cost.caps
     assert len(cost.prices) == 2
 
 
 @pytest.mark.parametrize("place", sorted(LEAVES | TIERS), ids=".".join)
 def test_a_setting_is_in_the_example(place: tuple[str, ...], whole: bytes) -> None:
-    assert said_at(document_from(whole, "foveate.yaml").data, place), (
+    assert said_at(parse_document(whole, "foveate.yaml").data, place), (
         f"examples/foveate.yaml lacks {'.'.join(place)}"
     )
 
 
 @pytest.mark.parametrize("place", PLAIN, ids=".".join)
 def test_a_default_stands_in_the_example_as_it_is(place: tuple[str, ...], plain: bytes) -> None:
-    assert said_at(document_from(plain, "foveate.yaml").data, place) == [FIELDS[place]]
+    assert said_at(parse_document(plain, "foveate.yaml").data, place) == [FIELDS[place]]

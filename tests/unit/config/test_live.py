@@ -24,101 +24,101 @@ def write(path: Path, text: str) -> None:
 
 
 def test_without_a_file_all_is_as_it_is_by_default() -> None:
-    assert LiveSettings(None, port).now().made == 8090
+    assert LiveSettings(None, port).current().value == 8090
 
 
 def test_a_changed_file_holds_from_the_next_look_on(tmp_path: Path) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 2}")
-    live = LiveSettings(path, port, look_every_seconds=0)
+    live = LiveSettings(path, port, check_interval_seconds=0)
 
-    assert live.now().made == 2
+    assert live.current().value == 2
     write(path, "server: {port: 3}")
-    assert (live.now().made, live.now().changes) == (3, 1)
+    assert (live.current().value, live.current().changes) == (3, 1)
     path.write_text("server: {port: 44}")
-    assert live.now().made == 44
+    assert live.current().value == 44
 
 
 def test_the_time_since_when_a_configuration_is_in_force_comes_from_the_clock(tmp_path: Path) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 2}")
     times = iter((100.0, 200.0))
-    live = LiveSettings(path, port, look_every_seconds=0, clock=lambda: next(times))
+    live = LiveSettings(path, port, check_interval_seconds=0, clock=lambda: next(times))
 
-    assert live.now().since == 100.0
+    assert live.current().since == 100.0
     write(path, "server: {port: 1}")
-    assert live.now().since == 100.0
+    assert live.current().since == 100.0
     write(path, "server: {port: 3}")
-    assert live.now().since == 200.0
+    assert live.current().since == 200.0
 
 
 def test_a_change_is_seen_by_who_looks_again_however_lately_somebody_looked(tmp_path: Path) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 2}")
-    live = LiveSettings(path, port, look_every_seconds=60)
+    live = LiveSettings(path, port, check_interval_seconds=60)
 
-    live.now()
+    live.current()
     write(path, "server: {port: 3}")
-    assert live.now().made == 2
-    live.look_again()
-    assert live.now().made == 3
+    assert live.current().value == 2
+    live.check_next_time()
+    assert live.current().value == 3
 
 
 def test_a_change_of_the_same_length_in_the_same_moment_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 2}")
     before = path.stat()
-    live = LiveSettings(path, port, look_every_seconds=0)
+    live = LiveSettings(path, port, check_interval_seconds=0)
     write(path, "server: {port: 3}")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
-    assert live.now().made == 3
+    assert live.current().value == 3
 
 
 @pytest.mark.parametrize("text", ["server: {prot: 3}", "server: [", "", None, "server: {port: 1}"])
 def test_a_file_that_cannot_be_used_changes_nothing_and_is_told(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 2}")
-    live = LiveSettings(path, port, look_every_seconds=0)
+    live = LiveSettings(path, port, check_interval_seconds=0)
     if text is None:
         path.unlink()
     else:
         write(path, text)
 
-    now = live.now()
-    assert now.made == 2
+    now = live.current()
+    assert now.value == 2
     assert now.problem is not None
 
     write(path, "server: {port: 5}")
-    assert (live.now().made, live.now().problem) == (5, None)
+    assert (live.current().value, live.current().problem) == (5, None)
 
 
 def test_at_the_start_a_file_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     with pytest.raises(UnreadableInput):
-        LiveSettings(path, port, look_every_seconds=0)
+        LiveSettings(path, port, check_interval_seconds=0)
     for text, said in (("a: 1", "no setting 'a'"), ("server:\n  port: 1", "f.yaml:2: no such port here")):
         path.write_text(text)
         with pytest.raises(BadSetting, match=said):
-            LiveSettings(path, port, look_every_seconds=0)
+            LiveSettings(path, port, check_interval_seconds=0)
 
 
 def test_at_the_start_what_held_before_stands_in_for_a_file_that_cannot_be_used(tmp_path: Path) -> None:
     """Defect: a process that was started while the file was broken had nothing to go by."""
     path = tmp_path / "f.yaml"
     path.write_text("server: {port: 2}")
-    before = LiveSettings(path, port, look_every_seconds=0)
+    before = LiveSettings(path, port, check_interval_seconds=0)
     write(path, "server: {port: 33}")
-    before.now()
+    before.current()
     write(path, "server: [")
-    before.now()
+    before.current()
 
-    live = LiveSettings(path, port, held=before.text, look_every_seconds=0)
-    assert live.now().made == 33
-    assert isinstance(live.now().problem, BadSetting)
+    live = LiveSettings(path, port, last_valid=before.text, check_interval_seconds=0)
+    assert live.current().value == 33
+    assert isinstance(live.current().problem, BadSetting)
 
     write(path, "server: {port: 5}")
-    assert (live.now().made, live.now().problem) == (5, None)
+    assert (live.current().value, live.current().problem) == (5, None)
 
 
 def test_a_file_that_appears_where_it_is_looked_for_holds_from_then_on_and_that_is_told(
@@ -127,39 +127,39 @@ def test_a_file_that_appears_where_it_is_looked_for_holds_from_then_on_and_that_
     """Defect: a file that was written while the gateway ran without one was never looked at."""
     caplog.set_level("INFO", "foveate")
     here, home = tmp_path / "here.yaml", tmp_path / "home.yaml"
-    live = LiveSettings(None, port, usual=(here, home), look_every_seconds=0)
-    assert (live.now().made, live.path) == (8090, None)
+    live = LiveSettings(None, port, default_paths=(here, home), check_interval_seconds=0)
+    assert (live.current().value, live.path) == (8090, None)
 
     write(home, "server: {prot: 2}")
-    assert live.now().made == 8090
-    assert isinstance(live.now().problem, BadSetting)
-    again = LiveSettings(None, port, usual=(here, home), held=live.text, look_every_seconds=0)
-    assert (again.now().made, again.now().problem is None) == (8090, False)
+    assert live.current().value == 8090
+    assert isinstance(live.current().problem, BadSetting)
+    again = LiveSettings(None, port, default_paths=(here, home), last_valid=live.text, check_interval_seconds=0)
+    assert (again.current().value, again.current().problem is None) == (8090, False)
 
     write(home, "server: {port: 2}")
-    assert (live.now().made, live.path) == (2, home)
+    assert (live.current().value, live.path) == (2, home)
     write(here, "server: {port: 3}")
-    assert (live.now().made, live.path) == (3, here)
+    assert (live.current().value, live.path) == (3, here)
     assert f"{here} is there, and holds from now on" in caplog.text
 
     here.unlink()  # as some editors do for a moment
-    assert live.now().made == 3
-    assert live.now().problem is not None
+    assert live.current().value == 3
+    assert live.current().problem is not None
 
 
 def test_what_waits_for_a_start_can_be_asked_for_until_it_is_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 9001}")
-    live = LiveSettings(path, port, fixed=lambda found: {"server.port": found}, look_every_seconds=0)
-    assert not live.waiting
+    live = LiveSettings(path, port, read_fixed=lambda found: {"server.port": found}, check_interval_seconds=0)
+    assert not live.needs_restart
 
     write(path, "server: {port: 9002}")
-    live.now()
-    assert live.waiting == {"server.port": 9001}
+    live.current()
+    assert live.needs_restart == {"server.port": 9001}
 
     write(path, "server: {port: 9001}")
-    live.now()
-    assert not live.waiting
+    live.current()
+    assert not live.needs_restart
 
 
 def test_what_waits_for_a_start_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -167,11 +167,11 @@ def test_what_waits_for_a_start_is_named(tmp_path: Path, caplog: pytest.LogCaptu
     caplog.set_level("INFO", "foveate")
     path = tmp_path / "f.yaml"
     path.write_text("server: {port: 2}")
-    live = LiveSettings(path, port, fixed=lambda made: {"server.port": made}, look_every_seconds=0)
+    live = LiveSettings(path, port, read_fixed=lambda made: {"server.port": made}, check_interval_seconds=0)
 
     write(path, "server: {port: 33}")
-    live.now()
+    live.current()
     assert "holds from now on, except for server.port: start the gateway anew for that" in caplog.text
     write(path, "server: {port: 2}  # again")
-    live.now()
+    live.current()
     assert caplog.messages[-1].endswith("holds from now on")

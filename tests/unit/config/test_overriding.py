@@ -4,8 +4,8 @@ from decimal import Decimal
 from pathlib import Path
 
 from foveate.config.cost import CostOptions
-from foveate.config.loading import Configuration, settings_from
-from foveate.config.overriding import Flags, LocalModel, overridden, usual_file
+from foveate.config.loading import Configuration, parse_settings
+from foveate.config.overriding import LocalModel, ServeFlags, apply_overrides, find_default_file
 from foveate.cost.price_book import PriceBook
 
 FILE = b"""
@@ -16,26 +16,26 @@ routes: [{models: 'local', upstream: openai}]
 
 
 def found() -> Configuration:
-    return Configuration(settings_from(FILE, "foveate.yaml"), CostOptions())
+    return Configuration(parse_settings(FILE, "foveate.yaml"), CostOptions())
 
 
 def test_nothing_said_leaves_all_as_the_file_says() -> None:
-    assert overridden(found(), {"FOVEATE_STORE": ""}) == found()
+    assert apply_overrides(found(), {"FOVEATE_STORE": ""}) == found()
 
 
 def test_the_environment_goes_over_the_file() -> None:
-    settings = overridden(found(), {"FOVEATE_STORE": "postgresql://db/foveate"}).settings
+    settings = apply_overrides(found(), {"FOVEATE_STORE": "postgresql://db/foveate"}).settings
 
     assert settings.store.url == "postgresql://db/foveate"
     assert settings.store.keep_days == 30
 
 
 def test_what_the_command_was_told_goes_over_both() -> None:
-    flags = Flags(
+    flags = ServeFlags(
         host="::1", port=0, workers=1, certificate="a.pem", key="b.pem", cors_origins=("https://b.example",)
     )
 
-    server = overridden(found(), {}, flags).settings.server
+    server = apply_overrides(found(), {}, flags).settings.server
 
     assert (server.host, server.port, server.workers) == ("::1", 0, 1)
     assert server.tls is not None
@@ -46,7 +46,7 @@ def test_what_the_command_was_told_goes_over_both() -> None:
 def test_a_model_on_this_machine_is_one_more_upstream_that_costs_nothing() -> None:
     local = LocalModel(base_url="http://127.0.0.1:1", model="SmolLM2-135M-Instruct")
 
-    made = overridden(found(), {}, Flags(local=local))
+    made = apply_overrides(found(), {}, ServeFlags(local=local))
 
     upstream = made.settings.upstreams["local"]
     assert (upstream.base_url, upstream.api, upstream.provider) == ("http://127.0.0.1:1", "both", "llama.cpp")
@@ -69,8 +69,8 @@ def test_the_file_of_the_working_folder_goes_before_that_of_the_data_folder(tmp_
     folder, home = tmp_path / "work", tmp_path / "home"
     folder.mkdir()
     home.mkdir()
-    assert usual_file(folder, home) is None
+    assert find_default_file(folder, home) is None
     (home / "foveate.yaml").write_text("agents: []")
-    assert usual_file(folder, home) == home / "foveate.yaml"
+    assert find_default_file(folder, home) == home / "foveate.yaml"
     (folder / "foveate.yaml").write_text("agents: []")
-    assert usual_file(folder, home) == folder / "foveate.yaml"
+    assert find_default_file(folder, home) == folder / "foveate.yaml"

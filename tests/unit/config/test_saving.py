@@ -12,10 +12,10 @@ from time import sleep
 import pytest
 from hypothesis import example, given, settings
 
-from foveate.budget import PRESET, Budget, SectionRule
+from foveate.budget import DEFAULT_BUDGET, Budget, SectionRule
 from foveate.budget.ladders import Ladder, Replace
 from foveate.config import load_agent_budget, load_budget, save_agent_budget
-from foveate.config.files import replace_file, replacing
+from foveate.config.files import open_replacement, replace_file
 from foveate.errors import BadOption, UnwritableFile
 from tests.support.examples import limit_examples
 from tests.unit.config.made import budgets, leaves_room
@@ -74,7 +74,7 @@ def test_what_is_saved_is_loaded_again(lasting_file: Path, budget: Budget) -> No
 
 
 def test_a_saved_budget_can_be_read_by_people(file: Path) -> None:
-    save_agent_budget(file, PRESET)
+    save_agent_budget(file, DEFAULT_BUDGET)
     lines = file.read_text(encoding="utf-8").splitlines()
 
     assert lines[0].startswith("# ")
@@ -89,16 +89,16 @@ def test_a_saved_file_keeps_its_permissions_and_its_link(tmp_path: Path) -> None
     file.write_text("total_tokens: 1\n", encoding="utf-8")
     file.chmod(0o640)
     link.symlink_to(file)
-    save_agent_budget(link, PRESET)
+    save_agent_budget(link, DEFAULT_BUDGET)
 
     assert link.is_symlink()
-    assert load_budget(file) == PRESET
+    assert load_budget(file) == DEFAULT_BUDGET
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
 
 
 def test_a_new_file_has_the_permissions_that_new_files_have(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("", encoding="utf-8")
-    save_agent_budget(tmp_path / "budget.yaml", PRESET)
+    save_agent_budget(tmp_path / "budget.yaml", DEFAULT_BUDGET)
 
     modes = {path.stat().st_mode for path in tmp_path.iterdir()}
     assert len(modes) == 1
@@ -131,15 +131,15 @@ def test_what_leaves_nothing_for_a_prompt_is_not_saved(file: Path, budget: Budge
 
 
 def test_the_name_of_the_file_may_be_a_text(file: Path) -> None:
-    save_agent_budget(str(file), PRESET)
+    save_agent_budget(str(file), DEFAULT_BUDGET)
 
-    assert load_budget(str(file)) == PRESET
-    assert load_agent_budget(str(file), defaults=Budget(), allowed=None).budget == PRESET
+    assert load_budget(str(file)) == DEFAULT_BUDGET
+    assert load_agent_budget(str(file), defaults=Budget(), allowed=None).budget == DEFAULT_BUDGET
 
 
 def test_a_budget_is_not_saved_as_json_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match=r"let the name end in \.yaml"):
-        save_agent_budget(tmp_path / "budget.json", PRESET)
+        save_agent_budget(tmp_path / "budget.json", DEFAULT_BUDGET)
 
 
 def test_a_place_that_cannot_be_written_is_told_with_what_to_do(tmp_path: Path) -> None:
@@ -153,24 +153,24 @@ def test_a_place_that_cannot_be_written_is_told_with_what_to_do(tmp_path: Path) 
         (tmp_path / "a\0b", "null byte"),
     ):
         with pytest.raises(UnwritableFile, match=words):
-            save_agent_budget(path, PRESET)
+            save_agent_budget(path, DEFAULT_BUDGET)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_is_read_only_is_told(file: Path) -> None:
-    save_agent_budget(file, PRESET)
+    save_agent_budget(file, DEFAULT_BUDGET)
     file.parent.chmod(0o500)
 
     with pytest.raises(UnwritableFile, match="make its folder writable"):
         save_agent_budget(file, Budget(1))
-    assert load_budget(file) == PRESET
+    assert load_budget(file) == DEFAULT_BUDGET
 
 
 @pytest.mark.process
 def test_a_disk_that_takes_no_more_leaves_the_old_file_and_nothing_else(file: Path) -> None:
     """A limit on the size of files stands for the full disk: the write fails in the middle."""
-    save_agent_budget(file, PRESET)
+    save_agent_budget(file, DEFAULT_BUDGET)
     code = """
         import resource, sys
         from pathlib import Path
@@ -189,7 +189,7 @@ def test_a_disk_that_takes_no_more_leaves_the_old_file_and_nothing_else(file: Pa
     )
 
     assert finished.stdout.startswith(f"{file}: File too large; nothing was changed: raise the limit")
-    assert load_budget(file) == PRESET
+    assert load_budget(file) == DEFAULT_BUDGET
     assert [path.name for path in file.parent.iterdir()] == ["budget.yaml"]
 
 
@@ -227,7 +227,7 @@ def test_what_is_written_is_what_was_given(file: Path) -> None:
 
 def test_what_breaks_off_while_a_file_is_written_leaves_the_old_one(file: Path) -> None:
     def break_off() -> None:
-        with replacing(file) as new:
+        with open_replacement(file) as new:
             new.write(b"half of it")
             raise ValueError("broke off")
 
@@ -241,7 +241,7 @@ def test_what_breaks_off_while_a_file_is_written_leaves_the_old_one(file: Path) 
 
 
 def test_a_new_file_can_be_for_its_owner_alone(file: Path) -> None:
-    with replacing(file, mode=0o600) as new:
+    with open_replacement(file, mode=0o600) as new:
         new.write(b"what was said")
 
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.budget import Item, Keep, Priority, Section, Stability
-from foveate.config import load_sections, sections_from
-from foveate.config.sections import SECTIONS_LIMIT_BYTES
+from foveate.config import load_sections, parse_sections
+from foveate.config.sections import MAX_SECTIONS_BYTES
 from foveate.errors import BadSetting, UnreadableInput
 from tests.support.examples import limit_examples
 from tests.unit.config.made import caps, names, shares, texts
@@ -35,7 +35,7 @@ contents = st.fixed_dictionaries({"text": texts}) | st.fixed_dictionaries(
 
 
 def refusal(text: str, source: str = "a.yaml") -> BadSetting:
-    return refused(sections_from, text.encode(), source)
+    return refused(parse_sections, text.encode(), source)
 
 
 @settings(max_examples=limit_examples(80))
@@ -46,12 +46,12 @@ def test_sections_in_a_file_are_what_they_are_in_python(
     expected = tuple(Section(name, **content, **rest) for name, content, rest in entries)  # type: ignore[arg-type]
     listed = json.loads(json.dumps([{"name": name} | content | rest for name, content, rest in entries]))
 
-    assert sections_from(json.dumps(listed).encode(), "a.json") == expected
-    assert sections_from(yaml.safe_dump(listed).encode(), "a.yaml") == expected
+    assert parse_sections(json.dumps(listed).encode(), "a.json") == expected
+    assert parse_sections(yaml.safe_dump(listed).encode(), "a.yaml") == expected
 
 
 def test_an_item_is_a_text_or_a_text_with_a_score() -> None:
-    (section,) = sections_from(
+    (section,) = parse_sections(
         b"- name: a\n  items: [one, {text: two, score: 0.5}, [three, 3], {text: four}]\n", "standard input"
     )
 
@@ -133,7 +133,7 @@ def test_json_is_told_with_line_key_and_number_too() -> None:
 
 
 def test_a_list_of_no_sections_is_no_sections() -> None:
-    assert sections_from(b"[]", "standard input") == ()
+    assert parse_sections(b"[]", "standard input") == ()
 
 
 def test_a_file_of_many_megabytes_is_read(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_file_of_many_megabytes_is_read(tmp_path: Path) -> None:
 def test_files_of_more_than_a_gigabyte_are_refused_before_they_are_read(tmp_path: Path) -> None:
     file = tmp_path / "sections.yaml"
     with file.open("wb") as opened:
-        opened.truncate(SECTIONS_LIMIT_BYTES + 1)  # with nothing in it, so that it takes no room
+        opened.truncate(MAX_SECTIONS_BYTES + 1)  # with nothing in it, so that it takes no room
 
     for path in (file, tmp_path):
         with pytest.raises(UnreadableInput, match="is larger than 1,000,000,000 bytes") as caught:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.config.loading import load_settings, settings_from
+from foveate.config.loading import load_settings, parse_settings
 from foveate.config.settings import Settings
 from foveate.errors import BadSetting, UnreadableInput
 
@@ -44,7 +44,7 @@ def test_the_four_mechanisms_have_the_defaults_of_the_specification() -> None:
 
 
 def test_what_a_file_does_not_say_has_its_default() -> None:
-    settings = settings_from(b"context_optimization: {compaction: {enabled: true}}\n", "f.yaml")
+    settings = parse_settings(b"context_optimization: {compaction: {enabled: true}}\n", "f.yaml")
 
     assert settings.context_optimization.compaction.enabled
     assert settings.context_optimization.compaction.compact_at_pct == 0.75
@@ -54,7 +54,7 @@ def test_what_a_file_does_not_say_has_its_default() -> None:
 def test_an_agents_switches_are_set_and_nothing_else_of_it() -> None:
     text = b"agents:\n- id: ana\n  context_optimization: {compaction: true, prompt_cache: false}\n"
 
-    (ana,) = settings_from(text, "f.yaml").agents
+    (ana,) = parse_settings(text, "f.yaml").agents
 
     assert ana.context_optimization.compaction is True
     assert ana.context_optimization.prompt_cache is False
@@ -95,7 +95,7 @@ def test_an_agents_switches_are_set_and_nothing_else_of_it() -> None:
 )  # fmt: skip
 def test_what_is_wrong_is_named_with_its_file_line_and_key(text: str, line: int, said: str) -> None:
     with pytest.raises(BadSetting) as wrong:
-        settings_from(text.encode(), "foveate.yaml")
+        parse_settings(text.encode(), "foveate.yaml")
 
     assert str(wrong.value).startswith(f"foveate.yaml:{line}: ")
     assert said in str(wrong.value)
@@ -115,7 +115,7 @@ def test_what_is_wrong_is_named_with_its_file_line_and_key(text: str, line: int,
 def test_what_is_wrong_is_told_without_a_key_that_stands_there(text: str, said: str) -> None:
     """Defect: a key that stood where the name of its variable belongs was told, to the log too."""
     with pytest.raises(BadSetting) as wrong:
-        settings_from(text.encode(), "foveate.yaml")
+        parse_settings(text.encode(), "foveate.yaml")
 
     assert said in str(wrong.value)
     assert "SECRET" not in str(wrong.value)
@@ -123,7 +123,7 @@ def test_what_is_wrong_is_told_without_a_key_that_stands_there(text: str, said: 
 
 @pytest.mark.parametrize("text", [b"# all by default\n", b"---\n\n  # nothing\n"])
 def test_a_file_with_nothing_but_comments_leaves_all_as_it_is(text: bytes) -> None:
-    assert settings_from(text, "foveate.yaml") == Settings()
+    assert parse_settings(text, "foveate.yaml") == Settings()
 
 
 def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:

@@ -6,10 +6,18 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from foveate.cost.admission import Admission, AdmissionOptions
-from foveate.cost.caps import accounts_of
-from foveate.cost.ledger import By, Entry, Ledger, Over, Reservation, Standing, Sum
+from foveate.cost.caps import list_accounts
+from foveate.cost.ledger import (
+    AccountBalance,
+    AccountOverLimit,
+    Charge,
+    ChargeTotal,
+    GroupBy,
+    Ledger,
+    Reservation,
+)
 from foveate.errors import BadOption, StoreUnavailable
-from tests.billed import NOON, standing
+from tests.billed import NOON, make_standing
 
 
 @dataclass
@@ -20,7 +28,7 @@ class Books:
     """
 
     gone: float = 0
-    entries_: list[Entry] = field(default_factory=list)
+    entries_: list[Charge] = field(default_factory=list)
     reserved: dict[str, Reservation] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     never: dict[str, Exception] = field(default_factory=dict)
@@ -35,26 +43,28 @@ class Books:
             self.gone -= 1
             raise StoreUnavailable("/data/foveate.sqlite", "is locked by another process")
 
-    def _standing(self, account: str) -> Standing:
-        spent = [one.dollars for one in self.entries_ if one.dollars and account in accounts_of(one.call)]
+    def _standing(self, account: str) -> AccountBalance:
+        spent = [one.dollars for one in self.entries_ if one.dollars and account in list_accounts(one.call)]
         held = [one.dollars for one in self.reserved.values() if account in one.accounts]
-        return standing(sum(spent, Decimal(0)), sum(held, Decimal(0)))
+        return make_standing(sum(spent, Decimal(0)), sum(held, Decimal(0)))
 
-    async def reserve(self, reservation: Reservation, *, now: float) -> Mapping[str, Standing] | Over:
+    async def reserve(
+        self, reservation: Reservation, *, now: float
+    ) -> Mapping[str, AccountBalance] | AccountOverLimit:
         await self._reach(f"reserve {reservation.call_id}")
         for account, limit in reservation.limits.items():
             stands = self._standing(account)
             if stands.spent + stands.reserved + reservation.dollars > limit:
-                return Over(account=account, limit=limit, standing=stands)
+                return AccountOverLimit(account=account, limit=limit, balance=stands)
         self.reserved[reservation.call_id] = reservation
         return {account: self._standing(account) for account in reservation.limits}
 
-    async def settle_all(self, bills: Sequence[tuple[Entry, Sequence[str]]]) -> Sequence[bool | Exception]:
-        await self._reach(f"settle {' '.join(entry.call.id for entry, _ in bills)}")
-        return [self._settled(entry, accounts) for entry, accounts in bills]
+    async def settle_all(self, charges: Sequence[tuple[Charge, Sequence[str]]]) -> Sequence[bool | Exception]:
+        await self._reach(f"settle {' '.join(entry.call.id for entry, _ in charges)}")
+        return [self._settled(entry, accounts) for entry, accounts in charges]
 
-    def _settled(self, entry: Entry, accounts: Sequence[str]) -> bool | Exception:
-        assert accounts == accounts_of(entry.call)
+    def _settled(self, entry: Charge, accounts: Sequence[str]) -> bool | Exception:
+        assert accounts == list_accounts(entry.call)
         if entry.call.id in self.never:
             return self.never[entry.call.id]
         if entry.call.id in self.unpriced and entry.dollars is not None:
@@ -75,13 +85,15 @@ class Books:
         self.reserved |= {call_id: replace(one, expires_at=expires_at) for call_id, one in there.items()}
         return there.keys()
 
-    async def standing(self, accounts: Sequence[str], *, now: float) -> Mapping[str, Standing]:
+    async def get_balances(self, accounts: Sequence[str], *, now: float) -> Mapping[str, AccountBalance]:
         return {account: self._standing(account) for account in accounts}
 
-    async def sums(self, by: Sequence[By], *, since: float | None = None, **_asked: object) -> Sequence[Sum]:
+    async def sum_charges(
+        self, group_by: Sequence[GroupBy], *, since: float | None = None, **_asked: object
+    ) -> Sequence[ChargeTotal]:
         return []
 
-    async def entries(self, **_asked: object) -> AsyncIterator[Entry]:
+    async def list_charges(self, **_asked: object) -> AsyncIterator[Charge]:
         for one in self.entries_:
             yield one
 
@@ -112,6 +124,6 @@ def admission(books: Ledger, naps: Naps | None = None, *, most_waiting: int = 10
     return Admission(
         books,
         clock=lambda: NOON,
-        options=AdmissionOptions(lifetime_seconds=60.0, most_waiting=most_waiting),
+        options=AdmissionOptions(lifetime_seconds=60.0, max_waiting=most_waiting),
         sleep=(naps or Naps()).sleep,
     )

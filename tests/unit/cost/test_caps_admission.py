@@ -7,27 +7,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.cost.admission import Admitted, Outcome, Settled
-from foveate.cost.caps import Cap, Scope, Unknown, accounts_of
+from foveate.cost.admission import AdmittedCall, Settlement, SettlementOutcome
+from foveate.cost.caps import Cap, CapScope, UnknownPricePolicy, list_accounts
 from foveate.cost.ledger import Reservation
 from foveate.errors import CapExceeded, CapUncheckable
-from tests.billed import CALL, NOON, call, cap, entry, standing
+from tests.billed import CALL, NOON, make_call, make_cap, make_charge, make_standing
 from tests.support.examples import limit_examples
 from tests.unit.cost.books import Books, Naps, admission
 
 GONE = "/data/foveate.sqlite: is locked by another process"
 
 
-BOOKED = Settled(outcome=Outcome.BOOKED)
-DAY = [cap(Scope.DAY, 1)]
+BOOKED = Settlement(outcome=SettlementOutcome.BOOKED)
+DAY = [make_cap(CapScope.DAY, 1)]
 
 
 async def test_without_caps_nothing_is_reserved_and_the_bill_is_booked() -> None:
     books = Books()
     ours = admission(books)
 
-    assert await ours.admit(CALL, None, []) == Admitted(call=CALL)
-    assert await ours.settle(entry(CALL, "0.2")) == BOOKED
+    assert await ours.admit(CALL, None, []) == AdmittedCall(call=CALL)
+    assert await ours.settle(make_charge(CALL, "0.2")) == BOOKED
     assert books.asked == [f"settle {CALL.id}"]
     assert await ours.close() == ()
 
@@ -37,23 +37,23 @@ async def test_under_a_cap_what_it_may_cost_is_reserved_until_it_is_settled() ->
     ours = admission(books)
 
     admitted = await ours.admit(CALL, Decimal("0.5"), DAY)
-    assert admitted == Admitted(call=CALL, ceiling=Decimal("0.5"), is_reserved=True)
+    assert admitted == AdmittedCall(call=CALL, ceiling=Decimal("0.5"), is_reserved=True)
     assert books.reserved[CALL.id] == Reservation(
         call_id=CALL.id,
         dollars=Decimal("0.5"),
-        accounts=accounts_of(CALL),  # also where no cap is yet: one may come while the call goes on
+        accounts=list_accounts(CALL),  # also where no cap is yet: one may come while the call goes on
         limits={"day 2026-11-15": Decimal(1)},
         expires_at=NOON + 60.0,
     )
-    assert await ours.settle(entry(CALL, "0.2")) == BOOKED
+    assert await ours.settle(make_charge(CALL, "0.2")) == BOOKED
     assert not books.reserved
 
 
 async def test_a_cap_without_room_refuses_and_names_itself_and_all_the_dollars() -> None:
     ours = admission(Books())
-    caps = [*DAY, cap(Scope.AGENT, 5), cap(Scope.CALL, 1)]
-    await ours.admit(call("a"), Decimal("0.5"), caps)
-    await ours.settle(entry(call("b"), "0.3"))
+    caps = [*DAY, make_cap(CapScope.AGENT, 5), make_cap(CapScope.CALL, 1)]
+    await ours.admit(make_call("a"), Decimal("0.5"), caps)
+    await ours.settle(make_charge(make_call("b"), "0.3"))
 
     with pytest.raises(CapExceeded) as refused:
         await ours.admit(CALL, Decimal("0.25"), caps)
@@ -72,24 +72,24 @@ async def test_a_cap_without_room_refuses_and_names_itself_and_all_the_dollars()
 async def test_beyond_the_warning_level_the_call_is_let_through_with_a_warning() -> None:
     ours = admission(Books())
 
-    assert (await ours.admit(call("a"), Decimal("0.79"), DAY)).warnings == ()
-    (warning,) = (await ours.admit(call("b"), Decimal("0.01"), DAY)).warnings
+    assert (await ours.admit(make_call("a"), Decimal("0.79"), DAY)).warnings == ()
+    (warning,) = (await ours.admit(make_call("b"), Decimal("0.01"), DAY)).warnings
 
-    assert (warning.cap, warning.standing) == (DAY[0], standing(0, "0.8"))
+    assert (warning.cap, warning.balance) == (DAY[0], make_standing(0, "0.8"))
 
 
 async def test_a_call_of_unknown_price_is_refused_unless_the_cap_allows_it() -> None:
     books = Books()
     ours = admission(books)
-    allows = [Cap(scope=Scope.DAY, dollars=Decimal(1), unknown=Unknown.ALLOW)]
+    allows = [Cap(scope=CapScope.DAY, dollars=Decimal(1), unknown=UnknownPricePolicy.ALLOW)]
 
     with pytest.raises(CapUncheckable, match="price of claude-opus-5-5 is not known"):
         await ours.admit(CALL, None, DAY)
 
-    assert (await ours.admit(call("a"), None, allows)).is_reserved
-    await ours.settle(entry(call("b"), 1))
+    assert (await ours.admit(make_call("a"), None, allows)).is_reserved
+    await ours.settle(make_charge(make_call("b"), 1))
     with pytest.raises(CapExceeded, match="costs nobody knows how much"):
-        await ours.admit(call("c"), None, allows)
+        await ours.admit(make_call("c"), None, allows)
 
 
 async def test_a_cap_that_cannot_be_checked_refuses_and_says_why() -> None:
@@ -97,7 +97,7 @@ async def test_a_cap_that_cannot_be_checked_refuses_and_says_why() -> None:
     ours = admission(books)
 
     with pytest.raises(CapUncheckable) as refused:
-        await ours.admit(CALL, Decimal("0.5"), [cap(Scope.TOTAL, 9), *DAY])
+        await ours.admit(CALL, Decimal("0.5"), [make_cap(CapScope.TOTAL, 9), *DAY])
 
     assert str(refused.value) == (
         f"the cap on a day ($1.00) cannot be checked: {GONE}; bring the store back, or take the cap away"
@@ -109,11 +109,11 @@ async def test_without_a_ledger_only_what_needs_none_is_let_through() -> None:
     books = Books(gone=1e9)
     ours = admission(books)
 
-    for caps in ([], [cap(Scope.CALL, 1)], [cap(Scope.DAY, 1, agent="bob")]):
+    for caps in ([], [make_cap(CapScope.CALL, 1)], [make_cap(CapScope.DAY, 1, agent="bob")]):
         assert not (await ours.admit(CALL, Decimal("0.5"), caps)).is_reserved
     assert not (await ours.admit(CALL, Decimal(0), DAY)).is_reserved
     with pytest.raises(CapExceeded, match="the cap on a call"):
-        await ours.admit(CALL, Decimal(2), [cap(Scope.CALL, 1)])
+        await ours.admit(CALL, Decimal(2), [make_cap(CapScope.CALL, 1)])
     assert books.asked == []
 
 
@@ -138,7 +138,7 @@ async def test_a_release_that_cannot_be_told_runs_out_by_itself() -> None:
 
     assert CALL.id in books.reserved
     assert ours.problem == GONE
-    await ours.settle(entry(call("next"), 1))
+    await ours.settle(make_charge(make_call("next"), 1))
     assert not ours.problem
 
 
@@ -147,7 +147,9 @@ async def test_a_bill_waits_for_the_ledger_and_is_booked_in_its_turn_when_it_is_
     ours = admission(books, naps)
 
     for id_ in "abc":
-        assert await ours.settle(entry(call(id_), 1)) == Settled(outcome=Outcome.WAITING, problem=GONE)
+        assert await ours.settle(make_charge(make_call(id_), 1)) == Settlement(
+            outcome=SettlementOutcome.WAITING, problem=GONE
+        )
     assert (ours.waiting, ours.problem) == (3, GONE)
     assert books.asked == ["settle a"]  # those behind it do not wait for what does not answer
 
@@ -159,14 +161,14 @@ async def test_a_bill_waits_for_the_ledger_and_is_booked_in_its_turn_when_it_is_
     assert books.booked == ["a", "b", "c"]
     assert (ours.waiting, ours.lost, ours.problem) == (0, 0, "")
     assert naps.asked == [1.0, 2.0, 4.0]
-    assert await ours.settle(entry(call("d"), 1)) == BOOKED
+    assert await ours.settle(make_charge(make_call("d"), 1)) == BOOKED
     assert await ours.close() == ()
 
 
 async def test_no_cap_is_checked_against_accounts_that_bills_are_missing_from() -> None:
     books = Books(gone=2)
     ours = admission(books)
-    await ours.settle(entry(call("a"), "0.8"))
+    await ours.settle(make_charge(make_call("a"), "0.8"))
 
     with pytest.raises(CapUncheckable, match="cannot be checked: /data"):
         await ours.admit(CALL, Decimal("0.3"), DAY)
@@ -181,9 +183,9 @@ async def test_more_bills_than_can_wait_are_lost_and_told() -> None:
     books = Books(gone=2)
     ours = admission(books, most_waiting=2)
 
-    outcomes = [(await ours.settle(entry(call(id_), 1))).outcome for id_ in "abcd"]
+    outcomes = [(await ours.settle(make_charge(make_call(id_), 1))).outcome for id_ in "abcd"]
 
-    assert outcomes == [Outcome.WAITING] * 2 + [Outcome.LOST] * 2
+    assert outcomes == [SettlementOutcome.WAITING] * 2 + [SettlementOutcome.LOST] * 2
     assert (ours.waiting, ours.lost) == (2, 2)
     assert [one.call.id for one in await ours.close()] == ["a", "b"]
 
@@ -191,8 +193,8 @@ async def test_more_bills_than_can_wait_are_lost_and_told() -> None:
 async def test_what_waits_is_tried_once_more_on_closing() -> None:
     books = Books(gone=1)
     ours = admission(books)
-    await ours.settle(entry(call("a"), 1))
-    await ours.settle(entry(call("b"), 1))
+    await ours.settle(make_charge(make_call("a"), 1))
+    await ours.settle(make_charge(make_call("b"), 1))
 
     assert await ours.close() == ()
     assert books.booked == ["a", "b"]
@@ -202,8 +204,8 @@ async def test_a_bill_is_booked_once_also_where_it_is_settled_twice() -> None:
     books = Books()
     ours = admission(books)
 
-    assert await ours.settle(entry(CALL, 1)) == BOOKED
-    assert await ours.settle(entry(CALL, 1)) == Settled(outcome=Outcome.KNOWN)
+    assert await ours.settle(make_charge(CALL, 1)) == BOOKED
+    assert await ours.settle(make_charge(CALL, 1)) == Settlement(outcome=SettlementOutcome.KNOWN)
 
 
 async def given_up(work: "asyncio.Task[object]") -> None:
@@ -218,7 +220,7 @@ async def test_whoever_gives_up_settling_loses_nothing() -> None:
     books, naps = Books(pause=asyncio.Event()), Naps()
     ours = admission(books, naps)
 
-    await given_up(asyncio.create_task(ours.settle(entry(CALL, 1))))
+    await given_up(asyncio.create_task(ours.settle(make_charge(CALL, 1))))
     assert ours.waiting == 1
     assert books.pause
     books.pause.set()
@@ -273,14 +275,14 @@ def test_every_bill_that_came_is_booked_once_or_told_to_be_lost_whatever_the_led
         for number, step in enumerate(steps):
             if step in ("bill", "give up"):
                 came.append(f"{number:03}")
-                settling = asyncio.create_task(ours.settle(entry(call(came[-1]), 1)))
+                settling = asyncio.create_task(ours.settle(make_charge(make_call(came[-1]), 1)))
                 if step == "give up":
                     books.pause = asyncio.Event()
                     await asyncio.sleep(0)
                     settling.cancel()
                     books.pause.set()
                 (done,) = await asyncio.gather(settling, return_exceptions=True)
-                told_lost += isinstance(done, Settled) and done.outcome is Outcome.LOST
+                told_lost += isinstance(done, Settlement) and done.outcome is SettlementOutcome.LOST
                 books.pause = None
             elif step == "outage":
                 books.gone = 2
@@ -300,7 +302,7 @@ async def test_bills_that_have_waited_are_booked_together_before_a_cap_is_checke
     books = Books(gone=1)
     ours = admission(books, most_waiting=1_000)
     for number in range(300):
-        await ours.settle(entry(call(f"{number:03}"), "0.001"))
+        await ours.settle(make_charge(make_call(f"{number:03}"), "0.001"))
     assert ours.waiting == 300
     await ours.admit(CALL, Decimal("0.5"), DAY)
 

@@ -5,14 +5,14 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
-from foveate.cost.admission import Outcome, Settled
-from foveate.cost.caps import Scope, accounts_of, day_of
+from foveate.cost.admission import Settlement, SettlementOutcome
+from foveate.cost.caps import CapScope, list_accounts, utc_day
 from foveate.errors import BadOption
 from foveate.values import Savings
-from tests.billed import CALL, call, cap, entry
+from tests.billed import CALL, make_call, make_cap, make_charge
 from tests.unit.cost.books import Books, admission
 
-TOTAL = [cap(Scope.TOTAL, 1)]
+TOTAL = [make_cap(CapScope.TOTAL, 1)]
 BAD = BadOption("that cannot be kept")
 
 
@@ -22,7 +22,7 @@ async def test_a_bill_whose_dollars_cannot_be_kept_is_booked_as_one_of_unknown_p
     ours = admission(books)
     await ours.admit(CALL, Decimal("0.5"), TOTAL)
     billed = replace(
-        entry(CALL, "1e300"),
+        make_charge(CALL, "1e300"),
         estimated_input_tokens=9,
         estimated_dollars=Decimal("1e300"),
         savings=Savings(breakpoints=Decimal("1e300")),
@@ -31,8 +31,8 @@ async def test_a_bill_whose_dollars_cannot_be_kept_is_booked_as_one_of_unknown_p
 
     settled = await ours.settle(billed)
 
-    assert settled == Settled(outcome=Outcome.BOOKED, problem="that is no price")
-    assert books.entries_ == [replace(entry(CALL, None), estimated_input_tokens=9)]
+    assert settled == Settlement(outcome=SettlementOutcome.BOOKED, problem="that is no price")
+    assert books.entries_ == [replace(make_charge(CALL, None), estimated_input_tokens=9)]
     assert not books.reserved
     assert (ours.lost, ours.waiting) == (0, 0)
 
@@ -43,9 +43,9 @@ async def test_a_bill_that_can_never_be_kept_is_counted_and_leaves_nothing_reser
     ours = admission(books)
     await ours.admit(CALL, Decimal("0.5"), TOTAL)
 
-    settled = await ours.settle(entry(CALL, 1))
+    settled = await ours.settle(make_charge(CALL, 1))
 
-    assert settled == Settled(outcome=Outcome.LOST, problem="that cannot be kept")
+    assert settled == Settlement(outcome=SettlementOutcome.LOST, problem="that cannot be kept")
     assert (ours.lost, ours.problem) == (1, "that cannot be kept")
     assert not books.reserved
     assert books.asked[-1] == f"release {CALL.id}"
@@ -56,7 +56,7 @@ async def test_a_bill_that_can_never_be_kept_does_not_hold_up_those_behind_it(pr
     books = Books(gone=1, never={"b": problem}, unpriced={"c"})
     ours = admission(books)
     for id_ in "abcd":
-        await ours.settle(entry(call(id_), 1))
+        await ours.settle(make_charge(make_call(id_), 1))
 
     assert await ours.close() == ()
     booked = {one.call.id: one.dollars for one in books.entries_}
@@ -69,11 +69,11 @@ async def test_a_time_that_no_calendar_has_is_no_day_and_its_bill_is_counted(at:
     """Was an OverflowError, which nobody expects."""
     books = Books()
     ours = admission(books)
-    nowhere = call("a", at=at)
+    nowhere = make_call("a", at=at)
 
     with pytest.raises(BadOption, match="is on no day"):
-        day_of(at)
+        utc_day(at)
     with pytest.raises(BadOption, match="is on no day"):
-        accounts_of(nowhere)
-    assert (await ours.settle(entry(nowhere, 1))).outcome is Outcome.LOST
+        list_accounts(nowhere)
+    assert (await ours.settle(make_charge(nowhere, 1))).outcome is SettlementOutcome.LOST
     assert (ours.lost, books.booked) == (1, [])

@@ -7,18 +7,18 @@ from decimal import Decimal
 
 import pytest
 
-from foveate.cost.caps import Cap, Scope
-from foveate.cost.held import held
-from foveate.cost.ledger import By, Standing, Sum
+from foveate.cost.caps import Cap, CapScope
+from foveate.cost.held import read_cap_status
+from foveate.cost.ledger import AccountBalance, ChargeTotal, GroupBy
 from foveate.values import Savings
-from tests.billed import NOON, cap, standing
+from tests.billed import NOON, make_cap, make_standing
 from tests.unit.cost.books import Books
 
 MIDNIGHT = NOON - 43_200
 
 
-def added(group: tuple[str, ...], unknown: int) -> Sum:
-    return Sum(
+def added(group: tuple[str, ...], unknown: int) -> ChargeTotal:
+    return ChargeTotal(
         group=group,
         calls=unknown + 1,
         unknown_calls=unknown,
@@ -39,19 +39,21 @@ class Sums(Books):
     """A ledger of calls of unknown price: how many, by agent and session, and whether they are of today."""
 
     unknown: Mapping[tuple[str, str, bool], int] = field(default_factory=dict)
-    told: list[tuple[tuple[By, ...], float | None]] = field(default_factory=list)
+    told: list[tuple[tuple[GroupBy, ...], float | None]] = field(default_factory=list)
 
-    async def sums(self, by: Sequence[By], *, since: float | None = None, **_asked: object) -> Sequence[Sum]:
-        self.told.append((tuple(by), since))
+    async def sum_charges(
+        self, group_by: Sequence[GroupBy], *, since: float | None = None, **_asked: object
+    ) -> Sequence[ChargeTotal]:
+        self.told.append((tuple(group_by), since))
         found: dict[tuple[str, ...], int] = {}
         for (agent, session, is_of_today), unknown in self.unknown.items():
-            group = tuple({By.AGENT: agent, By.SESSION: session}[one] for one in by)
+            group = tuple({GroupBy.AGENT: agent, GroupBy.SESSION: session}[one] for one in group_by)
             if since is None or is_of_today:
                 found[group] = found.get(group, 0) + unknown
         return [added(group, unknown) for group, unknown in found.items()]
 
-    async def standing(self, accounts: Sequence[str], *, now: float) -> Mapping[str, Standing]:
-        return dict.fromkeys(accounts, standing(0))
+    async def get_balances(self, accounts: Sequence[str], *, now: float) -> Mapping[str, AccountBalance]:
+        return dict.fromkeys(accounts, make_standing(0))
 
 
 EVER, LATE, TODAY = None, NOON - 86_400, MIDNIGHT
@@ -61,23 +63,27 @@ CALLS = {("ana", "s", True): 1, ("ana", "t", False): 2, ("bob", "u", True): 4}
 @pytest.mark.parametrize(
     ("of", "told", "unknown"),
     [
-        (cap(Scope.CALL, 1), [], []),
-        (cap(Scope.TOTAL, 1), [((By.AGENT,), EVER)], [7]),
-        (cap(Scope.TOTAL, 1, "ana"), [((By.AGENT,), EVER)], [3]),
-        (cap(Scope.AGENT, 1), [((By.AGENT,), EVER)], [3, 4]),
-        (cap(Scope.AGENT, 1, "bob"), [((By.AGENT,), EVER)], [4]),
-        (cap(Scope.DAY, 1), [((By.AGENT,), TODAY)], [5]),
-        (cap(Scope.DAY, 1, "ana"), [((By.AGENT,), TODAY)], [1]),
-        (cap(Scope.DAY, 1, "nobody"), [((By.AGENT,), TODAY)], [0]),
-        (cap(Scope.SESSION, 1), [((By.AGENT, By.SESSION), LATE), ((By.SESSION,), EVER)], [1, 4]),
+        (make_cap(CapScope.CALL, 1), [], []),
+        (make_cap(CapScope.TOTAL, 1), [((GroupBy.AGENT,), EVER)], [7]),
+        (make_cap(CapScope.TOTAL, 1, "ana"), [((GroupBy.AGENT,), EVER)], [3]),
+        (make_cap(CapScope.AGENT, 1), [((GroupBy.AGENT,), EVER)], [3, 4]),
+        (make_cap(CapScope.AGENT, 1, "bob"), [((GroupBy.AGENT,), EVER)], [4]),
+        (make_cap(CapScope.DAY, 1), [((GroupBy.AGENT,), TODAY)], [5]),
+        (make_cap(CapScope.DAY, 1, "ana"), [((GroupBy.AGENT,), TODAY)], [1]),
+        (make_cap(CapScope.DAY, 1, "nobody"), [((GroupBy.AGENT,), TODAY)], [0]),
+        (
+            make_cap(CapScope.SESSION, 1),
+            [((GroupBy.AGENT, GroupBy.SESSION), LATE), ((GroupBy.SESSION,), EVER)],
+            [1, 4],
+        ),
     ],
 )
 async def test_a_cap_is_told_with_its_calls_of_unknown_price_and_no_more_is_asked_for(
-    of: Cap, told: list[tuple[tuple[By, ...], float | None]], unknown: list[int]
+    of: Cap, told: list[tuple[tuple[GroupBy, ...], float | None]], unknown: list[int]
 ) -> None:
     ledger = Sums(unknown=CALLS)
 
-    (found,) = await held(ledger, [of], now=NOON)
+    (found,) = await read_cap_status(ledger, [of], now=NOON)
 
     assert ledger.told == told
     assert [use.unknown_calls for use in found.uses] == unknown
@@ -90,7 +96,9 @@ async def test_many_sessions_take_no_longer_each_than_a_few() -> None:
     async def taken(sessions: int) -> float:
         ledger = Sums(unknown={("ana", f"{number:05}", True): 1 for number in range(sessions)})
         begun = time.thread_time()
-        session, agent = await held(ledger, [cap(Scope.SESSION, 1), cap(Scope.AGENT, 1)], now=NOON)
+        session, agent = await read_cap_status(
+            ledger, [make_cap(CapScope.SESSION, 1), make_cap(CapScope.AGENT, 1)], now=NOON
+        )
         took = time.thread_time() - begun
         assert {use.unknown_calls for use in session.uses} == {1}
         assert [use.unknown_calls for use in agent.uses] == [sessions]

@@ -7,14 +7,14 @@ from decimal import Decimal
 
 import pytest
 
-from foveate.cost.admission import Admission, AdmissionOptions, Outcome
-from foveate.cost.caps import Scope, Unknown
+from foveate.cost.admission import Admission, AdmissionOptions, SettlementOutcome
+from foveate.cost.caps import CapScope, UnknownPricePolicy
 from foveate.errors import CapExceeded, CapUncheckable
-from tests.billed import CALL, NOON, call, cap, entry
+from tests.billed import CALL, NOON, make_call, make_cap, make_charge
 from tests.unit.cost.books import Books, Naps
 
-DAY = [cap(Scope.DAY, 1)]
-ALLOWING = [replace(DAY[0], unknown=Unknown.ALLOW)]
+DAY = [make_cap(CapScope.DAY, 1)]
+ALLOWING = [replace(DAY[0], unknown=UnknownPricePolicy.ALLOW)]
 
 
 @dataclass
@@ -58,7 +58,7 @@ async def test_a_lease_is_renewed_while_its_call_goes_on_and_no_longer() -> None
         assert books.reserved[CALL.id].expires_at == NOON + 90 + 30 * step
     assert time.naps.asked == [30.0] * 9
 
-    await ours.settle(entry(CALL, "0.1"))
+    await ours.settle(make_charge(CALL, "0.1"))
     asked = len(books.asked)
     await time.passes(30)
     assert len(books.asked) == asked  # nothing is under way, and nobody asks
@@ -70,10 +70,10 @@ async def test_all_calls_that_are_due_are_renewed_in_one_go_and_short_ones_never
     books, time = Books(), Time()
     ours = admission(books, time)
     for id_ in "abc":
-        await ours.admit(call(id_), Decimal("0.1"), DAY)
+        await ours.admit(make_call(id_), Decimal("0.1"), DAY)
     time.now += 25
-    await ours.admit(call("d"), Decimal("0.1"), DAY)
-    released = await ours.admit(call("e"), Decimal("0.1"), DAY)
+    await ours.admit(make_call("d"), Decimal("0.1"), DAY)
+    released = await ours.admit(make_call("e"), Decimal("0.1"), DAY)
     await ours.release(released)
 
     await time.passes(5)
@@ -90,14 +90,14 @@ async def test_after_a_stall_what_was_freed_is_reserved_once_more_and_caps_are_f
     time.now += 300  # nothing of ours runs; others are in want of room, and take it
     assert freed(books, time.now) == [CALL.id]
     others = admission(books, Time(now=time.now))
-    await others.admit(call("other"), Decimal("0.9"), DAY)
+    await others.admit(make_call("other"), Decimal("0.9"), DAY)
 
     # Before its renewal could be: whoever asks first here finds out.
     with pytest.raises(CapExceeded) as refused:
-        await ours.admit(call("next"), Decimal("0.01"), DAY)
+        await ours.admit(make_call("next"), Decimal("0.01"), DAY)
     assert refused.value.reserved == Decimal("1.7")
     with pytest.raises(CapExceeded):
-        await others.admit(call("next there"), Decimal("0.01"), DAY)
+        await others.admit(make_call("next there"), Decimal("0.01"), DAY)
     assert ours.lapsed == 1
 
     await time.passes(0)
@@ -114,9 +114,9 @@ async def test_while_nobody_can_say_whether_leases_hold_nothing_is_let_through()
     books.gone = 2
     await time.passes(91)
     with pytest.raises(CapUncheckable):
-        await ours.admit(call("next"), Decimal("0.01"), DAY)
+        await ours.admit(make_call("next"), Decimal("0.01"), DAY)
 
-    assert (await ours.admit(call("next"), Decimal("0.01"), DAY)).is_reserved
+    assert (await ours.admit(make_call("next"), Decimal("0.01"), DAY)).is_reserved
     assert CALL.id in books.reserved
     assert books.reserved[CALL.id].expires_at == time.now + 90
     await ours.close()
@@ -143,7 +143,7 @@ async def test_a_bill_without_a_price_is_charged_what_was_reserved_also_where_th
     await ours.admit(CALL, None if ceiling is None else Decimal(ceiling), caps)
 
     meanwhile(books, time)
-    await ours.settle(entry(CALL, None))
+    await ours.settle(make_charge(CALL, None))
     assert await ours.close() == ()
 
     (kept,) = books.entries_
@@ -163,7 +163,7 @@ async def test_a_lease_ends_with_the_longest_time_that_a_call_may_take() -> None
     asked = len(books.asked)
     await time.passes(30)
     assert len(books.asked) == asked
-    assert (await ours.settle(entry(CALL, "0.1"))).outcome is Outcome.BOOKED
+    assert (await ours.settle(make_charge(CALL, "0.1"))).outcome is SettlementOutcome.BOOKED
     await ours.close()
 
 
@@ -173,7 +173,7 @@ async def test_a_call_that_ends_while_leases_are_renewed_is_not_reserved_for_aga
     await ours.admit(CALL, Decimal("0.8"), DAY)
     books.pause = asyncio.Event()
     await time.passes(60)
-    settling = asyncio.create_task(ours.settle(entry(CALL, "0.1")))
+    settling = asyncio.create_task(ours.settle(make_charge(CALL, "0.1")))
     await asyncio.sleep(0)
     books.reserved.clear()  # the bill is booked before the renewal is
     books.pause.set()
@@ -200,7 +200,7 @@ async def test_nothing_stays_reserved_for_a_call_that_ends_while_it_is_reserved_
         await asyncio.sleep(0)
     assert books.asked[-1] == f"reserve {CALL.id}"
     books.pause = None
-    assert (await ours.settle(entry(CALL, "0.1"))).outcome is Outcome.BOOKED
+    assert (await ours.settle(make_charge(CALL, "0.1"))).outcome is SettlementOutcome.BOOKED
     reserving.set()
     await time.passes(0)
 

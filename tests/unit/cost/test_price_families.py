@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.cost.own_prices import OwnPrice
+from foveate.cost.own_prices import CustomPrice
 from foveate.cost.price_book import PriceBook
-from foveate.cost.price_facts import facts
-from foveate.cost.prices import Kind, Rates
+from foveate.cost.price_facts import load_price_facts
+from foveate.cost.prices import Rates, TokenKind
 from foveate.values import CacheUsage, Ttl, Usage
 
 AT = datetime(2026, 11, 17, 12, tzinfo=UTC).timestamp()
@@ -24,7 +24,7 @@ def rates(model: str, provider: str, *, tier: str = "") -> Rates:
     return found
 
 
-def dollars(found: Rates, kind: Kind) -> Decimal:
+def dollars(found: Rates, kind: TokenKind) -> Decimal:
     """Dollars for a million tokens."""
     return found.by_kind[kind].dollars * MILLION
 
@@ -65,8 +65,8 @@ def test_an_unknown_model_costs_what_the_most_expensive_of_its_family_does(
     assert found.inherited_from == family
     assert found.assumed
     assert "most expensive" in found.origin
-    assert dollars(found, Kind.UNCACHED) == Decimal(input_dollars)
-    assert dollars(found, Kind.OUTPUT) == Decimal(output_dollars)
+    assert dollars(found, TokenKind.UNCACHED) == Decimal(input_dollars)
+    assert dollars(found, TokenKind.OUTPUT) == Decimal(output_dollars)
 
 
 @pytest.mark.parametrize(
@@ -95,28 +95,28 @@ def test_a_known_model_inherits_nothing() -> None:
 def test_all_kinds_of_tokens_of_an_inherited_price_have_one() -> None:
     found = rates("us.anthropic.claude-opus-9-v1:0", "bedrock")
 
-    assert dollars(found, Kind.READ) == Decimal("1.5")
-    assert dollars(found, Kind.WRITTEN_5M) == Decimal("18.75")
-    assert dollars(found, Kind.WRITTEN_1H) == 30
+    assert dollars(found, TokenKind.READ) == Decimal("1.5")
+    assert dollars(found, TokenKind.WRITTEN_5M) == Decimal("18.75")
+    assert dollars(found, TokenKind.WRITTEN_1H) == 30
 
 
 def test_writes_of_an_inherited_price_cost_at_least_uncached_input() -> None:
     found = rates("openai/gpt-77-pro", "openrouter")
 
-    assert dollars(found, Kind.WRITTEN_5M) >= dollars(found, Kind.UNCACHED)
+    assert dollars(found, TokenKind.WRITTEN_5M) >= dollars(found, TokenKind.UNCACHED)
 
 
 def test_an_inherited_price_has_the_tiers_of_the_family() -> None:
     found = rates("gpt-7", "openai")
 
-    assert found.by_kind[Kind.UNCACHED].at(272_001) * MILLION == 20
-    assert found.by_kind[Kind.OUTPUT].at(272_001) * MILLION == 75
-    assert dollars(rates("claude-opus-9", "anthropic", tier="batch"), Kind.OUTPUT) == Decimal("37.5")
+    assert found.by_kind[TokenKind.UNCACHED].at(272_001) * MILLION == 20
+    assert found.by_kind[TokenKind.OUTPUT].at(272_001) * MILLION == 75
+    assert dollars(rates("claude-opus-9", "anthropic", tier="batch"), TokenKind.OUTPUT) == Decimal("37.5")
 
 
 def test_a_price_and_a_discount_on_it_say_that_they_are_inherited() -> None:
     usage = Usage(cache=CacheUsage(uncached=MILLION))
-    cut = PriceBook([OwnPrice(model="claude-*", discount=Decimal("0.5"))])
+    cut = PriceBook([CustomPrice(model="claude-*", discount=Decimal("0.5"))])
 
     whole = BOOK.price("claude-opus-9", usage, provider="anthropic", at=AT)
     half = cut.price("claude-opus-9", usage, provider="anthropic", at=AT)
@@ -196,7 +196,7 @@ def test_every_family_has_members_somewhere() -> None:
         "command": "command-zzz",
         "claude": "claude-zzz",
     }
-    for family in facts().families:
+    for family in load_price_facts().families:
         base = family.id.split("-", 1)
         likely = f"{base[0]}-9-{base[1]}" if len(base) > 1 else f"{base[0]}-99"
         name = names.get(family.id, likely)
@@ -217,6 +217,6 @@ def test_the_price_of_a_family_at_a_weekend_is_not_taken_for_that_of_a_weekday()
         at = datetime(2026, 11, day, 8, 30, tzinfo=UTC).timestamp()  # a peak hour of DeepSeek
         found = book.rates("deepseek-v4-ultra", provider="deepseek", at=at)
         assert found is not None
-        return found.by_kind[Kind.OUTPUT].dollars * MILLION
+        return found.by_kind[TokenKind.OUTPUT].dollars * MILLION
 
     assert (output(21), output(20)) == (Decimal("2.19"), Decimal("3.96"))

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.cost.price_book import PriceBook
-from foveate.cost.price_differences import Change, differences
-from foveate.cost.price_facts import facts
-from foveate.cost.price_update import PriceUpdate, kept_update, read_price_file
-from foveate.cost.price_update_json import to_json
-from foveate.cost.prices import Kind, Rates
+from foveate.cost.price_differences import PriceChange, find_differences
+from foveate.cost.price_facts import load_price_facts
+from foveate.cost.price_update import ImportedPrices, read_price_file, read_stored_price_file
+from foveate.cost.price_update_json import price_file_json
+from foveate.cost.prices import Rates, TokenKind
 from foveate.errors import UnreadableInput
 
 AT = datetime(2026, 11, 17, 12, tzinfo=UTC).timestamp()
@@ -39,15 +39,15 @@ def litellm(**models: dict[str, Any]) -> bytes:
     return json.dumps({name.replace("_", "-"): usual | entry for name, entry in models.items()}).encode()
 
 
-def read(data: bytes, day: date = TODAY) -> PriceUpdate:
+def read(data: bytes, day: date = TODAY) -> ImportedPrices:
     return read_price_file(data, day=day, source="prices.json")
 
 
-def rates(update: PriceUpdate | None, model: str, provider: str = "openai", **how: Any) -> Rates | None:
-    return PriceBook(updates=lambda: update).rates(model, provider=provider, at=how.pop("at", AT), **how)
+def rates(update: ImportedPrices | None, model: str, provider: str = "openai", **how: Any) -> Rates | None:
+    return PriceBook(load_imported=lambda: update).rates(model, provider=provider, at=how.pop("at", AT), **how)
 
 
-def dollars(found: Rates | None, kind: Kind, input_tokens: int = 0) -> Decimal:
+def dollars(found: Rates | None, kind: TokenKind, input_tokens: int = 0) -> Decimal:
     assert found is not None
     return found.by_kind[kind].at(input_tokens) * MILLION
 
@@ -55,8 +55,8 @@ def dollars(found: Rates | None, kind: Kind, input_tokens: int = 0) -> Decimal:
 def test_a_model_of_a_price_file_has_its_price() -> None:
     found = rates(read(genai()), "gpt-9")
 
-    assert dollars(found, Kind.UNCACHED) == 3
-    assert dollars(found, Kind.OUTPUT) == 9
+    assert dollars(found, TokenKind.UNCACHED) == 3
+    assert dollars(found, TokenKind.OUTPUT) == 9
     assert found is not None
     assert not found.inherited_from
     assert found.origin == "genai-prices file, 2026-11-17"
@@ -69,12 +69,12 @@ def test_what_a_price_file_leaves_out_is_taken_from_the_tables() -> None:
         )
     )
 
-    assert dollars(rates(update, "gpt-5"), Kind.UNCACHED) == 2
-    for tier, kind in (("priority", Kind.UNCACHED), ("flex", Kind.OUTPUT)):
+    assert dollars(rates(update, "gpt-5"), TokenKind.UNCACHED) == 2
+    for tier, kind in (("priority", TokenKind.UNCACHED), ("flex", TokenKind.OUTPUT)):
         assert dollars(rates(update, "gpt-5", tier=tier), kind) == dollars(
             rates(None, "gpt-5", tier=tier), kind
         )
-    assert dollars(rates(update, "gpt-5"), Kind.READ) < 2
+    assert dollars(rates(update, "gpt-5"), TokenKind.READ) < 2
 
 
 def test_tiers_variants_and_times_of_genai_prices_are_read() -> None:
@@ -95,12 +95,12 @@ def test_tiers_variants_and_times_of_genai_prices_are_read() -> None:
             match={"or": [{"starts_with": "gpt-9"}, {"regex": "^gpt9-\\d{4}$"}]},
         )
     )
-    for known in (update, kept_update(to_json(update), source="kept")):
-        assert dollars(rates(known, "gpt-9-mini"), Kind.UNCACHED, 100_001) == Decimal("6.5")
-        assert dollars(rates(known, "gpt9-1234"), Kind.UNCACHED) == 3
-        assert dollars(rates(known, "gpt-9", tier="batch"), Kind.OUTPUT) == Decimal("4.5")
-        assert dollars(rates(known, "gpt-9", at=AT + 60 * 86_400), Kind.OUTPUT) == 2
-        assert dollars(rates(known, "gpt-9", at=AT + 8.5 * 3_600), Kind.OUTPUT) == 1
+    for known in (update, read_stored_price_file(price_file_json(update), source="kept")):
+        assert dollars(rates(known, "gpt-9-mini"), TokenKind.UNCACHED, 100_001) == Decimal("6.5")
+        assert dollars(rates(known, "gpt9-1234"), TokenKind.UNCACHED) == 3
+        assert dollars(rates(known, "gpt-9", tier="batch"), TokenKind.OUTPUT) == Decimal("4.5")
+        assert dollars(rates(known, "gpt-9", at=AT + 60 * 86_400), TokenKind.OUTPUT) == 2
+        assert dollars(rates(known, "gpt-9", at=AT + 8.5 * 3_600), TokenKind.OUTPUT) == 1
 
 
 def test_the_list_of_litellm_is_read() -> None:
@@ -123,16 +123,16 @@ def test_the_list_of_litellm_is_read() -> None:
 
     assert [*update.models()] == [("anthropic", "claude-opus-9")]
     assert update.skipped == {"not billed by the token": 1, "without a price": 2}
-    assert dollars(found, Kind.UNCACHED) == 2
-    assert dollars(found, Kind.OUTPUT) == 10
-    assert dollars(found, Kind.READ) == Decimal("0.1")
-    assert dollars(found, Kind.UNCACHED, 200_001) == 4
+    assert dollars(found, TokenKind.UNCACHED) == 2
+    assert dollars(found, TokenKind.OUTPUT) == 10
+    assert dollars(found, TokenKind.READ) == Decimal("0.1")
+    assert dollars(found, TokenKind.UNCACHED, 200_001) == 4
     # What the list does not say is by the provider's rules, or the same multiple as the rest.
-    assert dollars(found, Kind.WRITTEN_5M) == Decimal("2.5")
-    assert dollars(found, Kind.WRITTEN_1H) == 4
+    assert dollars(found, TokenKind.WRITTEN_5M) == Decimal("2.5")
+    assert dollars(found, TokenKind.WRITTEN_1H) == 4
     batch = rates(update, "claude-opus-9", "anthropic", tier="batch")
-    assert dollars(batch, Kind.UNCACHED) == 1
-    assert dollars(batch, Kind.UNCACHED, 200_001) == 2
+    assert dollars(batch, TokenKind.UNCACHED) == 1
+    assert dollars(batch, TokenKind.UNCACHED, 200_001) == 2
 
 
 @pytest.mark.parametrize(
@@ -219,9 +219,9 @@ def test_a_file_that_cannot_be_right_is_refused(data: bytes) -> None:
 def test_patterns_that_could_take_long_are_left_out(regex: str) -> None:
     update = read(genai(match={"or": [{"regex": regex[:299]}, {"starts_with": "gpt-nine"}]}))
 
-    assert "regex" not in to_json(update).decode()
-    assert dollars(rates(update, "gpt-nine-1"), Kind.OUTPUT) == 9
-    assert dollars(rates(update, "gpt-9"), Kind.OUTPUT) == 9
+    assert "regex" not in price_file_json(update).decode()
+    assert dollars(rates(update, "gpt-nine-1"), TokenKind.OUTPUT) == 9
+    assert dollars(rates(update, "gpt-9"), TokenKind.OUTPUT) == 9
     assert read(genai(match={"and": [{"regex": regex[:299]}, {"contains": "a"}]})).providers
 
 
@@ -257,21 +257,23 @@ def test_whatever_is_in_a_file_it_is_read_or_refused(said: object) -> None:
             update = read(json.dumps(whole).encode())
         except UnreadableInput:
             continue
-        assert to_json(kept_update(to_json(update), source="kept")) == to_json(update)
+        assert price_file_json(
+            read_stored_price_file(price_file_json(update), source="kept")
+        ) == price_file_json(update)
 
 
 def test_the_newer_of_two_sources_holds() -> None:
     price = {"input_cost_per_token": 3e-06, "output_cost_per_token": 9e-06}
     data = litellm(claude_fable_5_2=price, claude_opus_5_5=price, claude_opus_99=price)
-    dated = next(model.day for model in facts().models if model.id == "claude-fable-5-2")
+    dated = next(model.day for model in load_price_facts().models if model.id == "claude-fable-5-2")
 
     newer, older = read(data, dated), read(data, dated - timedelta(days=1))
 
-    assert dollars(rates(newer, "claude-fable-5-2", "anthropic"), Kind.OUTPUT) == 9
-    assert dollars(rates(newer, "claude-opus-5-5", "anthropic"), Kind.OUTPUT) == 9
-    assert dollars(rates(older, "claude-fable-5-2", "anthropic"), Kind.OUTPUT) == 40
-    assert dollars(rates(older, "claude-opus-5-5", "anthropic"), Kind.OUTPUT) == 20
-    assert dollars(rates(older, "claude-opus-99", "anthropic"), Kind.OUTPUT) == 9
+    assert dollars(rates(newer, "claude-fable-5-2", "anthropic"), TokenKind.OUTPUT) == 9
+    assert dollars(rates(newer, "claude-opus-5-5", "anthropic"), TokenKind.OUTPUT) == 9
+    assert dollars(rates(older, "claude-fable-5-2", "anthropic"), TokenKind.OUTPUT) == 40
+    assert dollars(rates(older, "claude-opus-5-5", "anthropic"), TokenKind.OUTPUT) == 20
+    assert dollars(rates(older, "claude-opus-99", "anthropic"), TokenKind.OUTPUT) == 9
 
 
 def test_a_family_has_the_models_of_a_price_file_as_members() -> None:
@@ -280,16 +282,16 @@ def test_a_family_has_the_models_of_a_price_file_as_members() -> None:
 
     assert found is not None
     assert found.inherited_from == "claude-opus"
-    assert dollars(found, Kind.OUTPUT) == 90
+    assert dollars(found, TokenKind.OUTPUT) == 90
 
 
 def test_another_price_file_holds_from_the_next_price_on() -> None:
-    files: list[PriceUpdate | None] = [None]
-    book = PriceBook(updates=lambda: files[-1])
+    files: list[ImportedPrices | None] = [None]
+    book = PriceBook(load_imported=lambda: files[-1])
 
     assert book.rates("gpt-9", provider="openai", at=AT) != rates(read(genai()), "gpt-9")
     files.append(read(genai()))
-    assert dollars(book.rates("gpt-9", provider="openai", at=AT), Kind.OUTPUT) == 9
+    assert dollars(book.rates("gpt-9", provider="openai", at=AT), TokenKind.OUTPUT) == 9
     files.append(None)
     assert (book.rates("gpt-9", provider="openai", at=AT) or pytest.fail("unknown")).inherited_from == "gpt"
 
@@ -305,18 +307,18 @@ def test_the_differences_say_what_becomes_of_each_model() -> None:
         claude_fable_5_2=entry(8, 41),
     )
 
-    def changes(day: date) -> dict[str, Change]:
-        return {one.model: one.change for one in differences(PriceBook(), read(data, day), at=AT)}
+    def changes(day: date) -> dict[str, PriceChange]:
+        return {one.model: one.change for one in find_differences(PriceBook(), read(data, day), at=AT)}
 
     assert changes(TODAY) == {
-        "claude-fable-5-2": Change.CHANGED,
-        "claude-opus-4-1": Change.SAME,
-        "claude-opus-5-5": Change.CHANGED,
-        "claude-opus-9": Change.NEW,
+        "claude-fable-5-2": PriceChange.CHANGED,
+        "claude-opus-4-1": PriceChange.SAME,
+        "claude-opus-5-5": PriceChange.CHANGED,
+        "claude-opus-9": PriceChange.NEW,
     }
     assert changes(date(2026, 1, 1)) == {
-        "claude-fable-5-2": Change.KEPT,
-        "claude-opus-4-1": Change.KEPT,
-        "claude-opus-5-5": Change.KEPT,
-        "claude-opus-9": Change.NEW,
+        "claude-fable-5-2": PriceChange.KEPT,
+        "claude-opus-4-1": PriceChange.KEPT,
+        "claude-opus-5-5": PriceChange.KEPT,
+        "claude-opus-9": PriceChange.NEW,
     }

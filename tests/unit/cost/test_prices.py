@@ -8,33 +8,33 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from foveate.cost.prices import (
-    Kind,
     Price,
     PriceSource,
     Rate,
     Rates,
-    Step,
-    ceiling_of,
-    dollars_of,
-    price_of,
-    said_price,
+    RateTier,
+    TokenKind,
+    compute_ceiling,
+    compute_dollars,
+    make_stated_price,
+    price_call,
 )
 from foveate.values import CacheUsage, Ttl, Usage
-from foveate.wire.bills import BilledCall, Unit
+from foveate.wire.bills import BillableUnit, UsagePart
 from tests.support.examples import limit_examples
 
 
-def per_million(**dollars: str) -> dict[Kind | Unit, Rate]:
-    return {Kind(kind): Rate(Decimal(said) / 1_000_000) for kind, said in dollars.items()}
+def per_million(**dollars: str) -> dict[TokenKind | BillableUnit, Rate]:
+    return {TokenKind(kind): Rate(Decimal(said) / 1_000_000) for kind, said in dollars.items()}
 
 
-def rates(by_kind: dict[Kind | Unit, Rate]) -> Rates:
+def rates(by_kind: dict[TokenKind | BillableUnit, Rate]) -> Rates:
     return Rates(by_kind=by_kind, source=PriceSource.TABLE, origin="a table")
 
 
 OPUS = rates(
     per_million(uncached="4", read="0.2", written_5m="5", written_1h="8", output="20")
-    | {Unit.WEB_SEARCHES: Rate(Decimal("0.01"))}
+    | {BillableUnit.WEB_SEARCHES: Rate(Decimal("0.01"))}
 )
 
 
@@ -46,10 +46,10 @@ def call(
     written_1h: int = 0,
     output: int = 0,
     reasoning: int = 0,
-    units: tuple[tuple[Unit, int], ...] = (),
-) -> BilledCall:
+    units: tuple[tuple[BillableUnit, int], ...] = (),
+) -> UsagePart:
     cache = CacheUsage(uncached=uncached, read=read, written_5m=written_5m, written_1h=written_1h)
-    return BilledCall(usage=Usage(cache=cache, output_tokens=output, reasoning_tokens=reasoning), units=units)
+    return UsagePart(usage=Usage(cache=cache, output_tokens=output, reasoning_tokens=reasoning), units=units)
 
 
 def known(found: Price | None) -> Price:
@@ -59,7 +59,7 @@ def known(found: Price | None) -> Price:
 
 def test_each_kind_of_token_has_its_own_price() -> None:
     price = known(
-        price_of(
+        price_call(
             OPUS, call(uncached=1_000, read=2_000, written_5m=300, written_1h=40, output=500, reasoning=99)
         )
     )
@@ -79,17 +79,17 @@ def test_each_kind_of_token_has_its_own_price() -> None:
 def test_reasoning_with_a_price_of_its_own_is_not_paid_twice() -> None:
     research = rates(per_million(uncached="2", output="8", reasoning="3"))
 
-    price = known(price_of(research, call(output=1_000, reasoning=900)))
+    price = known(price_call(research, call(output=1_000, reasoning=900)))
 
     assert (price.output, price.reasoning) == (Decimal("0.0008"), Decimal("0.0027"))
 
 
 def test_a_long_input_makes_all_of_the_call_dearer_and_not_before_it_is_longer() -> None:
-    steps = (Step(100, Decimal(2)), Step(200, Decimal(5)))
-    tiered = rates({Kind.UNCACHED: Rate(Decimal(1), steps), Kind.OUTPUT: Rate(Decimal(3), steps)})
+    steps = (RateTier(100, Decimal(2)), RateTier(200, Decimal(5)))
+    tiered = rates({TokenKind.UNCACHED: Rate(Decimal(1), steps), TokenKind.OUTPUT: Rate(Decimal(3), steps)})
 
     def dollars(read: int) -> Decimal:
-        return known(price_of(tiered, call(uncached=0, read=read, output=1))).dollars
+        return known(price_call(tiered, call(uncached=0, read=read, output=1))).dollars
 
     assert [dollars(tokens) for tokens in (100, 101, 200, 201)] == [103, 204, 402, 1010]
 
@@ -97,26 +97,26 @@ def test_a_long_input_makes_all_of_the_call_dearer_and_not_before_it_is_longer()
 def test_what_has_no_price_makes_the_whole_unknown_and_only_where_it_was_billed() -> None:
     only_short = rates(per_million(uncached="4", written_5m="5", output="20"))
 
-    assert price_of(only_short, call(uncached=9, written_1h=1)) is None
-    assert dollars_of(only_short, call(uncached=9, written_1h=1)) is None
-    assert price_of(only_short, call(uncached=9, written_5m=1)) is not None
-    assert price_of(rates(per_million(uncached="4")), call(uncached=9, output=1)) is None
-    assert price_of(rates(per_million(output="4")), call(uncached=9)) is None
-    assert price_of(only_short, call(uncached=9, units=((Unit.WEB_SEARCHES, 1),))) is None
-    assert known(price_of(rates({}), call())).dollars == 0
+    assert price_call(only_short, call(uncached=9, written_1h=1)) is None
+    assert compute_dollars(only_short, call(uncached=9, written_1h=1)) is None
+    assert price_call(only_short, call(uncached=9, written_5m=1)) is not None
+    assert price_call(rates(per_million(uncached="4")), call(uncached=9, output=1)) is None
+    assert price_call(rates(per_million(output="4")), call(uncached=9)) is None
+    assert price_call(only_short, call(uncached=9, units=((BillableUnit.WEB_SEARCHES, 1),))) is None
+    assert known(price_call(rates({}), call())).dollars == 0
 
 
 def test_what_the_cache_served_is_as_dear_as_input_where_it_has_no_price_but_that_is_not_sure() -> None:
     plain = rates(per_million(uncached="4", output="20"))
 
-    price = known(price_of(plain, call(uncached=1_000, read=1_000)))
+    price = known(price_call(plain, call(uncached=1_000, read=1_000)))
 
     assert (price.uncached, price.read, price.sure) == (Decimal("0.004"), Decimal("0.004"), False)
-    assert known(price_of(plain, call(uncached=1_000))).sure
+    assert known(price_call(plain, call(uncached=1_000))).sure
 
 
 def test_searches_are_paid_by_the_piece_beside_the_tokens() -> None:
-    price = known(price_of(OPUS, call(uncached=1_000, units=((Unit.WEB_SEARCHES, 3),))))
+    price = known(price_call(OPUS, call(uncached=1_000, units=((BillableUnit.WEB_SEARCHES, 3),))))
 
     assert price.input_dollars == Decimal("0.004")
     assert price.output_dollars == 0
@@ -125,53 +125,63 @@ def test_searches_are_paid_by_the_piece_beside_the_tokens() -> None:
 
 
 def test_queries_and_citations_cost_something_only_where_they_have_a_price() -> None:
-    units = ((Unit.CITATIONS, 1_000), (Unit.SEARCH_QUERIES, 2))
+    units = ((BillableUnit.CITATIONS, 1_000), (BillableUnit.SEARCH_QUERIES, 2))
     research = rates(
         per_million(uncached="2", output="8")
-        | {Unit.CITATIONS: Rate(Decimal("0.000002")), Unit.WEB_SEARCHES: Rate(Decimal("0.005"))}
+        | {BillableUnit.CITATIONS: Rate(Decimal("0.000002")), BillableUnit.WEB_SEARCHES: Rate(Decimal("0.005"))}
     )
 
-    assert known(price_of(research, call(units=units))).dollars == Decimal("0.012")
-    assert known(price_of(rates(per_million(uncached="2")), call(units=units))).dollars == 0
+    assert known(price_call(research, call(units=units))).dollars == Decimal("0.012")
+    assert known(price_call(rates(per_million(uncached="2")), call(units=units))).dollars == 0
 
 
 def test_a_price_by_the_request_is_paid_once() -> None:
-    sonar = rates(per_million(uncached="1", output="1") | {Unit.REQUESTS: Rate(Decimal("0.012"))})
+    sonar = rates(per_million(uncached="1", output="1") | {BillableUnit.REQUESTS: Rate(Decimal("0.012"))})
 
-    assert known(price_of(sonar, call(uncached=1_000_000))).dollars == Decimal("1.012")
+    assert known(price_call(sonar, call(uncached=1_000_000))).dollars == Decimal("1.012")
 
 
 def test_sound_has_its_own_price_and_is_not_paid_as_text_too() -> None:
     flash = rates(
         per_million(uncached="0.5", read="0.05", output="3")
-        | {Unit.INPUT_AUDIO: Rate(Decimal("0.000001")), Unit.READ_AUDIO: Rate(Decimal("0.0000001"))}
+        | {
+            BillableUnit.INPUT_AUDIO: Rate(Decimal("0.000001")),
+            BillableUnit.READ_AUDIO: Rate(Decimal("0.0000001")),
+        }
     )
-    heard = call(uncached=1_000, read=500, units=((Unit.INPUT_AUDIO, 900), (Unit.READ_AUDIO, 400)))
+    heard = call(
+        uncached=1_000, read=500, units=((BillableUnit.INPUT_AUDIO, 900), (BillableUnit.READ_AUDIO, 400))
+    )
 
-    price = known(price_of(flash, heard))
+    price = known(price_call(flash, heard))
 
     assert price.uncached == 100 * Decimal("0.0000005")
-    assert dict(price.units) == {Unit.INPUT_AUDIO: Decimal("0.0009"), Unit.READ_AUDIO: Decimal("0.00004")}
+    assert dict(price.units) == {
+        BillableUnit.INPUT_AUDIO: Decimal("0.0009"),
+        BillableUnit.READ_AUDIO: Decimal("0.00004"),
+    }
     assert price.read == 100 * Decimal("0.00000005")
     assert price.input_dollars == price.dollars
-    assert not known(price_of(OPUS, heard)).sure
+    assert not known(price_call(OPUS, heard)).sure
 
 
 def test_sound_that_the_cache_served_costs_as_sound_where_no_reading_has_a_price() -> None:
-    audio = rates(per_million(uncached="2.5", output="10") | {Unit.INPUT_AUDIO: Rate(Decimal("0.000032"))})
+    audio = rates(
+        per_million(uncached="2.5", output="10") | {BillableUnit.INPUT_AUDIO: Rate(Decimal("0.000032"))}
+    )
 
-    price = known(price_of(audio, call(read=100, units=((Unit.READ_AUDIO, 100),))))
+    price = known(price_call(audio, call(read=100, units=((BillableUnit.READ_AUDIO, 100),))))
 
     assert price.dollars == Decimal("0.0032")
 
 
 def test_the_price_that_a_provider_says_is_whole() -> None:
-    price = said_price(Decimal("0.00341475"), "openrouter")
+    price = make_stated_price(Decimal("0.00341475"), "openrouter")
 
     assert (price.dollars, price.unsplit, price.source) == (
         Decimal("0.00341475"),
         Decimal("0.00341475"),
-        PriceSource.SAID,
+        PriceSource.STATED,
     )
 
 
@@ -179,36 +189,41 @@ def test_no_digit_is_lost_whatever_the_precision_of_the_thread() -> None:
     many = 2**53 - 1
     with localcontext() as context:
         context.prec = 3
-        price = known(price_of(OPUS, call(uncached=many, read=1)))
+        price = known(price_call(OPUS, call(uncached=many, read=1)))
         found = price.dollars
 
     assert found == Decimal("36028797018.963964000") + Decimal("0.0000002")
 
 
 amounts = st.decimals(min_value=0, max_value=1_000, places=6, allow_nan=False, allow_infinity=False)
-kinds = st.sampled_from(list(Kind))
+kinds = st.sampled_from(list(TokenKind))
 tokens = st.integers(0, 300)
 
 
 @st.composite
 def any_rates(draw: st.DrawFn) -> Rates:
     """Rates with all kinds but reasoning, which comes and goes; long inputs are dearer, never cheaper."""
-    found: dict[Kind | Unit, Rate] = {}
-    units = (Unit.INPUT_AUDIO, Unit.OUTPUT_IMAGE, Unit.WEB_SEARCHES, Unit.REQUESTS)
-    for kind in (*Kind, *units):
-        if kind is not Kind.REASONING or draw(st.booleans()):
+    found: dict[TokenKind | BillableUnit, Rate] = {}
+    units = (
+        BillableUnit.INPUT_AUDIO,
+        BillableUnit.OUTPUT_IMAGE,
+        BillableUnit.WEB_SEARCHES,
+        BillableUnit.REQUESTS,
+    )
+    for kind in (*TokenKind, *units):
+        if kind is not TokenKind.REASONING or draw(st.booleans()):
             base, more = draw(amounts), draw(amounts)
-            found[kind] = Rate(base, (Step(200, base + more),) if draw(st.booleans()) else ())
+            found[kind] = Rate(base, (RateTier(200, base + more),) if draw(st.booleans()) else ())
     return rates(found)
 
 
 @st.composite
-def any_call(draw: st.DrawFn) -> BilledCall:
+def any_call(draw: st.DrawFn) -> UsagePart:
     uncached, output = draw(tokens), draw(tokens)
     units = (
-        (Unit.INPUT_AUDIO, draw(st.integers(0, uncached))),
-        (Unit.OUTPUT_IMAGE, draw(st.integers(0, output))),
-        (Unit.WEB_SEARCHES, draw(tokens)),
+        (BillableUnit.INPUT_AUDIO, draw(st.integers(0, uncached))),
+        (BillableUnit.OUTPUT_IMAGE, draw(st.integers(0, output))),
+        (BillableUnit.WEB_SEARCHES, draw(tokens)),
     )
     return call(
         uncached=uncached,
@@ -224,23 +239,23 @@ def any_call(draw: st.DrawFn) -> BilledCall:
 @pytest.mark.slow
 @settings(max_examples=limit_examples(100))
 @given(found=any_rates(), billed=any_call())
-def test_the_kinds_add_up_to_the_whole_and_none_is_below_zero(found: Rates, billed: BilledCall) -> None:
-    price = known(price_of(found, billed))
+def test_the_kinds_add_up_to_the_whole_and_none_is_below_zero(found: Rates, billed: UsagePart) -> None:
+    price = known(price_call(found, billed))
 
     kinds = (price.uncached, price.read, price.written_5m, price.written_1h, price.output, price.reasoning)
     units = [dollars for _, dollars in price.units]
     assert all(dollars >= 0 for dollars in (*kinds, *units))
     assert sum((*kinds, *units, price.unsplit), Decimal(0)) == price.dollars
     assert price.input_dollars + price.output_dollars + price.other_dollars == price.dollars
-    assert dollars_of(found, billed) == price.dollars
+    assert compute_dollars(found, billed) == price.dollars
 
 
 @settings(max_examples=limit_examples(100))
 @given(found=any_rates(), billed=any_call(), more=tokens, kind=kinds)
-def test_more_of_any_kind_never_costs_less(found: Rates, billed: BilledCall, more: int, kind: Kind) -> None:
+def test_more_of_any_kind_never_costs_less(found: Rates, billed: UsagePart, more: int, kind: TokenKind) -> None:
     usage = billed.usage
-    if kind in (Kind.OUTPUT, Kind.REASONING):
-        thought = more if kind is Kind.REASONING else 0
+    if kind in (TokenKind.OUTPUT, TokenKind.REASONING):
+        thought = more if kind is TokenKind.REASONING else 0
         larger = replace(
             usage,
             output_tokens=usage.output_tokens + more,
@@ -250,7 +265,7 @@ def test_more_of_any_kind_never_costs_less(found: Rates, billed: BilledCall, mor
         cache = replace(usage.cache, **{kind: getattr(usage.cache, kind) + more})
         larger = replace(usage, cache=cache)
 
-    before, after = price_of(found, billed), price_of(found, replace(billed, usage=larger))
+    before, after = price_call(found, billed), price_call(found, replace(billed, usage=larger))
 
     assert known(after).dollars >= known(before).dollars
 
@@ -259,10 +274,10 @@ def test_more_of_any_kind_never_costs_less(found: Rates, billed: BilledCall, mor
 @settings(max_examples=limit_examples(100))
 @given(found=any_rates(), first=any_call(), second=any_call())
 def test_within_a_tier_two_calls_cost_what_they_cost_together(
-    found: Rates, first: BilledCall, second: BilledCall
+    found: Rates, first: UsagePart, second: UsagePart
 ) -> None:
     # A price by the request is paid twice, and pictures among what was thought are not told apart.
-    apart = (Unit.REQUESTS, Unit.OUTPUT_IMAGE)
+    apart = (BillableUnit.REQUESTS, BillableUnit.OUTPUT_IMAGE)
     flat = rates({kind: Rate(rate.dollars) for kind, rate in found.by_kind.items() if kind not in apart})
     one, two = first.usage, second.usage
     together = call(
@@ -275,9 +290,9 @@ def test_within_a_tier_two_calls_cost_what_they_cost_together(
         units=tuple((unit, a + b) for (unit, a), (_, b) in zip(first.units, second.units, strict=True)),
     )
 
-    added = known(price_of(flat, first)).plus(known(price_of(flat, second)))
+    added = known(price_call(flat, first)).add(known(price_call(flat, second)))
 
-    assert added == known(price_of(flat, together))
+    assert added == known(price_call(flat, together))
 
 
 @settings(max_examples=limit_examples(100))
@@ -285,11 +300,11 @@ def test_within_a_tier_two_calls_cost_what_they_cost_together(
 def test_reasoning_is_never_counted_twice(found: Rates, output: int, data: st.DataObject) -> None:
     thought = data.draw(st.integers(0, output + 50))
 
-    price = known(price_of(found, call(output=output, reasoning=thought)))
+    price = known(price_call(found, call(output=output, reasoning=thought)))
 
     thought = min(thought, output)
-    written = found.by_kind[Kind.OUTPUT].at(0)
-    alone = found.by_kind.get(Kind.REASONING)
+    written = found.by_kind[TokenKind.OUTPUT].at(0)
+    alone = found.by_kind.get(TokenKind.REASONING)
     expected = written * output if alone is None else written * (output - thought) + alone.at(0) * thought
     assert price.output + price.reasoning == expected
 
@@ -298,14 +313,14 @@ def test_reasoning_is_never_counted_twice(found: Rates, output: int, data: st.Da
 @settings(max_examples=limit_examples(120))
 @given(found=any_rates(), billed=any_call(), spare=tokens, ttl=st.sampled_from([None, *Ttl]))
 def test_no_call_costs_more_than_its_ceiling(
-    found: Rates, billed: BilledCall, spare: int, ttl: Ttl | None
+    found: Rates, billed: UsagePart, spare: int, ttl: Ttl | None
 ) -> None:
     is_long = ttl in (Ttl.ONE_HOUR, Ttl.TWELVE_HOURS)
     cache = billed.usage.cache if is_long else replace(billed.usage.cache, written_1h=0)
     usage = replace(billed.usage, cache=cache)
-    media = tuple((unit, count) for unit, count in billed.units if unit is not Unit.WEB_SEARCHES)
+    media = tuple((unit, count) for unit, count in billed.units if unit is not BillableUnit.WEB_SEARCHES)
 
-    ceiling = ceiling_of(
+    ceiling = compute_ceiling(
         found,
         input_tokens=cache.input_tokens + spare,
         output_tokens=usage.output_tokens + spare,
@@ -313,12 +328,12 @@ def test_no_call_costs_more_than_its_ceiling(
     )
 
     assert ceiling is not None
-    assert ceiling >= known(price_of(found, replace(billed, usage=usage, units=media))).dollars
+    assert ceiling >= known(price_call(found, replace(billed, usage=usage, units=media))).dollars
 
 
 def test_a_ceiling_is_at_the_dearest_way_to_pay() -> None:
     def most(found: Rates, ttl: Ttl | None = None) -> Decimal | None:
-        return ceiling_of(found, input_tokens=1_000, output_tokens=100, ttl=ttl)
+        return compute_ceiling(found, input_tokens=1_000, output_tokens=100, ttl=ttl)
 
     assert most(OPUS) == most(OPUS, Ttl.FIVE_MINUTES) == Decimal("0.007")
     assert most(OPUS, Ttl.ONE_HOUR) == Decimal("0.010")
@@ -335,6 +350,6 @@ def test_a_ceiling_is_at_the_dearest_way_to_pay() -> None:
         per_million(uncached="1", written_5m="2", output="1"),
     ],
 )
-def test_a_ceiling_that_is_not_known_is_none(by_kind: dict[Kind | Unit, Rate]) -> None:
-    assert ceiling_of(rates(by_kind), input_tokens=1, output_tokens=1, ttl=Ttl.ONE_HOUR) is None
-    assert ceiling_of(rates(by_kind), input_tokens=0, output_tokens=0) == 0
+def test_a_ceiling_that_is_not_known_is_none(by_kind: dict[TokenKind | BillableUnit, Rate]) -> None:
+    assert compute_ceiling(rates(by_kind), input_tokens=1, output_tokens=1, ttl=Ttl.ONE_HOUR) is None
+    assert compute_ceiling(rates(by_kind), input_tokens=0, output_tokens=0) == 0

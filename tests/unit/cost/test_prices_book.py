@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from foveate.cost.price_book import PriceBook
 from foveate.cost.prices import Price, PriceSource
 from foveate.values import CacheUsage, Format, Ttl, Usage
-from foveate.wire.usage import block_usage
+from foveate.wire.usage import parse_usage
 from tests.support.examples import limit_examples
 
 AT = datetime(2026, 11, 10, 12, tzinfo=UTC).timestamp()
@@ -30,8 +30,8 @@ def input_price(model: str, provider: str, *, at: float = AT, tier: str | None =
     return None if found is None else found.dollars * 1_000_000
 
 
-def billed(numbers: dict[str, Any], *, spoken: Format = Format.ANTHROPIC) -> Usage:
-    usage = block_usage(spoken, json.dumps(numbers).encode())
+def billed(numbers: dict[str, Any], *, api_format: Format = Format.ANTHROPIC) -> Usage:
+    usage = parse_usage(api_format, json.dumps(numbers).encode())
     assert usage is not None
     return usage
 
@@ -113,7 +113,7 @@ def test_a_price_says_where_it_comes_from() -> None:
 
     assert table.source is PriceSource.TABLE
     assert table.origin.startswith("genai-prices 0.")
-    assert (said.source, said.origin, said.dollars) == (PriceSource.SAID, "openrouter", Decimal("0.25"))
+    assert (said.source, said.origin, said.dollars) == (PriceSource.STATED, "openrouter", Decimal("0.25"))
 
 
 def test_what_the_provider_says_holds_also_for_a_model_that_no_table_has() -> None:

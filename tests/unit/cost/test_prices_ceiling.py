@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.cost.price_book import PriceBook
-from foveate.cost.prices import Kind, PriceSource, Rate, Rates, Step, ceiling_of
+from foveate.cost.prices import PriceSource, Rate, Rates, RateTier, TokenKind, compute_ceiling
 from foveate.values import Format
-from foveate.wire.bills import Unit
-from foveate.wire.usage import block_usage
+from foveate.wire.bills import BillableUnit
+from foveate.wire.usage import parse_usage
 from tests.support.examples import limit_examples
 
 AT = datetime(2026, 11, 10, 12, tzinfo=UTC).timestamp()
@@ -39,17 +39,17 @@ def chat(prompt: dict[str, int], completion: dict[str, int]) -> dict[str, Any]:
 
 
 def gemini(modality: str) -> dict[str, Any]:
-    spoken = [{"modality": modality, "tokenCount": 1_000}]
+    api_format = [{"modality": modality, "tokenCount": 1_000}]
     return {
         "promptTokenCount": 1_000,
         "candidatesTokenCount": 1_000,
-        "promptTokensDetails": spoken,
-        "candidatesTokensDetails": spoken,
+        "promptTokensDetails": api_format,
+        "candidatesTokensDetails": api_format,
     }
 
 
 @pytest.mark.parametrize(
-    ("model", "provider", "spoken", "numbers"),
+    ("model", "provider", "api_format", "numbers"),
     [
         ("gpt-audio", "openai", Format.CHAT, chat({"audio_tokens": 1_000}, {"audio_tokens": 1_000})),
         ("gpt-audio", "openai", Format.CHAT, chat({}, {"audio_tokens": 1_000})),
@@ -64,10 +64,10 @@ def gemini(modality: str) -> dict[str, Any]:
     ],
 )
 def test_no_bill_of_sound_pictures_or_one_region_is_above_it(
-    model: str, provider: str, spoken: Format, numbers: dict[str, Any]
+    model: str, provider: str, api_format: Format, numbers: dict[str, Any]
 ) -> None:
     """Was below: only text, anywhere, was looked at."""
-    usage = block_usage(spoken, json.dumps(numbers).encode())
+    usage = parse_usage(api_format, json.dumps(numbers).encode())
     assert usage is not None
     price = BOOK.price(model, usage, provider=provider, at=AT)
     ceiling = most(model, provider)
@@ -101,24 +101,31 @@ def test_a_region_that_is_asked_for_is_taken_at_its_price_and_any_other_may_be_t
 @pytest.mark.parametrize(
     ("unit", "dollars"),
     [
-        *((unit, 1_000 * 9 + 10 * 2) for unit in Unit if unit.startswith(("input_", "read_"))),
-        *((unit, 1_000 * 1 + 10 * 9) for unit in Unit if unit.startswith("output_")),
-        *((unit, 1_000 * 1 + 10 * 2) for unit in (Unit.WEB_SEARCHES, Unit.RERANKS, Unit.CITATIONS)),
-        (Unit.REQUESTS, 1_000 * 1 + 10 * 2 + 9),
+        *((unit, 1_000 * 9 + 10 * 2) for unit in BillableUnit if unit.startswith(("input_", "read_"))),
+        *((unit, 1_000 * 1 + 10 * 9) for unit in BillableUnit if unit.startswith("output_")),
+        *(
+            (unit, 1_000 * 1 + 10 * 2)
+            for unit in (BillableUnit.WEB_SEARCHES, BillableUnit.RERANKS, BillableUnit.CITATIONS)
+        ),
+        (BillableUnit.REQUESTS, 1_000 * 1 + 10 * 2 + 9),
     ],
 )
 def test_every_medium_is_among_the_ways_to_pay_and_what_is_counted_otherwise_is_not(
-    unit: Unit, dollars: int
+    unit: BillableUnit, dollars: int
 ) -> None:
     rates = Rates(
-        by_kind={Kind.UNCACHED: Rate(Decimal(1)), Kind.OUTPUT: Rate(Decimal(2)), unit: Rate(Decimal(9))},
+        by_kind={
+            TokenKind.UNCACHED: Rate(Decimal(1)),
+            TokenKind.OUTPUT: Rate(Decimal(2)),
+            unit: Rate(Decimal(9)),
+        },
         source=PriceSource.TABLE,
         origin="a table",
     )
 
-    assert ceiling_of(rates, input_tokens=1_000, output_tokens=10) == dollars
+    assert compute_ceiling(rates, input_tokens=1_000, output_tokens=10) == dollars
     cheap = replace(rates, by_kind={**rates.by_kind, unit: Rate(Decimal(0))})
-    assert ceiling_of(cheap, input_tokens=1_000, output_tokens=10) == 1_000 * 1 + 10 * 2
+    assert compute_ceiling(cheap, input_tokens=1_000, output_tokens=10) == 1_000 * 1 + 10 * 2
 
 
 AMOUNTS = st.decimals(min_value=0, max_value=100, places=2)
@@ -128,7 +135,7 @@ RATES = st.builds(
     Rate,
     AMOUNTS,
     st.lists(st.tuples(SIZES, AMOUNTS), max_size=3, unique_by=lambda step: step[0]).map(
-        lambda steps: tuple(Step(size, dollars) for size, dollars in sorted(steps))
+        lambda steps: tuple(RateTier(size, dollars) for size, dollars in sorted(steps))
     ),
 )
 
@@ -138,11 +145,15 @@ RATES = st.builds(
 def test_it_is_always_that_of_the_dearest_kind_at_any_size_up_to_the_largest(
     input_tokens: int, output_tokens: int, uncached: Rate, written: Rate, output: Rate
 ) -> None:
-    by_kind: dict[Kind | Unit, Rate] = {Kind.UNCACHED: uncached, Kind.WRITTEN_5M: written, Kind.OUTPUT: output}
+    by_kind: dict[TokenKind | BillableUnit, Rate] = {
+        TokenKind.UNCACHED: uncached,
+        TokenKind.WRITTEN_5M: written,
+        TokenKind.OUTPUT: output,
+    }
     rates = Rates(by_kind=by_kind, source=PriceSource.TABLE, origin="a table")
 
     dearest_in = max(rate.at(size) for rate in (uncached, written) for size in range(input_tokens + 1))
     dearest_out = max(output.at(size) for size in range(input_tokens + 1))
 
-    ceiling = ceiling_of(rates, input_tokens=input_tokens, output_tokens=output_tokens)
+    ceiling = compute_ceiling(rates, input_tokens=input_tokens, output_tokens=output_tokens)
     assert ceiling == dearest_in * input_tokens + dearest_out * output_tokens

@@ -9,25 +9,25 @@ from decimal import Decimal
 import pytest
 
 from foveate.cost.price_book import PriceBook
-from foveate.cost.price_facts import Like, facts
-from foveate.cost.price_table import schedule_of
-from foveate.cost.prices import Kind, Rates
+from foveate.cost.price_facts import SamePriceAs, load_price_facts
+from foveate.cost.price_table import find_schedule
+from foveate.cost.prices import Rates, TokenKind
 from foveate.values import CacheUsage, Usage
 
 AT = datetime(2026, 11, 10, 12, tzinfo=UTC).timestamp()
 
 
 def rates(model: str, provider: str) -> Rates:
-    schedule = schedule_of(provider, model)
+    schedule = find_schedule(provider, model)
     assert schedule is not None
-    found = schedule.at(AT)
+    found = schedule.rates_at(AT)
     assert found is not None
     return found
 
 
-def multiple(model: str, kind: Kind, provider: str = "anthropic") -> Decimal:
+def multiple(model: str, kind: TokenKind, provider: str = "anthropic") -> Decimal:
     by_kind = rates(model, provider).by_kind
-    return by_kind[kind].dollars / by_kind[Kind.UNCACHED].dollars
+    return by_kind[kind].dollars / by_kind[TokenKind.UNCACHED].dollars
 
 
 CLAUDE = [
@@ -48,9 +48,9 @@ CHEAP_READS = {
 
 @pytest.mark.parametrize("model", CLAUDE)
 def test_claude_writes_and_reads_at_the_documented_multiples(model: str) -> None:
-    assert multiple(model, Kind.WRITTEN_5M) == Decimal("1.25")
-    assert multiple(model, Kind.WRITTEN_1H) == 2
-    assert multiple(model, Kind.READ) == Decimal(CHEAP_READS.get(model, "0.1"))
+    assert multiple(model, TokenKind.WRITTEN_5M) == Decimal("1.25")
+    assert multiple(model, TokenKind.WRITTEN_1H) == 2
+    assert multiple(model, TokenKind.READ) == Decimal(CHEAP_READS.get(model, "0.1"))
 
 
 @pytest.mark.parametrize("model", CLAUDE)
@@ -70,9 +70,9 @@ def test_a_batch_of_claude_costs_half(model: str) -> None:
     "model", ["gpt-5.6-sol", "gpt-5.6-luna", "gpt-5.6-terra", "gpt-6.1-sol", "gpt-6-astra"]
 )
 def test_openai_writes_at_one_and_a_quarter_from_gpt_5_6_on_for_whatever_time(model: str) -> None:
-    assert multiple(model, Kind.WRITTEN_5M, "openai") == Decimal("1.25")
-    assert multiple(model, Kind.WRITTEN_1H, "openai") == Decimal("1.25")
-    assert multiple(model, Kind.READ, "openai") == Decimal("0.05" if model == "gpt-6.1-sol" else "0.1")
+    assert multiple(model, TokenKind.WRITTEN_5M, "openai") == Decimal("1.25")
+    assert multiple(model, TokenKind.WRITTEN_1H, "openai") == Decimal("1.25")
+    assert multiple(model, TokenKind.READ, "openai") == Decimal("0.05" if model == "gpt-6.1-sol" else "0.1")
 
 
 @pytest.mark.parametrize(
@@ -82,23 +82,23 @@ def test_openai_writes_at_one_and_a_quarter_from_gpt_5_6_on_for_whatever_time(mo
 def test_openai_reads_before_that_at_the_documented_multiples_and_writes_for_nothing(
     model: str, read: str
 ) -> None:
-    assert multiple(model, Kind.READ, "openai") == Decimal(read)
-    assert Kind.WRITTEN_5M not in rates(model, "openai").by_kind
+    assert multiple(model, TokenKind.READ, "openai") == Decimal(read)
+    assert TokenKind.WRITTEN_5M not in rates(model, "openai").by_kind
 
 
 @pytest.mark.parametrize("model", ["gpt-5.4", "gpt-5.5", "gpt-5.6-sol", "gpt-6.1-sol"])
 def test_more_than_272_thousand_tokens_re_price_every_kind(model: str) -> None:
-    for kind in (Kind.UNCACHED, Kind.READ, Kind.OUTPUT):
+    for kind in (TokenKind.UNCACHED, TokenKind.READ, TokenKind.OUTPUT):
         rate = rates(model, "openai").by_kind[kind]
         assert rate.at(272_000) < rate.at(272_001)
 
 
 def test_nova_writes_for_the_price_of_input() -> None:
-    assert multiple("us.amazon.nova-pro-v1:0", Kind.WRITTEN_5M, "bedrock") == 1
+    assert multiple("us.amazon.nova-pro-v1:0", TokenKind.WRITTEN_5M, "bedrock") == 1
 
 
 def test_every_fact_says_who_says_it_and_when() -> None:
-    known = facts()
+    known = load_price_facts()
 
     for fact in (*known.likes, *known.costs_as, *known.free, *known.multiples):
         assert fact.source
@@ -106,12 +106,12 @@ def test_every_fact_says_who_says_it_and_when() -> None:
 
 
 def test_a_name_of_a_provider_is_that_of_one() -> None:
-    providers = facts().providers
+    providers = load_price_facts().providers
 
     assert all(providers[name] == identity for name, identity in providers.items())
     assert all(providers[identity] == identity for identity in providers.values())
 
 
-@pytest.mark.parametrize("like", facts().likes, ids=lambda like: like.like)
-def test_a_model_is_like_one_that_the_tables_have(like: Like) -> None:
-    assert schedule_of(like.provider, like.like) is not None
+@pytest.mark.parametrize("like", load_price_facts().likes, ids=lambda like: like.like)
+def test_a_model_is_like_one_that_the_tables_have(like: SamePriceAs) -> None:
+    assert find_schedule(like.provider, like.like) is not None

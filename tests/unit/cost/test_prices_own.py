@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from foveate.cost.own_prices import OwnPrice, OwnTier, PerMillion
+from foveate.cost.own_prices import CustomPrice, CustomPriceTier, DollarsPerMillion
 from foveate.cost.price_book import PriceBook
 from foveate.cost.prices import Price, PriceSource
 from foveate.errors import BadOption
@@ -14,8 +14,8 @@ from foveate.values import CacheUsage, Ttl, Usage
 
 AT = datetime(2026, 11, 10, 12, tzinfo=UTC).timestamp()
 USAGE = Usage(cache=CacheUsage(uncached=1_000_000), output_tokens=1_000_000)
-CHEAP = PerMillion(uncached=Decimal("0.2"), output=Decimal("0.8"))
-LONG = OwnTier(over_tokens=1, dollars_per_million=CHEAP)
+CHEAP = DollarsPerMillion(uncached=Decimal("0.2"), output=Decimal("0.8"))
+LONG = CustomPriceTier(over_tokens=1, dollars_per_million=CHEAP)
 
 
 def price(
@@ -27,24 +27,24 @@ def price(
 
 
 def test_a_model_that_no_table_has_gets_a_price() -> None:
-    book = PriceBook([OwnPrice(model="qwen3-*", dollars_per_million=CHEAP)])
+    book = PriceBook([CustomPrice(model="qwen3-*", dollars_per_million=CHEAP)])
 
     found = price(book, "Qwen/Qwen3-32B")
 
-    assert (found.dollars, found.source, found.sure) == (Decimal("1.0"), PriceSource.OWN, True)
+    assert (found.dollars, found.source, found.sure) == (Decimal("1.0"), PriceSource.CUSTOM, True)
     assert found.origin == "own price of qwen3-*"
     assert book.price("llama-3", USAGE, provider="vllm", at=AT) is None
 
 
 def test_a_name_that_no_model_can_have_has_no_price() -> None:
-    book = PriceBook([OwnPrice(model="*", dollars_per_million=CHEAP)])
+    book = PriceBook([CustomPrice(model="*", dollars_per_million=CHEAP)])
 
     assert book.price("/" + "m" * 999, USAGE, provider="vllm", at=AT) is not None
     assert book.price("m" * 1_001, USAGE, provider="vllm", at=AT) is None
 
 
 def test_a_kind_that_is_not_given_costs_as_its_like() -> None:
-    book = PriceBook([OwnPrice(model="*", dollars_per_million=CHEAP)])
+    book = PriceBook([CustomPrice(model="*", dollars_per_million=CHEAP)])
     cache = CacheUsage(read=1_000_000, written_5m=1_000_000, written_1h=1_000_000)
 
     found = price(book, "any", usage=Usage(cache=cache, output_tokens=1_000_000, reasoning_tokens=400_000))
@@ -54,7 +54,7 @@ def test_a_kind_that_is_not_given_costs_as_its_like() -> None:
 
 
 def test_every_kind_can_have_a_price_and_a_long_input_another() -> None:
-    base = PerMillion(
+    base = DollarsPerMillion(
         uncached=Decimal(1),
         read=Decimal("0.1"),
         written_5m=Decimal("1.25"),
@@ -63,10 +63,12 @@ def test_every_kind_can_have_a_price_and_a_long_input_another() -> None:
         reasoning=Decimal(3),
     )
     tiers = (
-        OwnTier(over_tokens=5_000_000, dollars_per_million=PerMillion(uncached=Decimal(9))),
-        OwnTier(over_tokens=1_000_000, dollars_per_million=PerMillion(uncached=Decimal(2), output=Decimal(8))),
+        CustomPriceTier(over_tokens=5_000_000, dollars_per_million=DollarsPerMillion(uncached=Decimal(9))),
+        CustomPriceTier(
+            over_tokens=1_000_000, dollars_per_million=DollarsPerMillion(uncached=Decimal(2), output=Decimal(8))
+        ),
     )
-    book = PriceBook([OwnPrice(model="mine", dollars_per_million=base, tiers=tiers)])
+    book = PriceBook([CustomPrice(model="mine", dollars_per_million=base, tiers=tiers)])
 
     def dollars(**counts: int) -> Decimal:
         output = counts.pop("output", 0)
@@ -80,16 +82,16 @@ def test_every_kind_can_have_a_price_and_a_long_input_another() -> None:
 
 
 def test_a_tier_changes_what_costs_as_its_kind_too() -> None:
-    tier = OwnTier(over_tokens=10, dollars_per_million=PerMillion(uncached=Decimal(2)))
-    book = PriceBook([OwnPrice(model="*", dollars_per_million=CHEAP, tiers=(tier,))])
+    tier = CustomPriceTier(over_tokens=10, dollars_per_million=DollarsPerMillion(uncached=Decimal(2)))
+    book = PriceBook([CustomPrice(model="*", dollars_per_million=CHEAP, tiers=(tier,))])
 
     assert price(book, "any", usage=Usage(cache=CacheUsage(read=1_000_000))).read == 2
 
 
 def test_of_several_days_the_one_in_force_holds_and_the_past_keeps_its_price() -> None:
-    def since(day: date | None, dollars: str) -> OwnPrice:
-        cost = PerMillion(uncached=Decimal(dollars), output=Decimal(0))
-        return OwnPrice(model="mine", since=day, dollars_per_million=cost)
+    def since(day: date | None, dollars: str) -> CustomPrice:
+        cost = DollarsPerMillion(uncached=Decimal(dollars), output=Decimal(0))
+        return CustomPrice(model="mine", since=day, dollars_per_million=cost)
 
     book = PriceBook([since(date(2026, 6, 1), "3"), since(None, "1"), since(date(2026, 3, 1), "2")])
 
@@ -108,8 +110,8 @@ def test_of_several_days_the_one_in_force_holds_and_the_past_keeps_its_price() -
 
 
 def test_the_first_pattern_that_has_a_price_holds() -> None:
-    narrow = OwnPrice(model="gpt-5*", dollars_per_million=CHEAP, since=date(2026, 11, 1))
-    wide = OwnPrice(model="*", dollars_per_million=PerMillion(uncached=Decimal(9), output=Decimal(9)))
+    narrow = CustomPrice(model="gpt-5*", dollars_per_million=CHEAP, since=date(2026, 11, 1))
+    wide = CustomPrice(model="*", dollars_per_million=DollarsPerMillion(uncached=Decimal(9), output=Decimal(9)))
     book = PriceBook([narrow, wide])
 
     assert price(book, "gpt-5").dollars == 1
@@ -118,14 +120,14 @@ def test_the_first_pattern_that_has_a_price_holds() -> None:
 
 
 def test_a_price_at_a_provider_holds_there_alone_whatever_that_is_called() -> None:
-    book = PriceBook([OwnPrice(model="claude-*", provider="bedrock", dollars_per_million=CHEAP)])
+    book = PriceBook([CustomPrice(model="claude-*", provider="bedrock", dollars_per_million=CHEAP)])
 
-    assert price(book, "claude-opus-5-5", provider="aws").source is PriceSource.OWN
+    assert price(book, "claude-opus-5-5", provider="aws").source is PriceSource.CUSTOM
     assert price(book, "claude-opus-5-5", provider="anthropic").source is PriceSource.TABLE
 
 
 def test_a_discount_is_off_every_token_of_the_tables_price() -> None:
-    cut = PriceBook([OwnPrice(model="claude-*", discount=Decimal("0.15"))])
+    cut = PriceBook([CustomPrice(model="claude-*", discount=Decimal("0.15"))])
     usage = Usage(
         cache=CacheUsage(uncached=7, read=11, written_5m=13, written_1h=17),
         output_tokens=19,
@@ -135,14 +137,14 @@ def test_a_discount_is_off_every_token_of_the_tables_price() -> None:
     full = price(PriceBook(), "claude-opus-5-5", provider="anthropic", usage=usage)
     less = price(cut, "claude-opus-5-5", provider="anthropic", usage=usage)
 
-    assert less.source is PriceSource.OWN
+    assert less.source is PriceSource.CUSTOM
     assert less.dollars - less.other_dollars == (full.dollars - full.other_dollars) * Decimal("0.85")
     assert less.other_dollars == full.other_dollars == Decimal("0.02")
     assert cut.price("claude-unheard-of", USAGE, provider="my-proxy", at=AT) is None
 
 
 def test_a_discount_follows_the_table_through_time() -> None:
-    book = PriceBook([OwnPrice(model="*", discount=Decimal("0.5"))])
+    book = PriceBook([CustomPrice(model="*", discount=Decimal("0.5"))])
 
     def at(*moment: int) -> Decimal:
         when = datetime(*moment, tzinfo=UTC).timestamp()  # type: ignore[misc,arg-type]
@@ -155,7 +157,7 @@ ONE_MILLION = Usage(cache=CacheUsage(uncached=1_000_000))
 
 
 def test_a_ceiling_knows_own_prices() -> None:
-    book = PriceBook([OwnPrice(model="*", dollars_per_million=CHEAP)])
+    book = PriceBook([CustomPrice(model="*", dollars_per_million=CHEAP)])
 
     found = book.ceiling(
         "any", provider="vllm", input_tokens=1_000_000, output_tokens=1_000_000, at=AT, ttl=Ttl.ONE_HOUR
@@ -175,14 +177,14 @@ def test_a_ceiling_knows_own_prices() -> None:
         ({"model": "a", "discount": Decimal("NaN")}, "not below zero: NaN"),
         ({"model": "a", "discount": 0.15}, "must be a decimal number"),
         ({"model": "a", "discount": Decimal(0), "tiers": (LONG,)}, "no tiers"),
-        ({"model": "a", "dollars_per_million": PerMillion(uncached=Decimal(1))}, "lacks output"),
-        ({"model": "a", "dollars_per_million": PerMillion()}, "lacks uncached and output"),
+        ({"model": "a", "dollars_per_million": DollarsPerMillion(uncached=Decimal(1))}, "lacks output"),
+        ({"model": "a", "dollars_per_million": DollarsPerMillion()}, "lacks uncached and output"),
         ({"model": "a", "discount": Decimal(0), "since": datetime(2026, 1, 1, tzinfo=UTC)}, "without a time"),
         (
             {
                 "model": "a",
                 "dollars_per_million": CHEAP,
-                "tiers": (LONG, OwnTier(over_tokens=1, dollars_per_million=PerMillion())),
+                "tiers": (LONG, CustomPriceTier(over_tokens=1, dollars_per_million=DollarsPerMillion())),
             },
             "two tiers",
         ),
@@ -190,7 +192,7 @@ def test_a_ceiling_knows_own_prices() -> None:
 )  # fmt: skip
 def test_what_cannot_be_a_price_is_refused_with_its_reason(options: dict[str, Any], says: str) -> None:
     with pytest.raises(BadOption, match=says):
-        OwnPrice(**options)
+        CustomPrice(**options)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,7 @@ def test_what_cannot_be_a_price_is_refused_with_its_reason(options: dict[str, An
 )
 def test_what_cannot_be_dollars_is_refused_by_its_kind(dollars: Any) -> None:
     with pytest.raises(BadOption, match="read") as refused:
-        PerMillion(uncached=Decimal(1), read=dollars)
+        DollarsPerMillion(uncached=Decimal(1), read=dollars)
 
     assert refused.value.path == ("read",)
 
@@ -206,20 +208,20 @@ def test_what_cannot_be_dollars_is_refused_by_its_kind(dollars: Any) -> None:
 @pytest.mark.parametrize("tokens", [-1, 1.5, "9", True])
 def test_what_cannot_be_a_size_is_refused(tokens: Any) -> None:
     with pytest.raises(BadOption, match="over_tokens"):
-        OwnTier(over_tokens=tokens, dollars_per_million=CHEAP)
+        CustomPriceTier(over_tokens=tokens, dollars_per_million=CHEAP)
 
 
 def test_a_price_can_have_twelve_decimals() -> None:
-    assert PerMillion(uncached=Decimal("0.123456789012")).uncached is not None
+    assert DollarsPerMillion(uncached=Decimal("0.123456789012")).uncached is not None
     with pytest.raises(BadOption, match="12 decimals"):
-        PerMillion(uncached=Decimal("0.1234567890123"))
+        DollarsPerMillion(uncached=Decimal("0.1234567890123"))
 
 
 def test_two_prices_of_the_same_models_from_the_same_day_are_refused() -> None:
-    first = OwnPrice(model="GPT-5*", provider="azure", discount=Decimal("0.1"), since=date(2026, 1, 1))
-    same = OwnPrice(model="gpt-5*", provider="azure_openai", discount=Decimal("0.2"), since=date(2026, 1, 1))
+    first = CustomPrice(model="GPT-5*", provider="azure", discount=Decimal("0.1"), since=date(2026, 1, 1))
+    same = CustomPrice(model="gpt-5*", provider="azure_openai", discount=Decimal("0.2"), since=date(2026, 1, 1))
 
     with pytest.raises(BadOption, match=r"two prices of gpt-5\* since 2026-01-01") as refused:
         PriceBook([first, same])
     assert refused.value.path == (1,)
-    PriceBook([first, OwnPrice(model="gpt-5*", discount=Decimal("0.2"), since=date(2026, 1, 1))])
+    PriceBook([first, CustomPrice(model="gpt-5*", discount=Decimal("0.2"), since=date(2026, 1, 1))])

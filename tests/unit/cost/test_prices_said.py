@@ -5,15 +5,15 @@ from decimal import Decimal
 
 import pytest
 
-from foveate.cost.own_prices import OwnPrice, PerMillion
+from foveate.cost.own_prices import CustomPrice, DollarsPerMillion
 from foveate.cost.price_book import PriceBook
 from foveate.cost.prices import PriceSource
 from foveate.values import CacheUsage, Usage
 
 AT = datetime(2026, 11, 10, 12, tzinfo=UTC).timestamp()
-OWN = OwnPrice(
+OWN = CustomPrice(
     model="grok-*",
-    dollars_per_million=PerMillion(uncached=Decimal(7), output=Decimal(7)),
+    dollars_per_million=DollarsPerMillion(uncached=Decimal(7), output=Decimal(7)),
     since=date(2026, 7, 1),
 )
 
@@ -31,7 +31,7 @@ def said_by(
 
 @pytest.mark.parametrize("provider", ["openrouter", "OpenRouter", "perplexity", "pplx", "x-ai", "xai"])
 def test_a_provider_that_says_what_it_bills_is_believed(provider: str) -> None:
-    assert said_by(provider, "whatever", PriceBook()) == (PriceSource.SAID, Decimal("0.25"))
+    assert said_by(provider, "whatever", PriceBook()) == (PriceSource.STATED, Decimal("0.25"))
 
 
 def test_any_other_upstream_is_not_believed() -> None:
@@ -48,7 +48,7 @@ def test_any_other_upstream_is_not_believed() -> None:
 def test_a_price_of_ones_own_goes_over_what_is_said_from_its_day_on() -> None:
     book = PriceBook([OWN])
 
-    assert said_by("xai", "grok-4", book) == (PriceSource.OWN, Decimal(7))
+    assert said_by("xai", "grok-4", book) == (PriceSource.CUSTOM, Decimal(7))
     before = datetime(2026, 6, 30, tzinfo=UTC).timestamp()
-    assert said_by("xai", "grok-4", book, at=before) == (PriceSource.SAID, Decimal("0.25"))
-    assert said_by("xai", "another", book) == (PriceSource.SAID, Decimal("0.25"))
+    assert said_by("xai", "grok-4", book, at=before) == (PriceSource.STATED, Decimal("0.25"))
+    assert said_by("xai", "another", book) == (PriceSource.STATED, Decimal("0.25"))

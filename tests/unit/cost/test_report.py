@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.cost.ledger import By, Category, Sum
-from foveate.cost.report import Row, asked_of, report_of
+from foveate.cost.ledger import Category, ChargeTotal, GroupBy
+from foveate.cost.report import CostReportRow, build_report, required_groups
 from foveate.values import Comparison, Savings
 
 
-def added(*group: str, calls: int = 1, unknown: int = 0, dollars: str = "1", saved: str | None = None) -> Sum:
-    return Sum(
+def added(
+    *group: str, calls: int = 1, unknown: int = 0, dollars: str = "1", saved: str | None = None
+) -> ChargeTotal:
+    return ChargeTotal(
         group=group,
         calls=calls,
         unknown_calls=unknown,
@@ -36,7 +38,7 @@ def test_the_cost_of_summaries_is_subtracted_from_what_compaction_saved() -> Non
         added("ana", "compaction", dollars="0.62", saved="-0.62"),
     ]
 
-    (row,) = report_of(sums, [By.AGENT]).rows
+    (row,) = build_report(sums, [GroupBy.AGENT]).rows
 
     assert (row.calls, row.dollars) == (2, Decimal("9.62"))
     assert (row.saved.compaction, row.compaction_dollars) == (Decimal("-0.12"), Decimal("0.62"))
@@ -55,7 +57,7 @@ def test_compared_calls_were_charged_the_simulated_cost_and_its_error() -> None:
     one = replace(added("main", dollars="7"), savings=savings, compared_calls=1)
     uncompared = replace(added("main", dollars="4"), would_not_fit_calls=1, would_not_fit_dollars=Decimal(4))
 
-    total = report_of([one, uncompared], [By.CATEGORY]).total
+    total = build_report([one, uncompared], [GroupBy.CATEGORY]).total
 
     assert (total.dollars, total.compared_dollars, total.compared_calls) == (Decimal(11), Decimal("6.5"), 1)
     assert (total.saved.without, total.saved.total) == (Decimal(10), Decimal(4))
@@ -65,7 +67,7 @@ def test_compared_calls_were_charged_the_simulated_cost_and_its_error() -> None:
 def test_a_price_that_is_not_known_is_never_zero() -> None:
     sums = [added("a", "main", calls=3, unknown=3, dollars="0"), added("b", "main", calls=5, unknown=2)]
 
-    report = report_of(sums, [By.MODEL])
+    report = build_report(sums, [GroupBy.MODEL])
 
     assert [(row.group, row.dollars, row.unknown_calls) for row in report.rows] == [
         (("b",), Decimal(1), 2),
@@ -77,26 +79,26 @@ def test_a_price_that_is_not_known_is_never_zero() -> None:
 def test_a_summary_of_unknown_price_is_counted_and_takes_nothing_off() -> None:
     sums = [added("main", saved="1"), added("compaction", calls=2, unknown=2, dollars="0")]
 
-    total = report_of(sums, [By.CATEGORY]).total
+    total = build_report(sums, [GroupBy.CATEGORY]).total
 
     assert (total.saved.compaction, total.unknown_compactions) == (Decimal(1), 2)
 
 
 def test_the_dearest_stands_first_and_days_in_their_order() -> None:
     days = [added("2026-11-02", "main", dollars="1"), added("2026-11-01", "main", dollars="9")]
-    assert [row.group for row in report_of(days, [By.DAY]).rows] == [("2026-11-01",), ("2026-11-02",)]
+    assert [row.group for row in build_report(days, [GroupBy.DAY]).rows] == [("2026-11-01",), ("2026-11-02",)]
 
     agents = [added("a", "main", dollars="1"), added("b", "main", dollars="9")]
-    assert [row.group for row in report_of(agents, [By.AGENT]).rows] == [("b",), ("a",)]
+    assert [row.group for row in build_report(agents, [GroupBy.AGENT]).rows] == [("b",), ("a",)]
 
 
-@pytest.mark.parametrize("by", [[], [By.AGENT]])
-def test_of_nothing_there_are_no_rows(by: list[By]) -> None:
+@pytest.mark.parametrize("by", [[], [GroupBy.AGENT]])
+def test_of_nothing_there_are_no_rows(by: list[GroupBy]) -> None:
     none = replace(added("main"), calls=0) if not by else replace(added("", "main"), calls=0)
 
-    report = report_of([none], by)
+    report = build_report([none], by)
 
-    assert (report.rows, report.total) == ((), Row())
+    assert (report.rows, report.total) == ((), CostReportRow())
 
 
 MONEY = st.decimals(0, 4_000_000, places=12, allow_nan=False, allow_infinity=False)
@@ -105,11 +107,11 @@ COUNTS = st.integers(1, 10**15)
 
 
 @st.composite
-def sums(draw: st.DrawFn) -> Sum:
+def sums(draw: st.DrawFn) -> ChargeTotal:
     calls = draw(st.integers(1, 50))
     unknown = draw(st.integers(0, calls))
     tokens: Any = {name: draw(COUNTS) for name in TOKENS}
-    return Sum(
+    return ChargeTotal(
         group=(draw(st.sampled_from("ab")), draw(st.sampled_from("xy")), draw(st.sampled_from(Category))),
         calls=calls,
         unknown_calls=unknown,
@@ -120,16 +122,16 @@ def sums(draw: st.DrawFn) -> Sum:
     )
 
 
-TOKENS = [field.name for field in fields(Sum) if field.type is int and "calls" not in field.name]
+TOKENS = [field.name for field in fields(ChargeTotal) if field.type is int and "calls" not in field.name]
 
 
 @pytest.mark.slow
 @given(st.lists(sums(), max_size=6))
-def test_the_rows_always_add_up_to_the_total_and_the_total_to_the_sums(some: list[Sum]) -> None:
-    by = (By.AGENT, By.MODEL)
-    assert asked_of(by) == (*by, By.CATEGORY)
+def test_the_rows_always_add_up_to_the_total_and_the_total_to_the_sums(some: list[ChargeTotal]) -> None:
+    by = (GroupBy.AGENT, GroupBy.MODEL)
+    assert required_groups(by) == (*by, GroupBy.CATEGORY)
 
-    report = report_of(some, by)
+    report = build_report(some, by)
 
     for name in ("calls", "unknown_calls", *TOKENS):
         assert sum(getattr(row, name) for row in report.rows) == sum(getattr(one, name) for one in some)

@@ -10,13 +10,20 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from foveate.cost.ledger import Category
-from foveate.cost.own_prices import OwnPrice, OwnTier, PerMillion
+from foveate.cost.own_prices import CustomPrice, CustomPriceTier, DollarsPerMillion
 from foveate.cost.price_book import PriceBook
-from foveate.cost.savings import PriceOf, add_savings, compare, own_call, pricing, unchanged
+from foveate.cost.savings import (
+    PriceUsage,
+    add_savings,
+    compare_costs,
+    make_own_call_savings,
+    make_price_function,
+    make_unchanged_savings,
+)
 from foveate.values import CacheUsage, Comparison, Savings, SimulatedState, Usage
 from tests.billed import CALL
 
-TEN = PerMillion(
+TEN = DollarsPerMillion(
     uncached=Decimal(10),
     read=Decimal(1),
     written_5m=Decimal("12.5"),
@@ -27,8 +34,8 @@ AT = datetime(2026, 11, 10, tzinfo=UTC).timestamp()
 ZERO = Decimal(0)
 
 
-def priced(*tiers: OwnTier) -> PriceOf:
-    return pricing(PriceBook([OwnPrice(model="*", dollars_per_million=TEN, tiers=tiers)]), CALL)
+def priced(*tiers: CustomPriceTier) -> PriceUsage:
+    return make_price_function(PriceBook([CustomPrice(model="*", dollars_per_million=TEN, tiers=tiers)]), CALL)
 
 
 def used(**tokens: int) -> Usage:
@@ -40,9 +47,9 @@ def states(*usages: CacheUsage) -> Mapping[SimulatedState, CacheUsage]:
     return {state: usages[min(at, len(usages) - 1)] for at, state in enumerate(SimulatedState)}
 
 
-def compared(usage: Usage, *usages: CacheUsage, price: PriceOf | None = None) -> Savings:
+def compared(usage: Usage, *usages: CacheUsage, price: PriceUsage | None = None) -> Savings:
     price = price or priced()
-    return compare(usage, price(usage), price, states(*usages))
+    return compare_costs(usage, price(usage), price, states(*usages))
 
 
 def test_each_mechanism_saved_the_difference_between_its_state_and_the_one_before() -> None:
@@ -99,8 +106,8 @@ def test_estimated_tokens_are_scaled_to_those_that_the_provider_reports() -> Non
 
 
 def test_compaction_can_save_the_price_of_a_higher_tier_for_the_whole_call() -> None:
-    dear = OwnTier(
-        over_tokens=200_000, dollars_per_million=PerMillion(uncached=Decimal(20), output=Decimal(100))
+    dear = CustomPriceTier(
+        over_tokens=200_000, dollars_per_million=DollarsPerMillion(uncached=Decimal(20), output=Decimal(100))
     )
     usage = Usage(cache=CacheUsage(uncached=150_000), output_tokens=10_000)
 
@@ -114,21 +121,24 @@ def test_a_call_of_unknown_price_is_not_compared() -> None:
         return None
 
     usage = used(uncached=5)
-    assert compare(usage, None, unknown, {}) == Savings()
-    assert compare(usage, Decimal(1), unknown, states(CacheUsage(uncached=9), CacheUsage(read=5))) == Savings()
+    assert compare_costs(usage, None, unknown, {}) == Savings()
+    assert (
+        compare_costs(usage, Decimal(1), unknown, states(CacheUsage(uncached=9), CacheUsage(read=5)))
+        == Savings()
+    )
 
 
 def test_a_call_that_nothing_could_change_costs_the_same_without_foveate() -> None:
-    assert compare(used(read=7), Decimal(3), priced(), {}) == unchanged(Decimal(3))
-    assert unchanged(Decimal(3)).without == Decimal(3)
-    assert unchanged(Decimal(3)).total == ZERO
+    assert compare_costs(used(read=7), Decimal(3), priced(), {}) == make_unchanged_savings(Decimal(3))
+    assert make_unchanged_savings(Decimal(3)).without == Decimal(3)
+    assert make_unchanged_savings(Decimal(3)).total == ZERO
 
 
 @pytest.mark.parametrize(
     ("category", "part"), [(Category.COMPACTION, "compaction"), (Category.PING, "keep_alive")]
 )
 def test_a_call_that_foveate_makes_itself_counts_against_its_mechanism(category: Category, part: str) -> None:
-    found = own_call(structs.replace(CALL, category=category), Decimal("0.02"))
+    found = make_own_call_savings(structs.replace(CALL, category=category), Decimal("0.02"))
 
     assert found.without == ZERO
     assert getattr(found, part) == found.total == Decimal("-0.02")
@@ -137,7 +147,9 @@ def test_a_call_that_foveate_makes_itself_counts_against_its_mechanism(category:
 def test_a_price_that_the_provider_states_is_kept_and_differences_go_by_token_prices() -> None:
     usage = structs.replace(used(read=10_000), said_dollars=Decimal(7))
 
-    found = compare(usage, Decimal(7), priced(), states(CacheUsage(uncached=10_000), CacheUsage(read=10_000)))
+    found = compare_costs(
+        usage, Decimal(7), priced(), states(CacheUsage(uncached=10_000), CacheUsage(read=10_000))
+    )
 
     assert found.without == Decimal("7.09")
 
@@ -147,22 +159,22 @@ def test_a_provider_that_states_a_lower_price_makes_savings_as_much_smaller(stat
     usage = structs.replace(used(read=10_000), said_dollars=Decimal(stated))
     simulated = states(CacheUsage(uncached=10_000), CacheUsage(read=10_000))
 
-    found = compare(usage, Decimal(stated), priced(), simulated)
+    found = compare_costs(usage, Decimal(stated), priced(), simulated)
 
     assert found.without == Decimal(without)
 
 
 def test_what_costs_more_in_one_region_saves_more_there() -> None:
     """Claude in the US alone is 1.1 times as dear, reads and writes as well."""
-    price = pricing(PriceBook(), structs.replace(CALL, model="claude-opus-5-5", at=AT))
+    price = make_price_function(PriceBook(), structs.replace(CALL, model="claude-opus-5-5", at=AT))
     simulated = states(CacheUsage(uncached=90_000), CacheUsage(read=90_000))
     usage = used(read=90_000)
     there = structs.replace(usage, raw=b'{"inference_geo":"us"}')
 
-    usual = compare(usage, price(usage), price, simulated).total
+    usual = compare_costs(usage, price(usage), price, simulated).total
 
     assert usual is not None
-    assert compare(there, price(there), price, simulated).total == usual * Decimal("1.1")
+    assert compare_costs(there, price(there), price, simulated).total == usual * Decimal("1.1")
 
 
 tokens = st.integers(0, 2_000_000)
@@ -175,7 +187,7 @@ def test_the_parts_always_add_up_to_what_was_charged(reported: CacheUsage, simul
     charged = priced()(usage)
     assert charged is not None
 
-    found = compare(usage, charged, priced(), states(*simulated))
+    found = compare_costs(usage, charged, priced(), states(*simulated))
 
     assert found.without is not None
     assert found.total is not None
@@ -189,7 +201,7 @@ def test_states_that_do_not_differ_always_save_nothing(reported: CacheUsage, sim
 
 
 def test_what_is_not_known_of_a_call_is_left_out_of_a_sum() -> None:
-    found = add_savings([unchanged(Decimal(1)), Savings(), unchanged(Decimal(2))])
+    found = add_savings([make_unchanged_savings(Decimal(1)), Savings(), make_unchanged_savings(Decimal(2))])
 
     assert found.without == Decimal(3)
     assert found.total == ZERO

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import replace
 from decimal import Decimal
 
-from foveate.cost.ledger import By, Entry, Over, Reservation, Standing, Sum
+from foveate.cost.ledger import AccountBalance, AccountOverLimit, Charge, ChargeTotal, GroupBy, Reservation
 
 ZERO = Decimal(0)
 
@@ -14,24 +14,26 @@ class InMemory:
 
     def __init__(self) -> None:
         self.reserved: list[Reservation] = []
-        self.settled: list[Entry] = []
+        self.settled: list[Charge] = []
         self.released: list[str] = []
         self.open: dict[str, Reservation] = {}
         self.spent: dict[str, Decimal] = {}
 
-    async def reserve(self, reservation: Reservation, *, now: float) -> Mapping[str, Standing] | Over:
+    async def reserve(
+        self, reservation: Reservation, *, now: float
+    ) -> Mapping[str, AccountBalance] | AccountOverLimit:
         for account, limit in reservation.limits.items():
             standing = self._standing(account)
             if standing.spent + standing.reserved + reservation.dollars > limit:
-                return Over(account=account, limit=limit, standing=standing)
+                return AccountOverLimit(account=account, limit=limit, balance=standing)
         self.reserved.append(reservation)
         self.open[reservation.call_id] = reservation
         return {account: self._standing(account) for account in reservation.limits}
 
-    async def settle_all(self, bills: Sequence[tuple[Entry, Sequence[str]]]) -> Sequence[bool | Exception]:
-        return [self._settled(entry, accounts) for entry, accounts in bills]
+    async def settle_all(self, charges: Sequence[tuple[Charge, Sequence[str]]]) -> Sequence[bool | Exception]:
+        return [self._settled(entry, accounts) for entry, accounts in charges]
 
-    def _settled(self, entry: Entry, accounts: Sequence[str]) -> bool:
+    def _settled(self, entry: Charge, accounts: Sequence[str]) -> bool:
         if any(known.call.id == entry.call.id for known in self.settled):
             return False
         self.settled.append(entry)
@@ -51,30 +53,30 @@ class InMemory:
         self.open |= {call_id: replace(one, expires_at=expires_at) for call_id, one in there.items()}
         return there.keys()
 
-    async def standing(self, accounts: Sequence[str], *, now: float) -> Mapping[str, Standing]:
+    async def get_balances(self, accounts: Sequence[str], *, now: float) -> Mapping[str, AccountBalance]:
         return {account: self._standing(account) for account in accounts}
 
-    async def sums(
+    async def sum_charges(
         self,
-        by: Sequence[By],
+        group_by: Sequence[GroupBy],
         *,
         since: float | None = None,
         until: float | None = None,
         agent: str | None = None,
         session_id: str | None = None,
-    ) -> Sequence[Sum]:
+    ) -> Sequence[ChargeTotal]:
         raise NotImplementedError
 
-    def entries(
+    def list_charges(
         self,
         *,
         since: float | None = None,
         until: float | None = None,
         agent: str | None = None,
         session_id: str | None = None,
-    ) -> AsyncIterator[Entry]:
+    ) -> AsyncIterator[Charge]:
         raise NotImplementedError
 
-    def _standing(self, account: str) -> Standing:
+    def _standing(self, account: str) -> AccountBalance:
         held = (one.dollars for one in self.open.values() if account in one.accounts)
-        return Standing(spent=self.spent.get(account, ZERO), reserved=sum(held, ZERO))
+        return AccountBalance(spent=self.spent.get(account, ZERO), reserved=sum(held, ZERO))

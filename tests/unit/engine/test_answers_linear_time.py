@@ -6,10 +6,10 @@ from time import thread_time
 
 import pytest
 
-from foveate.engine.answers import AnswerReader
+from foveate.engine.answers import ResponseReader
 from foveate.values import Format
 from tests.support.growth import superlinear_ratio
-from tests.support.response_seeds import STREAMED, WHOLE
+from tests.support.response_seeds import COMPLETE, STREAMED
 
 _SIZE = 2**17
 _CHUNK = 700
@@ -48,11 +48,11 @@ def _much_usage_and_many_deltas(size: int) -> bytes:
 
 def _read(api_format: Format, *, streams: bool) -> Callable[[bytes], object]:
     def run(data: bytes) -> object:
-        reader = AnswerReader(api_format, streams=streams, hides_usage=streams, keeps=True)
+        reader = ResponseReader(api_format, is_streaming=streams, hides_usage=streams, keeps_body=True)
         for start in range(0, len(data), _CHUNK):
-            reader.passed(data[start : start + _CHUNK])
-        reader.ended()
-        return reader.usage, reader.parts(), reader.is_whole, streams and reader.written_tokens
+            reader.on_chunk(data[start : start + _CHUNK])
+        reader.finish()
+        return reader.usage, reader.parts(), reader.is_complete, streams and reader.estimated_output_tokens
 
     return run
 
@@ -65,7 +65,7 @@ def test_a_response_of_one_thing_again_and_again_is_read_in_linear_time(
 ) -> None:
     run = _read(api_format, streams=streams)
     run(b"a")  # what is loaded once is not counted
-    units = [*_UNITS, *_events(api_format), json.dumps(WHOLE[_NAMES[api_format]])]
+    units = [*_UNITS, *_events(api_format), json.dumps(COMPLETE[_NAMES[api_format]])]
     makes: dict[str, Callable[[int], bytes]] = {
         unit: lambda size, unit=unit: (unit * (size // len(unit) + 1)).encode()  # type: ignore[misc]
         for unit in units

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from foveate.cost.admission import Admission, Admitted, Settled
-from foveate.cost.ledger import Entry
-from foveate.engine.behind import Behind
-from foveate.engine.calls import Outgoing
+from foveate.cost.admission import Admission, AdmittedCall, Settlement
+from foveate.cost.ledger import Charge
+from foveate.engine.behind import CompletionQueue
+from foveate.engine.calls import UpstreamRequest
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import AgentOptions
-from foveate.engine.watch import UNWATCHED
-from foveate.engine.work import Work
+from foveate.engine.watch import NO_OBSERVER
+from foveate.engine.work import RequestContext
 from foveate.errors import StoreUnavailable
-from foveate.session.news import News
-from foveate.session.turns import CountRows, Stored
-from foveate.wire import read
-from tests.billed import call, entry
+from foveate.session.news import PendingWrite
+from foveate.session.turns import CountUpdate, SessionWrite
+from foveate.wire import parse_request
+from tests.billed import make_call, make_charge
 from tests.unit.cost.books import Books, admission
 from tests.unit.engine.test_watch import BODY, Watching, incoming
 from tests.unit.session.in_memory import InMemory
@@ -35,13 +35,13 @@ class Shelf(InMemory):
         self.never = never
         self.error = error
 
-    async def keep(self, rows: Sequence[Stored]) -> None:
+    async def save(self, rows: Sequence[SessionWrite]) -> None:
         self.at_once.append(len(rows))
         if self.error is not None:
             raise self.error
-        if any(one in self.never for row in rows if isinstance(row, CountRows) for one in row.counts):
+        if any(one in self.never for row in rows if isinstance(row, CountUpdate) for one in row.counts):
             raise ValueError("it cannot be kept")
-        await super().keep(rows)
+        await super().save(rows)
 
 
 class Ending(Watching):
@@ -51,8 +51,8 @@ class Ending(Watching):
         super().__init__()
         self.has_ended = asyncio.Event()
 
-    def ended(self, exchange: Exchange) -> None:
-        super().ended(exchange)
+    def on_finished(self, exchange: Exchange) -> None:
+        super().on_finished(exchange)
         self.has_ended.set()
         if exchange.status == GONE:
             raise RuntimeError("gone")
@@ -63,17 +63,19 @@ class Desk:
 
     def __init__(self, books: Books, shelf: Shelf | None = None, *, seconds: float = 60.0) -> None:
         self.books, self.shelf, self.watching = books, shelf or Shelf(), Ending()
-        self.behind = Behind(admission(books), self.shelf, seconds=seconds)
+        self.behind = CompletionQueue(admission(books), self.shelf, interval_seconds=seconds)
         self.remembered: list[str] = []
         self.kept: list[tuple[str, bool]] = []
 
     def over(self, id_: str, *, is_broken: bool = False, fails: bool = False) -> Exchange:
         """One that has a bill and a count to be kept, both under this name."""
-        request = read(BODY, incoming().spoken)
-        work = Work(incoming=incoming(), options=AgentOptions(), now=0.0, came=request, request=request)
-        rows = CountRows(agent="ana", counter="c", counts={id_.encode(): b"1"})
-        work.news.append(
-            News(
+        request = parse_request(BODY, incoming().api_format)
+        context = RequestContext(
+            incoming=incoming(), options=AgentOptions(), received_at=0.0, original=request, request=request
+        )
+        rows = CountUpdate(agent="ana", counter="c", counts={id_.encode(): b"1"})
+        context.pending_writes.append(
+            PendingWrite(
                 lambda: self._alone(rows),
                 lambda: rows,
                 lambda is_kept: self.kept.append((id_, is_kept)),
@@ -86,22 +88,22 @@ class Desk:
 
         exchange = Exchange(
             incoming(),
-            work,
-            Outgoing(body=BODY),
-            settle=(settle,),
+            context,
+            UpstreamRequest(body=BODY),
+            background_hooks=(settle,),
             clock=lambda: 0.0,
-            watch=self.watching,
-            remember=(lambda _: self.remembered.append(id_),),
-            behind=self.behind,
+            observer=self.watching,
+            session_hooks=(lambda _: self.remembered.append(id_),),
+            completer=self.behind,
         )
-        exchange.entry = entry(call(id_), "0.25")
-        exchange.over(is_broken=is_broken)
+        exchange.charge = make_charge(make_call(id_), "0.25")
+        exchange.finish(is_interrupted=is_broken)
         return exchange
 
-    async def _alone(self, rows: CountRows) -> None:
+    async def _alone(self, rows: CountUpdate) -> None:
         if any(one in self.shelf.never for one in rows.counts):
             raise RuntimeError("never")
-        await self.shelf.keep_counts(rows.agent, rows.counts, rows.counter)
+        await self.shelf.save_counts(rows.agent, rows.counts, rows.counter)
 
 
 async def test_all_that_is_over_by_a_beat_is_booked_and_kept_in_one() -> None:
@@ -113,7 +115,7 @@ async def test_all_that_is_over_by_a_beat_is_booked_and_kept_in_one() -> None:
     assert desk.remembered == ["a", "b", "c"]  # before any of them sends something more
     await asyncio.wait_for(desk.watching.has_ended.wait(), 30)
     desk.over("d")
-    await desk.behind.end()
+    await desk.behind.close()
 
     assert desk.books.asked == ["settle a b c", "settle d"]
     assert desk.shelf.at_once == [3, 1]
@@ -124,7 +126,7 @@ async def test_all_that_is_over_by_a_beat_is_booked_and_kept_in_one() -> None:
 async def test_who_waits_for_one_that_is_broken_need_not_wait_for_the_beat() -> None:
     desk = Desk(Books())
     desk.over("a")
-    await asyncio.wait_for(desk.over("b", is_broken=True).settled(), 30)
+    await asyncio.wait_for(desk.over("b", is_broken=True).wait_until_completed(), 30)
 
     assert desk.books.booked == ["a", "b"]
 
@@ -132,7 +134,7 @@ async def test_who_waits_for_one_that_is_broken_need_not_wait_for_the_beat() -> 
 async def test_nothing_is_caught_up_before_it_is_done() -> None:
     desk = Desk(Books(pause=asyncio.Event()))
     desk.over("a")
-    caught_up = asyncio.ensure_future(desk.behind.caught_up())
+    caught_up = asyncio.ensure_future(desk.behind.drain_all_processes())
     await asyncio.sleep(0.1)
     assert not caught_up.done()
     assert desk.books.pause is not None
@@ -147,7 +149,7 @@ async def test_one_that_fails_is_not_the_end_of_the_others() -> None:
     desk = Desk(Books(never={"b": never}), Shelf(never=[b"c"]))
     for id_ in "abcd":
         desk.over(id_, fails=id_ == "a").status = GONE if id_ == "b" else 0
-    await desk.behind.end()
+    await desk.behind.close()
 
     assert desk.books.booked == ["a", "c", "d"]
     assert {hash_ for _, hash_, _ in desk.shelf.counted} == {b"a", b"b", b"d"}
@@ -164,17 +166,17 @@ async def test_what_cannot_be_put_into_rows_is_told_and_is_not_the_end_of_the_ot
     """Defect: nothing was kept of any request that was over by the same beat, and nobody was told."""
     desk = Desk(Books())
 
-    def never() -> CountRows:
+    def never() -> CountUpdate:
         raise OverflowError("too many")
 
     async def alone() -> None:
         never()
 
     exchange = desk.over("a")
-    assert exchange.work is not None
-    exchange.work.news[:] = [News(alone, never)]
+    assert exchange.context is not None
+    exchange.context.pending_writes[:] = [PendingWrite(alone, never)]
     desk.over("b")
-    await desk.behind.end()
+    await desk.behind.close()
 
     assert {hash_ for _, hash_, _ in desk.shelf.counted} == {b"b"}
     assert "keep failed: OverflowError: too many" in desk.watching.told
@@ -187,10 +189,10 @@ async def test_a_store_that_is_away_is_told_of_each_and_its_bills_wait(
     away = StoreUnavailable("/data", "is locked")
     desk = Desk(Books(gone=1), Shelf(error=away))
     for id_ in "ab":
-        work = desk.over(id_).work
-        assert work is not None
-        work.news *= 2
-    await desk.behind.end()
+        context = desk.over(id_).context
+        assert context is not None
+        context.pending_writes *= 2
+    await desk.behind.close()
 
     assert (desk.books.asked, desk.books.booked) == (["settle a b"], [])
     assert desk.kept == []
@@ -212,16 +214,16 @@ async def test_what_was_reserved_is_freed_unless_nobody_knows_whether_it_is_bill
     exchange = Exchange(
         msgspec.structs.replace(incoming(), id="a"),
         None,
-        Outgoing(body=BODY),
-        settle=(),
+        UpstreamRequest(body=BODY),
+        background_hooks=(),
         clock=lambda: 0.0,
-        note=note,
-        behind=Behind(admission(books)),
-        admitted=Admitted(call=call("a"), is_reserved=True),
-        watch=UNWATCHED,
+        record_charge=note,
+        completer=CompletionQueue(admission(books)),
+        reservation=AdmittedCall(call=make_call("a"), is_reserved=True),
+        observer=NO_OBSERVER,
     )
-    exchange.over()
-    await exchange.settled()
+    exchange.finish()
+    await exchange.wait_until_completed()
 
     assert books.asked == (["release a"] if is_noted else [])
 
@@ -229,28 +231,28 @@ async def test_what_was_reserved_is_freed_unless_nobody_knows_whether_it_is_bill
 class Blot(Admission):
     """Books nothing, and frees what was reserved."""
 
-    async def settle_all(self, entries: Sequence[Entry]) -> Sequence[Settled]:
-        raise RuntimeError(f"{len(entries)} bills")
+    async def settle_all(self, charges: Sequence[Charge]) -> Sequence[Settlement]:
+        raise RuntimeError(f"{len(charges)} bills")
 
 
 async def test_what_was_reserved_is_freed_also_where_the_bills_of_others_cannot_be_booked() -> None:
     """Defect: it stood in the way of others under a cap for as long as a call may take."""
     books = Books()
-    behind, watching = Behind(Blot(books, clock=lambda: 0.0)), Watching()
-    for id_, bill in (("a", entry(call("a"), "0.25")), ("b", None)):
+    behind, watching = CompletionQueue(Blot(books, clock=lambda: 0.0)), Watching()
+    for id_, bill in (("a", make_charge(make_call("a"), "0.25")), ("b", None)):
         exchange = Exchange(
             incoming(),
             None,
-            Outgoing(body=BODY),
-            settle=(),
+            UpstreamRequest(body=BODY),
+            background_hooks=(),
             clock=lambda: 0.0,
-            watch=watching,
-            behind=behind,
-            admitted=Admitted(call=call(id_), is_reserved=True),
+            observer=watching,
+            completer=behind,
+            reservation=AdmittedCall(call=make_call(id_), is_reserved=True),
         )
-        exchange.entry = bill
-        exchange.over()
-    await behind.end()
+        exchange.charge = bill
+        exchange.finish()
+    await behind.close()
 
     assert books.asked == ["release b"]
     assert watching.told == [*["book failed: RuntimeError: 1 bills"] * 2, *["ended with 0"] * 2]

@@ -7,34 +7,36 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
-from foveate.cost.admission import AdmissionOptions, Outcome, Settled
-from foveate.cost.caps import Cap, Scope
-from foveate.cost.ledger import Entry
-from foveate.engine.billing import ToldAdmission
-from foveate.engine.watch import Unwatched
+from foveate.cost.admission import AdmissionOptions, Settlement, SettlementOutcome
+from foveate.cost.caps import Cap, CapScope
+from foveate.cost.ledger import Charge
+from foveate.engine.billing import ObservedAdmission
+from foveate.engine.watch import NullObserver
 from foveate.errors import BadOption
 from tests.unit.cost.books import Books, Naps
 from tests.unit.engine.watched import entry
 
 
-class Watching(Unwatched):
+class Watching(NullObserver):
     """Remembers the bills that it is told of."""
 
     def __init__(self) -> None:
-        self.bills: list[tuple[str, Outcome]] = []
+        self.bills: list[tuple[str, SettlementOutcome]] = []
 
-    def billed(self, entry: Entry, settled: Settled) -> None:
-        self.bills.append((entry.call.id, settled.outcome))
+    def on_charge(self, charge: Charge, settled: Settlement) -> None:
+        self.bills.append((charge.call.id, settled.outcome))
 
 
-def admitting(books: Books, *, most_waiting: int = 10) -> tuple[ToldAdmission, Watching, Naps]:
+def admitting(books: Books, *, most_waiting: int = 10) -> tuple[ObservedAdmission, Watching, Naps]:
     watching, naps = Watching(), Naps()
-    options = AdmissionOptions(most_waiting=most_waiting)
-    admission = ToldAdmission(books, clock=lambda: 0.0, options=options, watch=watching, sleep=naps.sleep)
+    options = AdmissionOptions(max_waiting=most_waiting)
+    admission = ObservedAdmission(
+        books, clock=lambda: 0.0, options=options, observer=watching, sleep=naps.sleep
+    )
     return admission, watching, naps
 
 
-def bill(call_id: str) -> Entry:
+def bill(call_id: str) -> Charge:
     found = entry()
     return replace(found, call=replace(found.call, id=call_id))
 
@@ -48,10 +50,10 @@ async def test_every_bill_is_told_with_what_became_of_it(caplog: pytest.LogCaptu
     await admission.close()
 
     assert watching.bills == [
-        ("good", Outcome.BOOKED),
-        ("good", Outcome.KNOWN),
-        ("never", Outcome.LOST),
-        ("odd", Outcome.BOOKED),
+        ("good", SettlementOutcome.BOOKED),
+        ("good", SettlementOutcome.KNOWN),
+        ("never", SettlementOutcome.LOST),
+        ("odd", SettlementOutcome.BOOKED),
     ]
     (lost,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert "never of ana, session s, anthropic claude-opus-4-5, main, 10 uncached, 80 read" in lost
@@ -70,7 +72,7 @@ async def test_a_bill_that_waits_and_then_can_never_be_kept_is_told_too(
     await naps.end()
     await admission.close()
 
-    assert watching.bills == [("late", Outcome.WAITING)]
+    assert watching.bills == [("late", SettlementOutcome.WAITING)]
     assert admission.lost == 1
     assert "a bill is lost: late of ana" in caplog.text
 
@@ -86,7 +88,7 @@ async def test_bills_that_nobody_could_book_before_the_end_are_in_the_log(
     left = await admission.close()
 
     assert [one.call.id for one in left] == ["one"]
-    assert watching.bills == [("one", Outcome.WAITING), ("two", Outcome.LOST)]
+    assert watching.bills == [("one", SettlementOutcome.WAITING), ("two", SettlementOutcome.LOST)]
     assert "a bill is lost: two of ana" in caplog.text
     assert "a bill could not be booked before the end: one of ana" in caplog.text
 
@@ -100,7 +102,7 @@ async def test_a_bill_whose_exchange_is_cut_off_is_told_as_waiting() -> None:
     settling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await settling
-    assert watching.bills == [("cut", Outcome.WAITING)]
+    assert watching.bills == [("cut", SettlementOutcome.WAITING)]
 
     assert books.pause is not None
     books.pause.set()
@@ -110,7 +112,7 @@ async def test_a_bill_whose_exchange_is_cut_off_is_told_as_waiting() -> None:
 
 async def test_a_cap_that_is_near_is_told_once_for_each_account(caplog: pytest.LogCaptureFixture) -> None:
     admission, _, _ = admitting(Books())
-    caps = [Cap(scope=Scope.SESSION, dollars=Decimal(1)), Cap(scope=Scope.CALL, dollars=Decimal(10))]
+    caps = [Cap(scope=CapScope.SESSION, dollars=Decimal(1)), Cap(scope=CapScope.CALL, dollars=Decimal(10))]
     for number, (session_id, ceiling) in enumerate([("s", "0.5"), ("s", "0.4"), ("s", "0.05"), ("t", "0.9")]):
         call = replace(entry().call, id=f"call {number}", session_id=session_id)
         await admission.admit(call, Decimal(ceiling), caps)

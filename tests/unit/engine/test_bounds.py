@@ -8,27 +8,35 @@ import pytest
 
 from foveate import wire
 from foveate.cost.price_book import PriceBook
-from foveate.engine.bounds import Asked, AtMost, asked_of, at_most, longest_mark
-from foveate.engine.calls import Incoming
+from foveate.engine.bounds import (
+    CostCeiling,
+    CostParameters,
+    compute_cost_ceiling,
+    max_breakpoint_ttl,
+    read_cost_parameters,
+)
+from foveate.engine.calls import RoutedRequest
 from foveate.engine.options import AgentOptions
-from foveate.engine.work import Work
+from foveate.engine.work import RequestContext
 from foveate.tokens import counter_for
 from foveate.values import Format, TokenCount, Ttl
 
 COUNT = TokenCount(tokens=1_000, exact=False, upper=1_200)
 
 
-def asked(spoken: Format = Format.CHAT, **said: Any) -> Asked:
-    return asked_of(wire.read(_body(spoken, said), spoken))
+def asked(api_format: Format = Format.CHAT, **said: Any) -> CostParameters:
+    return read_cost_parameters(wire.parse_request(_body(api_format, said), api_format))
 
 
-def bound(window_tokens: int | None, spoken: Format = Format.CHAT, **said: Any) -> AtMost | None:
-    request = wire.read(_body(spoken, said), spoken)
-    return at_most(request, COUNT, provider="openai", window_tokens=window_tokens, ttl=Ttl.ONE_HOUR, at=1.8e9)
+def bound(window_tokens: int | None, api_format: Format = Format.CHAT, **said: Any) -> CostCeiling | None:
+    request = wire.parse_request(_body(api_format, said), api_format)
+    return compute_cost_ceiling(
+        request, COUNT, provider="openai", window_tokens=window_tokens, ttl=Ttl.ONE_HOUR, at=1.8e9
+    )
 
 
-def _body(spoken: Format, said: dict[str, Any]) -> bytes:
-    messages = "input" if spoken is Format.RESPONSES else "messages"
+def _body(api_format: Format, said: dict[str, Any]) -> bytes:
+    messages = "input" if api_format is Format.RESPONSES else "messages"
     return json.dumps({"model": "gpt-5", messages: [{"role": "user", "content": "Hi"}], **said}).encode()
 
 
@@ -96,8 +104,8 @@ def test_without_a_limit_an_answer_is_as_long_as_the_model_can_write(model: str,
 def test_a_limit_beyond_the_longest_output_of_the_model_counts_as_that() -> None:
     for limit, output_tokens in ((1_000_000, 128_000), (100, 100)):
         said = {"model": "gpt-5", "max_completion_tokens": limit, "messages": []}
-        found = at_most(
-            wire.read(json.dumps(said).encode(), Format.CHAT),
+        found = compute_cost_ceiling(
+            wire.parse_request(json.dumps(said).encode(), Format.CHAT),
             TokenCount(1_000, True, 1_000),
             provider="openai",
             window_tokens=None,
@@ -127,14 +135,16 @@ CLEARS = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
 SUMMARISES = {"edits": [{"type": "compact_20260112"}]}
 
 
-def windows(model: str, spoken: Format, said: dict[str, Any], window_tokens: int | None = WINDOW_TOKENS) -> Any:
+def windows(
+    model: str, api_format: Format, said: dict[str, Any], window_tokens: int | None = WINDOW_TOKENS
+) -> Any:
     """How many windows of input are reserved; 0 where it is what is counted, None where nobody can say."""
-    request = wire.read(_body(spoken, {"model": model, **said}), spoken)
-    count = counter_for(model).request(request)
-    found = at_most(
+    request = wire.parse_request(_body(api_format, {"model": model, **said}), api_format)
+    count = counter_for(model).count_request(request)
+    found = compute_cost_ceiling(
         request,
         count.total,
-        provider="anthropic" if spoken is Format.ANTHROPIC else "openai",
+        provider="anthropic" if api_format is Format.ANTHROPIC else "openai",
         window_tokens=window_tokens,
         ttl=None,
         at=1.8e9,
@@ -175,7 +185,7 @@ def test_what_the_provider_fetches_may_fill_the_window_each_time_it_is_read(
 
 
 @pytest.mark.parametrize(
-    ("spoken", "said", "expected"),
+    ("api_format", "said", "expected"),
     [
         (Format.CHAT, {"web_search_options": {}}, 1),
         (Format.CHAT, {"web_search_options": None}, 0),
@@ -190,10 +200,10 @@ def test_what_the_provider_fetches_may_fill_the_window_each_time_it_is_read(
     ],
 )
 def test_what_openai_adds_is_noticed_where_it_is_asked_for_by_an_empty_object_too(
-    spoken: Format, said: dict[str, Any], expected: int
+    api_format: Format, said: dict[str, Any], expected: int
 ) -> None:
     """Defect: `"web_search_options": {}` was taken for none."""
-    assert windows("gpt-5", spoken, said) == expected
+    assert windows("gpt-5", api_format, said) == expected
 
 
 def test_a_tool_that_the_client_runs_has_room_for_the_providers_definition() -> None:
@@ -235,14 +245,16 @@ def test_the_provider_reads_as_much_as_its_own_window_holds(
     set_tokens: int | None, betas: str, widest_tokens: int
 ) -> None:
     body = _body(Format.ANTHROPIC, {"model": "claude-sonnet-4-5"})
-    request = wire.read(body, Format.ANTHROPIC)
-    incoming = Incoming(
-        id="r", agent="a", spoken=request.format, provider="anthropic", upstream="a", body=body, betas=betas
+    request = wire.parse_request(body, Format.ANTHROPIC)
+    incoming = RoutedRequest(
+        id="r", agent="a", api_format=request.format, provider="anthropic", upstream="a", body=body, betas=betas
     )
     options = AgentOptions(window_tokens=set_tokens)
-    work = Work(incoming=incoming, options=options, now=1.0, came=request, request=request)
+    context = RequestContext(
+        incoming=incoming, options=options, received_at=1.0, original=request, request=request
+    )
 
-    assert work.widest_tokens == widest_tokens
+    assert context.max_window_tokens == widest_tokens
 
 
 @pytest.mark.parametrize(
@@ -259,7 +271,7 @@ def test_a_mark_is_found_however_its_name_is_spelled(mark: bytes) -> None:
     block = b'{"type":"text","text":"Hi",' + mark + b"}"
     body = b'{"model":"claude-opus-4-5","messages":[{"role":"user","content":[' + block + b"]}]}"
 
-    assert longest_mark(wire.read(body, Format.ANTHROPIC)) is Ttl.ONE_HOUR
+    assert max_breakpoint_ttl(wire.parse_request(body, Format.ANTHROPIC)) is Ttl.ONE_HOUR
 
 
 def test_tier_region_and_time_in_the_cache_are_in_the_price() -> None:
@@ -293,11 +305,15 @@ def test_gemini_has_its_limits_inside_a_configuration(
     wrapped = {"generateContentRequest": body}
 
     for said in (body, wrapped):
-        found = asked_of(wire.read(json.dumps(said).encode(), Format.GEMINI, model="gemini-3-pro"))
-        assert (found.output_tokens, found.answers, found.tier) == (limit_tokens, answers, "flex")
+        found = read_cost_parameters(
+            wire.parse_request(json.dumps(said).encode(), Format.GEMINI, model="gemini-3-pro")
+        )
+        assert (found.output_tokens, found.choices, found.tier) == (limit_tokens, answers, "flex")
 
 
 def test_bedrock_has_its_limit_inside_a_configuration() -> None:
     body = {"messages": [{"role": "user", "content": [{"text": "Hi"}]}], "inferenceConfig": {"maxTokens": 7}}
 
-    assert asked_of(wire.read(json.dumps(body).encode(), Format.BEDROCK)).output_tokens == 7
+    assert (
+        read_cost_parameters(wire.parse_request(json.dumps(body).encode(), Format.BEDROCK)).output_tokens == 7
+    )

@@ -8,21 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate import wire
-from foveate.cache.layout import layout
-from foveate.cache.prompts import CachedPrompt, Piece
-from foveate.cache.rhythm import chances, forecast
+from foveate.cache.layout import place_breakpoints
+from foveate.cache.prompts import CachedPrompt, PromptPiece
+from foveate.cache.rhythm import estimate_returns, forecast_next_request
 from foveate.cache.rules import rules_for
-from foveate.cache.simulate import Cache
-from foveate.engine.behind import Behind
-from foveate.engine.calibrating import MOST_LEARNERS, Calibrate, Calibrations, learner_of
-from foveate.engine.calls import Incoming, Outgoing
-from foveate.engine.counters import surely_kept
-from foveate.engine.counting import Counts
+from foveate.cache.simulate import SimulatedCache
+from foveate.engine.behind import CompletionQueue
+from foveate.engine.calibrating import MAX_CALIBRATIONS, Calibrate, Calibrations, calibration_key
+from foveate.engine.calls import RoutedRequest, UpstreamRequest
+from foveate.engine.counters import conservative_minimum
+from foveate.engine.counting import CountReader
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import AgentOptions
-from foveate.engine.watch import UNWATCHED
-from foveate.engine.work import Work
-from foveate.fold.overflow import lower_end
+from foveate.engine.watch import NO_OBSERVER
+from foveate.engine.work import RequestContext
+from foveate.fold.overflow import lower_bound_tokens
 from foveate.tokens import RequestCount
 from foveate.values import Area, Format, Place, TokenCount
 from tests.support.examples import limit_examples
@@ -33,21 +33,23 @@ BODY = msgspec.json.encode(
 )
 
 
-def work_of(calibrations: Calibrations, total: TokenCount, *unexplained: str) -> Work:
+def work_of(calibrations: Calibrations, total: TokenCount, *unexplained: str) -> RequestContext:
     """A request whose raw count is `total`."""
-    incoming = Incoming(
-        id="r", agent="ana", spoken=Format.ANTHROPIC, provider="anthropic", upstream="there", body=BODY
+    incoming = RoutedRequest(
+        id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="there", body=BODY
     )
-    request = wire.read(BODY, Format.ANTHROPIC)
-    work = Work(incoming=incoming, options=AgentOptions(), now=0.0, came=request, request=request)
+    request = wire.parse_request(BODY, Format.ANTHROPIC)
+    context = RequestContext(
+        incoming=incoming, options=AgentOptions(), received_at=0.0, original=request, request=request
+    )
     counted = RequestCount(model=MODEL, backend="estimate", total=total, unexplained=unexplained)
-    Counts(calibrations).read(work, counted)
-    return work
+    CountReader(calibrations).use_raw_count(context, counted)
+    return context
 
 
 async def bill(
     bills: Calibrations,
-    work: Work,
+    context: RequestContext,
     tokens: int,
     *,
     status: int = 200,
@@ -56,22 +58,22 @@ async def bill(
 ) -> None:
     """Have a request billed."""
     exchange = Exchange(
-        work.incoming,
-        work,
-        Outgoing(body=BODY),
-        settle=(Calibrate(bills),),
+        context.incoming,
+        context,
+        UpstreamRequest(body=BODY),
+        background_hooks=(Calibrate(bills),),
         clock=lambda: 0.0,
-        watch=UNWATCHED,
-        behind=Behind(),
+        observer=NO_OBSERVER,
+        completer=CompletionQueue(),
     )
-    exchange.begun(status, streams=True)
+    exchange.on_response_start(status, is_streaming=True)
     started = {"type": "message_start", "message": {"usage": {"input_tokens": tokens}}}
     events = [started, {"type": "message_stop"}] if ends else [started]
     for event in events:
-        exchange.passed(b"data: " + msgspec.json.encode(event) + b"\n\n")
-    exchange.rest()
-    exchange.over(is_broken=is_broken)
-    await exchange.settled()
+        exchange.on_chunk(b"data: " + msgspec.json.encode(event) + b"\n\n")
+    exchange.flush()
+    exchange.finish(is_interrupted=is_broken)
+    await exchange.wait_until_completed()
 
 
 RAW = TokenCount(1_000, False, 1_100)
@@ -90,14 +92,14 @@ async def test_a_bill_says_how_far_the_count_was_off_and_corrects_the_next(bills
         await bill(bills, work_of(bills, RAW), 1_300)
     later = work_of(bills, RAW)
 
-    assert (first.count, first.billed_tokens) == (RAW, 1_300)
+    assert (first.token_count, first.reported_tokens) == (RAW, 1_300)
     assert first.drift_percent == pytest.approx(30)
-    assert later.count is not None
-    assert later.count.tokens == pytest.approx(1_300, rel=0.02)
-    assert later.count.upper >= 1_300
-    assert later.estimate is not None
-    assert later.estimate.total == RAW  # what is kept of turns stays raw
-    assert later.rate == pytest.approx(1.3, rel=0.02)
+    assert later.token_count is not None
+    assert later.token_count.tokens == pytest.approx(1_300, rel=0.02)
+    assert later.token_count.upper >= 1_300
+    assert later.raw_count is not None
+    assert later.raw_count.total == RAW  # what is kept of turns stays raw
+    assert later.tokens_per_raw_token == pytest.approx(1.3, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -116,32 +118,32 @@ async def test_a_bill_that_cannot_be_compared_teaches_nothing(
 ) -> None:
     await billed(bills)
 
-    assert work_of(bills, RAW).count == RAW
+    assert work_of(bills, RAW).token_count == RAW
 
 
 async def test_each_upstream_teaches_of_itself_alone(bills: Calibrations) -> None:
-    _, counter = learner_of(work_of(bills, RAW))
-    bills.observed(("poisoned", counter), 1_000, 2_000)
+    _, counter = calibration_key(work_of(bills, RAW))
+    bills.observe(("poisoned", counter), 1_000, 2_000)
 
-    assert work_of(bills, RAW).count == RAW
+    assert work_of(bills, RAW).token_count == RAW
 
 
 async def test_what_was_learnt_of_one_counter_is_not_said_of_another(bills: Calibrations) -> None:
     """What is kept may be of a vocabulary or of rules of before."""
-    upstream, counter = learner_of(work_of(bills, RAW))
-    bills.observed((upstream, f"{counter} of before"), 1_000, 2_000)
+    upstream, counter = calibration_key(work_of(bills, RAW))
+    bills.observe((upstream, f"{counter} of before"), 1_000, 2_000)
 
-    assert work_of(bills, RAW).count == RAW
+    assert work_of(bills, RAW).token_count == RAW
 
 
 def test_models_that_were_heard_of_long_ago_are_forgotten(bills: Calibrations) -> None:
     for number in range(1_000):
-        bills.observed(("there", f"model-{number}"), 100, 130)
+        bills.observe(("there", f"model-{number}"), 100, 130)
 
-    assert bills.of(("there", "model-0")).responses == 0
-    assert bills.of(("there", "model-999")).responses == 1
-    assert len(bills.news()) == MOST_LEARNERS
-    assert not bills.has_news
+    assert bills.get(("there", "model-0")).responses == 0
+    assert bills.get(("there", "model-999")).responses == 1
+    assert len(bills.take_changes()) == MAX_CALIBRATIONS
+    assert not bills.has_changes
 
 
 @settings(max_examples=limit_examples(80), deadline=None)
@@ -156,10 +158,10 @@ def test_no_bills_make_a_count_absurd(
 ) -> None:
     known = Calibrations()
     for estimated, billed in pairs:
-        known.observed(("there", MODEL), estimated, billed)
+        known.observe(("there", MODEL), estimated, billed)
     raw = TokenCount(tokens, exact, tokens + margin)
 
-    found = known.applied(("there", MODEL), raw)
+    found = known.correct(("there", MODEL), raw)
 
     if exact:
         assert found == raw
@@ -179,7 +181,7 @@ def test_no_mark_stands_where_the_prefix_may_be_below_the_minimum(
 ) -> None:
     rules = rules_for(model, "anthropic")
     pieces = tuple(
-        Piece(
+        PromptPiece(
             digest=bytes((at,)),
             tokens=tokens,
             kind="text",
@@ -191,21 +193,27 @@ def test_no_mark_stands_where_the_prefix_may_be_below_the_minimum(
     raw = sum(sizes)
     tokens = max(1, round(raw * rate))
     count = TokenCount(tokens, False, round(tokens * spread))
-    kept = surely_kept(rules, model, "anthropic", blocks=raw, count=count)
+    kept = conservative_minimum(rules, model, "anthropic", blocks=raw, count=count)
 
-    marks = layout(CachedPrompt(model=model, pieces=pieces), kept, Cache(), chances(forecast(), rules), now=0.0)
+    marks = place_breakpoints(
+        CachedPrompt(model=model, pieces=pieces),
+        kept,
+        SimulatedCache(),
+        estimate_returns(forecast_next_request(), rules),
+        now=0.0,
+    )
 
     for mark in marks:
         prefix = sum(sizes[: mark.place.index + 1])
-        assert prefix * max(lower_end(count), tokens / 2) / raw >= rules.minimum_tokens
+        assert prefix * max(lower_bound_tokens(count), tokens / 2) / raw >= rules.minimum_tokens
 
 
 def test_of_very_many_models_those_are_remembered_whose_bills_came_last(bills: Calibrations) -> None:
     for number in range(400):
-        bills.observed(("u", f"model {number}"), 1_000, 1_300)
-        bills.observed(("u", "the usual one"), 1_000, 1_300)
+        bills.observe(("u", f"model {number}"), 1_000, 1_300)
+        bills.observe(("u", "the usual one"), 1_000, 1_300)
 
-    known = [number for number in range(400) if bills.of(("u", f"model {number}")).responses]
-    assert bills.of(("u", "the usual one")).responses == 400
+    known = [number for number in range(400) if bills.get(("u", f"model {number}")).responses]
+    assert bills.get(("u", "the usual one")).responses == 400
     assert known == list(range(400 - len(known), 400))
     assert 100 < len(known) < 300

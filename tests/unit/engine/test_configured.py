@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from foveate.config.loading import load_made, settings_from
+from foveate.config.loading import load_and_build, parse_settings
 from foveate.engine.configured import options_by_agent
-from foveate.engine.options import AgentOptions, PingOptions
+from foveate.engine.options import AgentOptions, KeepAliveOptions
 from foveate.errors import BadSetting
 from foveate.tokens import Backend, CounterOptions
 
@@ -14,7 +14,7 @@ COUNTER = b"context_optimization:\n  token_counter:\n    "
 
 
 def options(data: bytes, agent: str = "ana") -> AgentOptions:
-    return options_by_agent(settings_from(data, "foveate.yaml"))(agent)
+    return options_by_agent(parse_settings(data, "foveate.yaml"))(agent)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_server_that_is_to_count_and_may_not_be_asked_is_an_error_with_its_lin
     config.write_bytes(COUNTER + b"backend: endpoint\n")
 
     with pytest.raises(BadSetting, match=r"foveate.yaml:3: .*use_endpoint: true"):
-        load_made(config, lambda found: options_by_agent(found.settings))
+        load_and_build(config, lambda found: options_by_agent(found.settings))
 
 
 def test_pings_are_off_until_they_are_asked_for() -> None:
@@ -60,8 +60,8 @@ def test_pings_are_off_until_they_are_asked_for() -> None:
         b"context_optimization: {prompt_cache: {pings: {enabled: true, most_in_a_row: 2, most_sessions: 9}}}\n"
     )
 
-    assert options(b"{}\n").pings == PingOptions(enabled=False, most_in_a_row=3, most_sessions=64)
-    assert options(told).pings == PingOptions(enabled=True, most_in_a_row=2, most_sessions=9)
+    assert options(b"{}\n").keep_alive == KeepAliveOptions(enabled=False, max_in_a_row=3, max_sessions=64)
+    assert options(told).keep_alive == KeepAliveOptions(enabled=True, max_in_a_row=2, max_sessions=9)
 
 
 @pytest.mark.parametrize(

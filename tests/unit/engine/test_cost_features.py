@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from foveate import wire
 from foveate.cost.price_book import PriceBook
-from foveate.engine.bounds import AtMost, at_most, unknown_features
+from foveate.engine.bounds import CostCeiling, compute_cost_ceiling, unknown_features
 from foveate.tokens import counter_for
 from foveate.values import Format
-from foveate.wire.bills import Unit
+from foveate.wire.bills import BillableUnit
 
 PRICES = PriceBook()
 _SAID: dict[Format, dict[str, Any]] = {
@@ -30,17 +30,19 @@ _SAID: dict[Format, dict[str, Any]] = {
 
 
 def features(
-    spoken: Format, said: Mapping[str, Any], provider: str = "openai", allowed: tuple[str, ...] = ()
+    api_format: Format, said: Mapping[str, Any], provider: str = "openai", allowed: tuple[str, ...] = ()
 ) -> str:
     """What is not known of a request, in words."""
-    request = wire.read(json.dumps({**_SAID[spoken], **said}).encode(), spoken)
+    request = wire.parse_request(json.dumps({**_SAID[api_format], **said}).encode(), api_format)
     return ", ".join(str(one) for one in unknown_features(request, provider, allowed))
 
 
-def ceiling(said: Mapping[str, Any], spoken: Format = Format.CHAT, provider: str = "openai") -> AtMost | None:
-    request = wire.read(json.dumps({**_SAID[spoken], **said}).encode(), spoken)
-    count = counter_for(request.model).request(request)
-    return at_most(
+def ceiling(
+    said: Mapping[str, Any], api_format: Format = Format.CHAT, provider: str = "openai"
+) -> CostCeiling | None:
+    request = wire.parse_request(json.dumps({**_SAID[api_format], **said}).encode(), api_format)
+    count = counter_for(request.model).count_request(request)
+    return compute_cost_ceiling(
         request,
         count.total,
         provider=provider,
@@ -138,13 +140,13 @@ CLIENTS: list[tuple[Format, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("spoken", "said"), CLIENTS)
-def test_everything_that_coding_agents_send_is_known(spoken: Format, said: dict[str, Any]) -> None:
-    assert features(spoken, said) == ""
+@pytest.mark.parametrize(("api_format", "said"), CLIENTS)
+def test_everything_that_coding_agents_send_is_known(api_format: Format, said: dict[str, Any]) -> None:
+    assert features(api_format, said) == ""
 
 
 @pytest.mark.parametrize(
-    ("spoken", "said", "unknown"),
+    ("api_format", "said", "unknown"),
     [
         (Format.CHAT, {"plugins": [{"id": "web"}]}, "the field `plugins`"),
         (Format.CHAT, {"preset": "dear"}, "the field `preset`"),
@@ -209,9 +211,9 @@ def test_everything_that_coding_agents_send_is_known(spoken: Format, said: dict[
     ],
 )
 def test_features_that_may_add_to_the_cost_are_named(
-    spoken: Format, said: dict[str, Any], unknown: str
+    api_format: Format, said: dict[str, Any], unknown: str
 ) -> None:
-    assert features(spoken, said) == unknown
+    assert features(api_format, said) == unknown
 
 
 @pytest.mark.parametrize("model", ["anthropic/claude-sonnet-4.5:online", "openai/gpt-5:NITRO", "x/y:new"])
@@ -253,7 +255,7 @@ def test_tools_that_a_message_adds_are_tools_of_the_request(name: str) -> None:
         '{"model": "gpt-5", "input": [{"role": "user", "content": "Hi"}, '
         f'{{"type": "{name}", "tools": [{{"type": "function"}}, {{"type": "code_interpreter"}}]}}]}}'
     )
-    found = unknown_features(wire.read(body.encode(), Format.RESPONSES), "openai")
+    found = unknown_features(wire.parse_request(body.encode(), Format.RESPONSES), "openai")
 
     assert [str(one) for one in found] == ["the tool `code_interpreter`"]
 
@@ -263,7 +265,9 @@ def test_tools_that_a_search_among_tools_has_found_are_tools_of_the_request(tool
     def unknown(kind: str) -> list[str]:
         item = f'{{"type": "tool_search_output", "tools": [{tool.replace("T", kind)}]}}'
         body = f'{{"model": "gpt-5", "input": [{{"role": "user", "content": "Hi"}}, {item}]}}'
-        return [str(one) for one in unknown_features(wire.read(body.encode(), Format.RESPONSES), "openai")]
+        return [
+            str(one) for one in unknown_features(wire.parse_request(body.encode(), Format.RESPONSES), "openai")
+        ]
 
     assert unknown("image_generation") == ["the tool `image_generation`"]
     assert unknown("function") == []
@@ -277,19 +281,19 @@ def test_a_feature_can_be_allowed_on_purpose_by_its_name_or_a_glob() -> None:
     assert features(Format.CHAT, said, allowed=("provider.order", "code_*")) == ""
 
 
-@example(spoken=Format.CHAT, name="models_", value=["a"])
-@example(spoken=Format.ANTHROPIC, name="Container", value="c")
+@example(api_format=Format.CHAT, name="models_", value=["a"])
+@example(api_format=Format.ANTHROPIC, name="Container", value="c")
 @given(
-    spoken=st.sampled_from(list(_SAID)),
+    api_format=st.sampled_from(list(_SAID)),
     name=st.text(min_size=1, max_size=12).map(lambda text: f"x{text}"),
     value=st.one_of(
         st.booleans(), st.integers(), st.text(), st.lists(st.text()), st.dictionaries(st.text(), st.text())
     ),
 )
-def test_a_field_that_nobody_knows_is_always_unknown(spoken: Format, name: str, value: object) -> None:
-    if spoken is Format.CHAT and name == "xtc_probability":
+def test_a_field_that_nobody_knows_is_always_unknown(api_format: Format, name: str, value: object) -> None:
+    if api_format is Format.CHAT and name == "xtc_probability":
         return
-    assert f"the field `{name[:100]}`" in features(spoken, {name: value})
+    assert f"the field `{name[:100]}`" in features(api_format, {name: value})
 
 
 def test_the_ceiling_of_fallback_models_is_that_of_the_dearest() -> None:
@@ -315,7 +319,7 @@ def test_a_fallback_model_without_a_price_makes_the_cost_unknown() -> None:
 
     assert found is not None
     assert found.dollars(PRICES) is None
-    assert found.unpriced(PRICES) == "the fallback model `nobody/knows-it`"
+    assert found.describe_unpriced(PRICES) == "the fallback model `nobody/knows-it`"
 
 
 @pytest.mark.parametrize("content", ["word " * 1_000, [{"type": "text", "text": "word " * 1_000}]])
@@ -327,7 +331,7 @@ def test_a_prediction_that_is_not_used_is_paid_for_as_output(content: Any) -> No
 
     assert plain is not None
     assert predicted is not None
-    assert predicted.added_tokens >= 2 * 1_000
+    assert predicted.extra_output_tokens >= 2 * 1_000
     assert (predicted.output_tokens, plain.output_tokens) == (200, 100)
     most, least = predicted.dollars(PRICES), plain.dollars(PRICES)
     assert most is not None
@@ -347,7 +351,7 @@ def test_a_summary_that_the_provider_writes_is_paid_for_beside_the_answer() -> N
     found = ceiling(edits, Format.ANTHROPIC, "anthropic")
 
     assert found is not None
-    assert found.added_tokens > 10_000
+    assert found.extra_output_tokens > 10_000
 
 
 @pytest.mark.parametrize(
@@ -364,7 +368,7 @@ def test_what_has_no_price_makes_the_cost_unknown(said: dict[str, Any], unpriced
 
     assert found is not None
     assert found.dollars(PRICES) is None
-    assert found.unpriced(PRICES) == unpriced
+    assert found.describe_unpriced(PRICES) == unpriced
 
 
 def test_what_has_a_price_is_part_of_the_ceiling() -> None:
@@ -378,5 +382,5 @@ def test_what_has_a_price_is_part_of_the_ceiling() -> None:
     assert searching is not None
     assert drawing is not None
     assert (searching.dollars(PRICES) or 0) > 0
-    assert drawing.units == (Unit.OUTPUT_IMAGE,)
+    assert drawing.units == (BillableUnit.OUTPUT_IMAGE,)
     assert (drawing.dollars(PRICES) or 0) > 0

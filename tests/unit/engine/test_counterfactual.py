@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from foveate.cost.ledger import Entry
+from foveate.cost.ledger import Charge
 from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.options import AgentOptions
 from foveate.prompt.bundles import Workspace
@@ -38,9 +38,9 @@ def asked(
     return answer
 
 
-async def entries(folder: Path) -> Sequence[Entry]:
+async def entries(folder: Path) -> Sequence[Charge]:
     async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-        return [entry async for entry in store.ledger.entries()]
+        return [entry async for entry in store.ledger.list_charges()]
 
 
 async def test_after_a_restart_the_first_request_of_a_session_is_not_compared(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ async def test_the_breakpoints_of_a_client_stay_if_another_process_served_its_se
         for turns in (0, 1):
             with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway:
                 asked(gateway, sandbox, turns, system=cached)
-        kept = [b'"ttl":"1h"' in ask.body.replace(b" ", b"") for ask in sandbox.heard]
+        kept = [b'"ttl":"1h"' in ask.body.replace(b" ", b"") for ask in sandbox.requests]
 
     assert kept == [False, True]
 

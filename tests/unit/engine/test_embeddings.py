@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from foveate.cost.admission import Admission
-from foveate.cost.caps import Cap, Scope, Unknown
+from foveate.cost.caps import Cap, CapScope, UnknownPricePolicy
 from foveate.cost.price_book import PriceBook
-from foveate.engine.behind import Behind
-from foveate.engine.calls import Incoming
-from foveate.engine.embeddings import Embeddings, embeddings_asked
+from foveate.engine.behind import CompletionQueue
+from foveate.engine.calls import RoutedRequest
+from foveate.engine.embeddings import EmbeddingsEngine, read_embeddings_request
 from foveate.engine.exchange import Exchange
-from foveate.engine.options import MoneyOptions
-from foveate.engine.uncounted import HoldUncounted
+from foveate.engine.options import SpendingOptions
+from foveate.engine.uncounted import CapUncounted
 from foveate.errors import CapExceeded, CapUncheckable, DuplicateKey, MalformedRequest
 from foveate.values import Format
-from tests.sandboxes import Clock
+from tests.sandboxes import ManualClock
 from tests.unit.engine.ledgers import InMemory
 from tests.unit.engine.loops import turns_while
 
@@ -32,26 +32,28 @@ def body(given: Any, model: Any = MODEL) -> bytes:
 
 class Desk:
     def __init__(self, *caps: Cap) -> None:
-        self.ledger, clock = InMemory(), Clock()
+        self.ledger, clock = InMemory(), ManualClock()
         admission = Admission(self.ledger, clock=clock)
-        money = MoneyOptions(caps=caps, prices=PRICES)
-        uncounted = HoldUncounted(admission, lambda: money, clock)
-        self.embeddings = Embeddings(
+        money = SpendingOptions(caps=caps, prices=PRICES)
+        uncounted = CapUncounted(admission, lambda: money, clock)
+        self.embeddings = EmbeddingsEngine(
             admission=admission,
             options=lambda: money,
-            uncounted=uncounted,
+            admit_uncounted=uncounted,
             clock=clock,
-            behind=Behind(admission),
+            completion_queue=CompletionQueue(admission),
         )
 
     async def prepared(self, sent: bytes) -> Exchange:
         return await self.embeddings.prepare(
-            Incoming(id="e", agent="ana", spoken=Format.CHAT, provider="openai", upstream="openai", body=sent)
+            RoutedRequest(
+                id="e", agent="ana", api_format=Format.CHAT, provider="openai", upstream="openai", body=sent
+            )
         )
 
 
-def total(dollars: str, unknown: Unknown = Unknown.REFUSE) -> Cap:
-    return Cap(scope=Scope.TOTAL, dollars=Decimal(dollars), unknown=unknown)
+def total(dollars: str, unknown: UnknownPricePolicy = UnknownPricePolicy.REFUSE) -> Cap:
+    return Cap(scope=CapScope.TOTAL, dollars=Decimal(dollars), unknown=unknown)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def total(dollars: str, unknown: Unknown = Unknown.REFUSE) -> Cap:
     ],
 )
 def test_the_size_of_texts_and_of_token_ids_is_known(given: Any, tokens: int) -> None:
-    asked = embeddings_asked(body(given))
+    asked = read_embeddings_request(body(given))
 
     assert (asked.model, asked.count.tokens) == (MODEL, tokens)
     assert asked.count.upper >= tokens
@@ -87,14 +89,14 @@ def test_the_size_of_texts_and_of_token_ids_is_known(given: Any, tokens: int) ->
 )
 async def test_what_cannot_be_read_is_refused_under_a_cap_and_goes_out_without(sent: bytes) -> None:
     with pytest.raises(MalformedRequest):
-        embeddings_asked(sent)
+        read_embeddings_request(sent)
     with pytest.raises(CapUncheckable):
         await Desk(total("1")).prepared(sent)
     desk = Desk()
     exchange = await desk.prepared(sent)
-    exchange.over()
-    await exchange.settled()
-    assert exchange.outgoing.body == sent
+    exchange.finish()
+    await exchange.wait_until_completed()
+    assert exchange.upstream_request.body == sent
     assert desk.ledger.settled == []
 
 
@@ -108,11 +110,11 @@ async def test_a_bill_that_says_nothing_is_not_known_and_not_free() -> None:
     """Defect: hosts that count nothing, and say 0, were booked as free."""
     desk = Desk(total("1"))
     exchange = await desk.prepared(body("Hello world"))
-    exchange.begun(200, streams=False)
-    exchange.passed(b'{"data": [], "usage": {"prompt_tokens": 0, "total_tokens": 0}}')
-    exchange.rest()
-    exchange.over()
-    await exchange.settled()
+    exchange.on_response_start(200, is_streaming=False)
+    exchange.on_chunk(b'{"data": [], "usage": {"prompt_tokens": 0, "total_tokens": 0}}')
+    exchange.flush()
+    exchange.finish()
+    await exchange.wait_until_completed()
 
     (entry,) = desk.ledger.settled
     assert entry.dollars is None
@@ -123,11 +125,11 @@ async def test_what_they_can_cost_is_reserved_and_their_bill_is_booked() -> None
     desk = Desk(total("1"))
     exchange = await desk.prepared(body([[1] * 1_000]))
     (reserved,) = desk.ledger.reserved
-    exchange.begun(200, streams=False)
-    exchange.passed(b'{"data": [], "usage": {"prompt_tokens": 900, "total_tokens": 900}}')
-    exchange.rest()
-    exchange.over()
-    await exchange.settled()
+    exchange.on_response_start(200, is_streaming=False)
+    exchange.on_chunk(b'{"data": [], "usage": {"prompt_tokens": 900, "total_tokens": 900}}')
+    exchange.flush()
+    exchange.finish()
+    await exchange.wait_until_completed()
 
     (entry,) = desk.ledger.settled
     assert reserved.dollars == 1_000 * PER_TOKEN
@@ -150,15 +152,15 @@ async def test_without_a_bill_all_that_was_reserved_is_charged_unless_it_failed(
     desk = Desk(total("1"))
     exchange = await desk.prepared(body([[1] * 1_000]))
     if status:
-        exchange.begun(status, streams=False)
-    exchange.over(is_broken=True)
-    await exchange.settled()
+        exchange.on_response_start(status, is_streaming=False)
+    exchange.finish(is_interrupted=True)
+    await exchange.wait_until_completed()
 
     assert desk.ledger.spent.get("total", 0) == (1_000 * PER_TOKEN if is_charged else 0)
     assert desk.ledger.open == {}
 
 
-@pytest.mark.parametrize("caps", [(), (total("0.01"),), (total("0.01", Unknown.ALLOW),)])
+@pytest.mark.parametrize("caps", [(), (total("0.01"),), (total("0.01", UnknownPricePolicy.ALLOW),)])
 async def test_embeddings_with_a_duplicate_key_are_refused(caps: tuple[Cap, ...]) -> None:
     sent = b'{"model":"text-embedding-3-large","input":"Hi","mod\\u0065l":"text-embedding-3-small"}'
 

@@ -6,31 +6,31 @@ from decimal import Decimal
 
 import pytest
 
-from foveate.engine.calls import Incoming, Problem
+from foveate.engine.calls import RoutedRequest, StepFailure
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import AgentOptions
 from foveate.engine.steps.step import Step
-from foveate.engine.watch import Unwatched
-from foveate.engine.work import Work
+from foveate.engine.watch import NullObserver
+from foveate.engine.work import RequestContext
 from foveate.errors import CapExceeded, DoesNotFit, DuplicateKey
-from foveate.values import Area, Format, Mark, Place, ReplaceText, SetParameter
-from foveate.wire.body import compact
+from foveate.values import Area, CacheBreakpoint, Format, Place, ReplaceText, SetParameter
+from foveate.wire.body import to_json
 
 BODY = b'{"model": "claude-opus-4-5",  "max_tokens": 9, "messages": [{"role":"user","content":"Hi"}]}'
 
 
-class Watching(Unwatched):
+class Watching(NullObserver):
     """Remembers what it is told."""
 
     def __init__(self) -> None:
-        self.problems: list[Problem] = []
+        self.problems: list[StepFailure] = []
         self.steps: list[str] = []
 
-    def failed(self, incoming: Incoming, problem: Problem) -> None:
+    def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
         self.problems.append(problem)
 
-    def took(self, step: str, seconds: float) -> None:
+    def on_step(self, step: str, seconds: float) -> None:
         self.steps.append(step)
 
 
@@ -41,20 +41,20 @@ class Doing:
         self.name = name
         self._does = does
 
-    async def take(self, work: Work) -> None:
+    async def apply(self, context: RequestContext) -> None:
         if isinstance(self._does, Exception):
             raise self._does
         if isinstance(self._does, ReplaceText):
-            await work.edit(self.name, (self._does,))
-        if isinstance(self._does, Mark):
-            work.marks = (self._does,)
+            await context.apply_edits(self.name, (self._does,))
+        if isinstance(self._does, CacheBreakpoint):
+            context.breakpoints = (self._does,)
         if isinstance(self._does, SetParameter):
-            work.parameters += (self._does,)
+            context.added_parameters += (self._does,)
 
 
 SAYS = ReplaceText(place=Place(Area.MESSAGES, 0, 0), text="Hello", reason="longer")
-MARK = Mark(place=Place(Area.MESSAGES, 0, 0), reason="it pays")
-NOWHERE = Mark(place=Place(Area.MESSAGES, 7, 0), reason="there is no such message")
+MARK = CacheBreakpoint(place=Place(Area.MESSAGES, 0, 0), reason="it pays")
+NOWHERE = CacheBreakpoint(place=Place(Area.MESSAGES, 7, 0), reason="there is no such message")
 
 
 async def allowed(request_id: str, agent: str, reason: str) -> None:
@@ -64,19 +64,19 @@ async def allowed(request_id: str, agent: str, reason: str) -> None:
 def engine(watching: Watching, steps: Sequence[Step]) -> Engine:
     return Engine(
         steps=steps,
-        settle=(),
+        background_hooks=(),
         options=lambda _: AgentOptions(),
         clock=lambda: 1.0,
-        watch=watching,
-        uncounted=allowed,
+        observer=watching,
+        admit_uncounted=allowed,
     )
 
 
-def incoming(body: bytes, model: str | None) -> Incoming:
-    return Incoming(
+def incoming(body: bytes, model: str | None) -> RoutedRequest:
+    return RoutedRequest(
         id="r",
         agent="ana",
-        spoken=Format.ANTHROPIC,
+        api_format=Format.ANTHROPIC,
         provider="anthropic",
         upstream="a",
         body=body,
@@ -93,32 +93,32 @@ async def prepared(*does: object, body: bytes = BODY, model: str | None = None) 
 async def test_a_request_that_nothing_is_done_to_goes_out_byte_for_byte() -> None:
     exchange, watching = await prepared(None, None)
 
-    assert exchange.outgoing.body is BODY
+    assert exchange.upstream_request.body is BODY
     assert (watching.steps, watching.problems) == (["step 1", "step 2"], [])
 
 
 async def test_edits_of_all_steps_are_in_what_goes_out_and_told_with_their_step() -> None:
     exchange, _ = await prepared(SAYS, MARK)
 
-    assert b'"Hello"' in exchange.outgoing.body
-    assert b"cache_control" in exchange.outgoing.body
-    assert [done.step for done in exchange.outgoing.done] == ["step 1", "cache"]
+    assert b'"Hello"' in exchange.upstream_request.body
+    assert b"cache_control" in exchange.upstream_request.body
+    assert [done.step for done in exchange.upstream_request.applied_edits] == ["step 1", "cache"]
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("no"), ValueError("no"), RecursionError("no")])
 async def test_a_step_that_fails_is_left_out_and_counted(failure: Exception) -> None:
     exchange, watching = await prepared(SAYS, failure, MARK)
 
-    assert b'"Hello"' in exchange.outgoing.body
-    assert b"cache_control" in exchange.outgoing.body
+    assert b'"Hello"' in exchange.upstream_request.body
+    assert b"cache_control" in exchange.upstream_request.body
     assert [problem.step for problem in watching.problems] == ["step 2"]
-    assert exchange.outgoing.problems == tuple(watching.problems)
+    assert exchange.upstream_request.problems == tuple(watching.problems)
 
 
 async def test_marks_that_cannot_be_written_are_left_out() -> None:
     exchange, watching = await prepared(SAYS, NOWHERE)
 
-    assert exchange.outgoing.body == BODY.replace(b'"Hi"', b'"Hello"')
+    assert exchange.upstream_request.body == BODY.replace(b'"Hi"', b'"Hello"')
     assert [problem.step for problem in watching.problems] == ["write"]
 
 
@@ -140,27 +140,27 @@ async def test_what_a_step_refuses_is_refused(refusal: Exception) -> None:
 async def test_what_cannot_be_understood_goes_out_as_it_came(body: bytes) -> None:
     exchange, watching = await prepared(RuntimeError("not reached where it cannot be read"), body=body)
 
-    assert exchange.outgoing.body == body
+    assert exchange.upstream_request.body == body
     assert watching.problems
 
 
 async def test_a_model_goes_out_under_the_name_that_it_has_there() -> None:
     exchange, _ = await prepared(model="anthropic/claude-opus-4.5")
 
-    assert exchange.outgoing.body == BODY.replace(b"claude-opus-4-5", b"anthropic/claude-opus-4.5")
+    assert exchange.upstream_request.body == BODY.replace(b"claude-opus-4-5", b"anthropic/claude-opus-4.5")
 
 
 async def test_marks_that_are_refused_are_left_out_once() -> None:
     exchange, _ = await prepared(SAYS, MARK)
-    marked = exchange.outgoing
+    marked = exchange.upstream_request
     refused = b'{"error": {"message": "messages.0.cache_control: Extra inputs are not permitted"}}'
 
-    assert not await exchange.goes_again(400, b'{"error": {"message": "max_tokens is too large"}}')
-    assert exchange.outgoing is marked
-    assert await exchange.goes_again(400, refused)
-    assert exchange.outgoing.body == BODY.replace(b'"Hi"', b'"Hello"')
-    assert [done.step for done in exchange.outgoing.done] == ["step 1"]
-    assert not await exchange.goes_again(400, refused)
+    assert not await exchange.should_resend(400, b'{"error": {"message": "max_tokens is too large"}}')
+    assert exchange.upstream_request is marked
+    assert await exchange.should_resend(400, refused)
+    assert exchange.upstream_request.body == BODY.replace(b'"Hi"', b'"Hello"')
+    assert [done.step for done in exchange.upstream_request.applied_edits] == ["step 1"]
+    assert not await exchange.should_resend(400, refused)
 
 
 ADDED = (
@@ -172,36 +172,38 @@ UNKNOWN = b'{"error": {"message": "Unknown parameter: \'%b\'.", "param": "%b", "
 
 async def test_each_of_our_parameters_that_is_refused_is_left_out() -> None:
     exchange, _ = await prepared(*ADDED, MARK)
-    sent = json.loads(exchange.outgoing.body)
+    sent = json.loads(exchange.upstream_request.body)
     assert {"prompt_cache_key", "stream_options"} <= sent.keys()
 
-    assert not await exchange.goes_again(400, UNKNOWN % (b"temperature", b"temperature"))
-    assert not await exchange.goes_again(500, UNKNOWN % (b"prompt_cache_key", b"prompt_cache_key"))
-    assert await exchange.goes_again(400, UNKNOWN % (b"prompt_cache_key", b"prompt_cache_key"))
+    assert not await exchange.should_resend(400, UNKNOWN % (b"temperature", b"temperature"))
+    assert not await exchange.should_resend(500, UNKNOWN % (b"prompt_cache_key", b"prompt_cache_key"))
+    assert await exchange.should_resend(400, UNKNOWN % (b"prompt_cache_key", b"prompt_cache_key"))
     del sent["prompt_cache_key"]
-    assert json.loads(exchange.outgoing.body) == sent
-    assert await exchange.goes_again(422, b'{"detail": [{"loc": ["body", "stream_options"], "msg": "Extra"}]}')
+    assert json.loads(exchange.upstream_request.body) == sent
+    assert await exchange.should_resend(
+        422, b'{"detail": [{"loc": ["body", "stream_options"], "msg": "Extra"}]}'
+    )
     del sent["stream_options"]
-    assert json.loads(exchange.outgoing.body) == sent
-    assert await exchange.goes_again(400, b'{"error": {"message": "cache_control: not permitted"}}')
-    assert json.loads(exchange.outgoing.body) == json.loads(BODY)
-    assert exchange.refused_parameters == {"prompt_cache_key", "stream_options"}
-    assert not await exchange.goes_again(400, UNKNOWN % (b"prompt_cache_key", b"prompt_cache_key"))
+    assert json.loads(exchange.upstream_request.body) == sent
+    assert await exchange.should_resend(400, b'{"error": {"message": "cache_control: not permitted"}}')
+    assert json.loads(exchange.upstream_request.body) == json.loads(BODY)
+    assert exchange.rejected_parameters == {"prompt_cache_key", "stream_options"}
+    assert not await exchange.should_resend(400, UNKNOWN % (b"prompt_cache_key", b"prompt_cache_key"))
 
 
 async def test_a_refused_parameter_of_the_client_is_sent_as_it_came() -> None:
-    body = compact({**json.loads(BODY), "prompt_cache_key": "mine", "stream_options": {"include_usage": True}})
+    body = to_json({**json.loads(BODY), "prompt_cache_key": "mine", "stream_options": {"include_usage": True}})
     exchange, _ = await prepared(None, body=body)
 
     for name in (b"prompt_cache_key", b"stream_options"):
-        assert not await exchange.goes_again(400, UNKNOWN % (name, name))
-    assert exchange.outgoing.body == body
+        assert not await exchange.should_resend(400, UNKNOWN % (name, name))
+    assert exchange.upstream_request.body == body
 
 
 async def test_where_nothing_was_marked_a_refusal_is_the_clients_own() -> None:
     exchange, _ = await prepared(None)
 
-    assert not await exchange.goes_again(400, b'{"error": {"message": "cache_control: not permitted"}}')
+    assert not await exchange.should_resend(400, b'{"error": {"message": "cache_control: not permitted"}}')
 
 
 THINKS = {
@@ -226,12 +228,12 @@ MISMATCH = b'{"error": {"message": "messages.5.content.0: prefix_mismatch: the m
 async def test_thoughts_that_are_refused_are_seen_and_nothing_is_sent_again(
     model: str, status: int, said: bytes, is_one: bool
 ) -> None:
-    exchange, _ = await prepared(MARK, body=compact(THINKS | {"model": model}))
-    sent = exchange.outgoing
+    exchange, _ = await prepared(MARK, body=to_json(THINKS | {"model": model}))
+    sent = exchange.upstream_request
 
-    assert not await exchange.goes_again(status, said)
-    assert exchange.outgoing is sent
-    assert exchange.has_bad_thoughts == is_one
+    assert not await exchange.should_resend(status, said)
+    assert exchange.upstream_request is sent
+    assert exchange.has_invalid_thinking == is_one
 
 
 async def test_a_request_with_a_duplicate_key_is_refused_though_no_cap_holds() -> None:

@@ -9,40 +9,42 @@ from itertools import chain, repeat
 import pytest
 
 from foveate import wire
-from foveate.cache.causes import Cause
+from foveate.cache.causes import MissCause
 from foveate.cost.price_book import PriceBook
-from foveate.engine.behind import Behind
-from foveate.engine.calls import Done, Incoming, Outgoing
+from foveate.engine.behind import CompletionQueue
+from foveate.engine.calls import AppliedEdit, RoutedRequest, UpstreamRequest
 from foveate.engine.exchange import Exchange
-from foveate.engine.explaining import Breaks, told
-from foveate.engine.options import AgentOptions, MoneyOptions
-from foveate.engine.watch import UNWATCHED, SeenBreak, Unwatched
-from foveate.engine.work import Work
-from foveate.fold.journal import Fold
-from foveate.session.sessions import Found
+from foveate.engine.explaining import CacheMissDetector, describe_miss
+from foveate.engine.options import AgentOptions, SpendingOptions
+from foveate.engine.watch import NO_OBSERVER, NullObserver, SessionCacheMiss
+from foveate.engine.work import RequestContext
+from foveate.fold.journal import Compaction
+from foveate.session.sessions import SessionMatch
 from foveate.values import Area, Format, ReplaceMessages
-from tests.kept import FOLD, session
+from tests.kept import COMPACTION, make_session
 
 MODEL = "claude-opus-5-5"
 MARK = {"type": "ephemeral"}
 
 
-class Told(Unwatched):
+class Told(NullObserver):
     """Remembers what it is told."""
 
     def __init__(self) -> None:
-        self.seen: list[SeenBreak] = []
+        self.seen: list[SessionCacheMiss] = []
 
-    def broke(self, seen: SeenBreak) -> None:
-        self.seen.append(seen)
+    def on_cache_miss(self, miss: SessionCacheMiss) -> None:
+        self.seen.append(miss)
 
 
 def breaks(
     watch: Told | None = None, *, most_bytes: int = 10**9, ticks: Iterator[float] | None = None
-) -> Breaks:
-    cost = MoneyOptions(caps=(), prices=PriceBook())
+) -> CacheMissDetector:
+    cost = SpendingOptions(caps=(), prices=PriceBook())
     clock = ticks or iter(range(10**9))
-    return Breaks(lambda: cost, watch=watch or Told(), most_bytes=most_bytes, ticks=lambda: next(clock))
+    return CacheMissDetector(
+        lambda: cost, observer=watch or Told(), max_bytes=most_bytes, monotonic=lambda: next(clock)
+    )
 
 
 def body(system: str, *, turns: int = 1, word: str = "turn") -> bytes:
@@ -55,7 +57,7 @@ def body(system: str, *, turns: int = 1, word: str = "turn") -> bytes:
 
 
 async def call(
-    ours: Breaks,
+    ours: CacheMissDetector,
     system: str,
     *,
     name: str = "s",
@@ -64,38 +66,48 @@ async def call(
     written: int = 0,
     turns: int = 1,
     word: str = "turn",
-    fold: Fold | None = None,
-    done: Sequence[Done] = (),
+    fold: Compaction | None = None,
+    done: Sequence[AppliedEdit] = (),
     status: int = 200,
 ) -> None:
     """A call of a session, billed so."""
     sent = body(system, turns=turns, word=word)
-    incoming = Incoming(
+    incoming = RoutedRequest(
         id=f"req {name} {at}",
         agent="ana",
-        spoken=Format.ANTHROPIC,
+        api_format=Format.ANTHROPIC,
         provider="anthropic",
         upstream="anthropic",
         body=sent,
     )
-    request = wire.read(sent)
-    work = Work(incoming=incoming, options=AgentOptions(), now=at, came=request, request=request)
-    work.fold, work.done = fold, list(done)
-    work.found = Found(session=session(name, 2), known=0, is_new=False, is_fork=False)
-    exchange = Exchange(
-        incoming, work, Outgoing(body=sent), settle=(ours,), clock=lambda: at, watch=UNWATCHED, behind=Behind()
+    request = wire.parse_request(sent)
+    context = RequestContext(
+        incoming=incoming, options=AgentOptions(), received_at=at, original=request, request=request
     )
-    exchange.begun(status, streams=False)
+    context.compaction, context.applied_edits = fold, list(done)
+    context.session_match = SessionMatch(
+        session=make_session(name, 2), known_messages=0, is_new=False, is_fork=False
+    )
+    exchange = Exchange(
+        incoming,
+        context,
+        UpstreamRequest(body=sent),
+        background_hooks=(ours,),
+        clock=lambda: at,
+        observer=NO_OBSERVER,
+        completer=CompletionQueue(),
+    )
+    exchange.on_response_start(status, is_streaming=False)
     usage = {
         "input_tokens": 9,
         "output_tokens": 7,
         "cache_read_input_tokens": read,
         "cache_creation_input_tokens": written,
     }
-    exchange.passed(json.dumps({"type": "message", "content": [], "usage": usage}).encode())
-    exchange.rest()
-    exchange.over()
-    await exchange.settled()
+    exchange.on_chunk(json.dumps({"type": "message", "content": [], "usage": usage}).encode())
+    exchange.flush()
+    exchange.finish()
+    await exchange.wait_until_completed()
 
 
 LONG = "You are a careful engineer. " * 600
@@ -113,7 +125,7 @@ async def test_a_break_is_told_with_the_bytes_that_changed_and_its_price() -> No
     assert list(ours.recent) == [seen]
     assert (seen.request_id, seen.previous_id, seen.session_id) == ("req s 20", "req s 0", "s")
     verdict = seen.verdict
-    assert verdict.cause is Cause.TIME
+    assert verdict.cause is MissCause.TIME
     assert verdict.place is not None
     assert verdict.place.area is Area.SYSTEM
     assert verdict.before is not None
@@ -121,21 +133,28 @@ async def test_a_break_is_told_with_the_bytes_that_changed_and_its_price() -> No
     assert verdict.read_tokens == 0
     assert verdict.lost_dollars is not None
     assert Decimal("0.01") < verdict.lost_dollars < Decimal("0.1")
-    assert told(seen).startswith("req s 20: session s could not read its cache: time at system 0, bytes ")
+    assert describe_miss(seen).startswith(
+        "req s 20: session s could not read its cache: time at system 0, bytes "
+    )
 
 
 async def test_a_fold_that_is_sent_for_the_first_time_is_told_as_that_and_not_as_another_conversation() -> None:
     """Defect: where nothing of the last request stayed, it was told as `other_conversation` or `edited`."""
     watch = Told()
     ours = breaks(watch)
-    folds = {"oak": None, "elm": FOLD, "ash": replace(FOLD, id="fold-3"), "fir": None, "yew": None}
+    folds = {"oak": None, "elm": COMPACTION, "ash": replace(COMPACTION, id="fold-3"), "fir": None, "yew": None}
     for at, (word, fold) in enumerate(folds.items()):
         await call(ours, LONG, at=at, read=3600, written=3600, turns=2, word=f"{word} " * 1200, fold=fold)
     await ours.close()
 
     in_order = sorted(watch.seen, key=lambda seen: seen.request_id)  # they are looked into beside each other
     causes = [seen.verdict.cause for seen in in_order]
-    assert causes == [Cause.COMPACTION, Cause.COMPACTION, Cause.COMPACTION_UNDONE, Cause.OTHER_CONVERSATION]
+    assert causes == [
+        MissCause.COMPACTION,
+        MissCause.COMPACTION,
+        MissCause.COMPACTION_UNDONE,
+        MissCause.OTHER_CONVERSATION,
+    ]
     assert [seen.is_planned for seen in in_order] == [True, True, True, False]
 
 
@@ -143,13 +162,15 @@ async def test_messages_that_are_taken_out_to_make_room_are_a_planned_rewrite() 
     watch = Told()
     ours = breaks(watch)
     for at, (word, end) in enumerate((("oak", 0), ("elm", 2), ("ash", 4), ("fir", 4))):
-        edits = [Done("room", ReplaceMessages(start=0, end=end, messages=(), reason="room"))] if end else []
+        edits = (
+            [AppliedEdit("room", ReplaceMessages(start=0, end=end, messages=(), reason="room"))] if end else []
+        )
         await call(ours, LONG, at=at, read=3600, written=3600, turns=2, word=f"{word} " * 1200, done=edits)
     await ours.close()
 
     in_order = sorted(watch.seen, key=lambda seen: seen.request_id)
     causes = [seen.verdict.cause for seen in in_order]
-    assert causes == [Cause.TRIMMING, Cause.TRIMMING, Cause.OTHER_CONVERSATION]
+    assert causes == [MissCause.TRIMMING, MissCause.TRIMMING, MissCause.OTHER_CONVERSATION]
 
 
 @pytest.mark.parametrize(
@@ -183,15 +204,15 @@ async def test_bodies_take_no_more_room_than_there_is_and_then_blocks_are_told()
     ours = breaks(watch, most_bytes=2 * size + 10)
     for name in "abcd":
         await call(ours, f"{LONG} It is 12:00:01.", name=name, at=0, written=3600)
-        assert ours.warm_bytes <= 2 * size + 10
+        assert ours.body_bytes <= 2 * size + 10
         await ours.close()
     for name in "ad":
         await call(ours, f"{LONG} It is 12:00:02.", name=name, at=20, written=3600)
     await ours.close()
 
     cold, warm = sorted(watch.seen, key=lambda seen: seen.session_id)
-    assert warm.verdict.cause is Cause.TIME
-    assert cold.verdict.cause is Cause.EDITED
+    assert warm.verdict.cause is MissCause.TIME
+    assert cold.verdict.cause is MissCause.EDITED
     assert cold.verdict.place == warm.verdict.place
     assert cold.verdict.before is not None
     assert cold.verdict.before.end_byte > len(LONG)  # of the whole block
@@ -209,7 +230,7 @@ async def test_bodies_are_not_read_for_their_hashes_more_often_than_now_and_then
     await ours.close()
 
     assert {seen.session_id for seen in watch.seen} == {"a", "d"}
-    assert ours.warm_bytes == 0
+    assert ours.body_bytes == 0
 
 
 async def test_only_the_last_breaks_are_remembered() -> None:
@@ -229,33 +250,37 @@ async def test_a_loss_of_fewer_than_1024_tokens_is_not_a_miss() -> None:
     model, said = "gemini-2.5-pro", {"contents": [{"role": "user", "parts": [{"text": LONG[:4000]}]}]}
     sent = json.dumps(said).encode()
     for at in (0.0, 20.0):
-        incoming = Incoming(
+        incoming = RoutedRequest(
             id=f"req {at}",
             agent="ana",
-            spoken=Format.GEMINI,
+            api_format=Format.GEMINI,
             provider="google",
             upstream="google",
             body=sent,
             served_model=model,
         )
-        request = wire.read(sent, Format.GEMINI, model=model)
-        work = Work(incoming=incoming, options=AgentOptions(), now=at, came=request, request=request)
-        work.found = Found(session=session("s", 2), known=0, is_new=False, is_fork=False)
+        request = wire.parse_request(sent, Format.GEMINI, model=model)
+        context = RequestContext(
+            incoming=incoming, options=AgentOptions(), received_at=at, original=request, request=request
+        )
+        context.session_match = SessionMatch(
+            session=make_session("s", 2), known_messages=0, is_new=False, is_fork=False
+        )
         exchange = Exchange(
             incoming,
-            work,
-            Outgoing(body=sent),
-            settle=(ours,),
+            context,
+            UpstreamRequest(body=sent),
+            background_hooks=(ours,),
             clock=iter(repeat(at)).__next__,
-            watch=UNWATCHED,
-            behind=Behind(),
+            observer=NO_OBSERVER,
+            completer=CompletionQueue(),
         )
-        exchange.begun(200, streams=False)
+        exchange.on_response_start(200, is_streaming=False)
         usage = {"promptTokenCount": 2100, "candidatesTokenCount": 7, "totalTokenCount": 2107}
-        exchange.passed(json.dumps({"candidates": [], "usageMetadata": usage}).encode())
-        exchange.rest()
-        exchange.over()
-        await exchange.settled()
+        exchange.on_chunk(json.dumps({"candidates": [], "usageMetadata": usage}).encode())
+        exchange.flush()
+        exchange.finish()
+        await exchange.wait_until_completed()
     await ours.close()
 
     assert watch.seen == []

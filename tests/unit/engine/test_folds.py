@@ -10,27 +10,27 @@ import msgspec
 import pytest
 
 from foveate import wire
-from foveate.cost.admission import Admission, Admitted
-from foveate.cost.caps import Cap, Scope
+from foveate.cost.admission import Admission, AdmittedCall
+from foveate.cost.caps import Cap, CapScope
 from foveate.cost.ledger import Call, Category
 from foveate.cost.price_book import PriceBook
-from foveate.engine.calls import Incoming
-from foveate.engine.folds import Folds
-from foveate.engine.options import AgentOptions, MoneyOptions
-from foveate.engine.summaries import PaidClient, Payment
-from foveate.engine.work import Work
+from foveate.engine.calls import RoutedRequest
+from foveate.engine.folds import SessionCompactor
+from foveate.engine.options import AgentOptions, SpendingOptions
+from foveate.engine.summaries import PaidClient, PaymentOptions
+from foveate.engine.work import RequestContext
 from foveate.errors import UpstreamStatus, UpstreamTimeout, UpstreamUnreachable
-from foveate.fold.folding import Folded
-from foveate.fold.journal import Outcome
-from foveate.fold.model import Endpoint
-from foveate.fold.summariser import EXTRACTIVE
+from foveate.fold.folding import CompactionResult
+from foveate.fold.journal import CompactionOutcome
+from foveate.fold.model import SummarizerEndpoint
+from foveate.fold.summariser import EXTRACTIVE_MODEL
 from foveate.tokens import counter_for
-from foveate.upstream import Client, Reply
+from foveate.upstream import JsonClient, JsonReply
 from foveate.values import Format
-from tests.sessions_to_fold import AGENT, OPTIONS, claude_body, subject_of
+from tests.sessions_to_fold import AGENT, OPTIONS, claude_body, make_subject
 from tests.unit.engine.ledgers import InMemory
-from tests.unit.fold.folders import TOLD
-from tests.unit.fold.journals import InMemory as Journal
+from tests.unit.fold.folders import COMPLETE_SUMMARY
+from tests.unit.fold.journals import InMemoryCompactionStore as Journal
 
 URL = "https://a.example/v1/messages"
 MODEL = "claude-opus-4-5"
@@ -40,7 +40,7 @@ CALLS = "calls a tool"  # and is shown the work as data at once
 FOREVER = "thinks forever"
 
 
-class Asked(Client):
+class Asked(JsonClient):
     """A model that answers as it is told; what it is asked is kept, and what was open in the ledger then."""
 
     def __init__(self, ledger: InMemory, *answers: str | Exception, input_tokens: int = 1_000) -> None:
@@ -51,7 +51,7 @@ class Asked(Client):
         self._ledger = ledger
         self._answers = list(answers)
 
-    async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
+    async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> JsonReply:
         self.open.append(list(self._ledger.open))
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
@@ -73,9 +73,9 @@ class Shop:
     def __init__(self, *answers: str | Exception, caps: Sequence[Cap] = (), input_tokens: int = 1_000) -> None:
         self.ledger = InMemory()
         self.model = Asked(self.ledger, *answers, input_tokens=input_tokens)
-        self.money = MoneyOptions(caps=caps, prices=PRICES)
+        self.money = SpendingOptions(caps=caps, prices=PRICES)
         self.admission = Admission(self.ledger, clock=lambda: AT)
-        self.folds = Folds(
+        self.folds = SessionCompactor(
             Journal(),
             self.model,
             self.admission,
@@ -84,44 +84,44 @@ class Shop:
             clock=lambda: AT,
         )
 
-    async def folded(self, *, ttl: str = "5m", due: bool = True, searches: int = 0) -> Folded | None:
+    async def folded(self, *, ttl: str = "5m", due: bool = True, searches: int = 0) -> CompactionResult | None:
         body = claude_body(30, model=MODEL)
         if searches:
             body["tools"] = [{"type": "web_search_20250305", "name": "web_search", "max_uses": searches}]
         body["messages"][-1]["content"][-1]["cache_control"]["ttl"] = ttl
-        subject = subject_of(body)
+        subject = make_subject(body)
         if not due:
             subject = replace(subject, window_tokens=10 * subject.sent_tokens)
-        request = wire.read(json.dumps(body).encode(), Format.ANTHROPIC)
-        work = Work(
-            incoming=Incoming(
+        request = wire.parse_request(json.dumps(body).encode(), Format.ANTHROPIC)
+        context = RequestContext(
+            incoming=RoutedRequest(
                 id="r",
                 agent=AGENT,
-                spoken=Format.ANTHROPIC,
+                api_format=Format.ANTHROPIC,
                 provider="anthropic",
                 upstream="anthropic",
                 body=request.body,
-                find_endpoint=lambda: Endpoint(url=URL, spoken=Format.ANTHROPIC, headers={}),
+                find_endpoint=lambda: SummarizerEndpoint(url=URL, api_format=Format.ANTHROPIC, headers={}),
             ),
-            options=AgentOptions(compaction=True, fold=replace(OPTIONS, extractive=True)),
-            now=AT,
-            came=request,
+            options=AgentOptions(compaction=True, compaction_options=replace(OPTIONS, extractive=True)),
+            received_at=AT,
+            original=request,
             request=request,
         )
-        work.count = counter_for(MODEL).request(request).total
-        return await self.folds.now(work, subject)
+        context.token_count = counter_for(MODEL).count_request(request).total
+        return await self.folds.compact_now(context, subject)
 
 
 def total(dollars: str) -> Cap:
-    return Cap(scope=Scope.TOTAL, dollars=Decimal(dollars))
+    return Cap(scope=CapScope.TOTAL, dollars=Decimal(dollars))
 
 
 async def test_a_summary_is_reserved_for_before_it_is_asked_for_and_booked_after() -> None:
-    shop = Shop(TOLD, TOLD, caps=[total("10")])
+    shop = Shop(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
     folded = await shop.folded()
 
     assert folded is not None
-    assert folded.outcome is Outcome.OK
+    assert folded.outcome is CompactionOutcome.OK
     assert shop.ledger.settled
     assert all(len(open_then) == 1 for open_then in shop.model.open)
     for reserved, entry in zip(shop.ledger.reserved, shop.ledger.settled, strict=True):
@@ -135,9 +135,9 @@ async def test_a_summary_is_reserved_for_before_it_is_asked_for_and_booked_after
 
 async def test_every_try_is_let_through_by_itself_under_a_name_of_its_own() -> None:
     """Defect: only the first of a fold's calls was reserved for, and two folds of a request shared names."""
-    shop = Shop(CALLS, TOLD, TOLD, caps=[total("10")])
+    shop = Shop(CALLS, COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
     await shop.folded()
-    again = Shop(TOLD, TOLD, caps=[total("10")])
+    again = Shop(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
     await again.folded()
 
     ids = [entry.call.id for entry in (*shop.ledger.settled, *again.ledger.settled)]
@@ -149,21 +149,23 @@ async def test_every_try_is_let_through_by_itself_under_a_name_of_its_own() -> N
 async def test_what_is_kept_for_an_hour_is_reserved_at_the_price_of_that() -> None:
     reserved = []
     for ttl in ("5m", "1h"):
-        shop = Shop(TOLD, TOLD, caps=[total("10")])
+        shop = Shop(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
         await shop.folded(ttl=ttl)
         reserved.append(shop.ledger.reserved[0].dollars)
 
-    tokens = counter_for(MODEL).request(subject_of(claude_body(30, model=MODEL)).sent).total.tokens
+    tokens = (
+        counter_for(MODEL).count_request(make_subject(claude_body(30, model=MODEL)).sent_request).total.tokens
+    )
     assert reserved[1] - reserved[0] >= tokens * (Decimal("10e-6") - Decimal("6.25e-6"))
 
 
 async def test_what_the_provider_fetches_for_a_summary_is_reserved_too() -> None:
     """Defect: a summary was held to the tokens that stood in its request, whatever else was read for it."""
-    shop = Shop(TOLD, TOLD, caps=[total("10")])
+    shop = Shop(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
     await shop.folded(searches=2)
     document = {"type": "document", "source": {"type": "url", "url": "https://example.com/a.pdf"}}
     messages = [{"role": "user", "content": [document]}]
-    client = paid(later := Shop(TOLD, TOLD, caps=[total("10")]))
+    client = paid(later := Shop(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")]))
     for _ in range(2):
         await client.post_json(
             URL, json.dumps({"model": MODEL, "max_tokens": 9, "messages": messages}).encode()
@@ -174,30 +176,30 @@ async def test_what_the_provider_fetches_for_a_summary_is_reserved_too() -> None
 
 
 async def test_without_room_for_a_summary_rules_write_it_and_no_model_is_asked() -> None:
-    shop = Shop(TOLD, caps=[total("0.01")])
+    shop = Shop(COMPLETE_SUMMARY, caps=[total("0.01")])
     folded = await shop.folded()
 
     assert folded is not None
-    assert folded.fold is not None
-    assert folded.fold.model == EXTRACTIVE
-    assert "the cap on all that is spent is $0.01" in folded.fold.reason
+    assert folded.compaction is not None
+    assert folded.compaction.model == EXTRACTIVE_MODEL
+    assert "the cap on all that is spent is $0.01" in folded.compaction.reason
     assert folded.has_failed
     assert (shop.model.open, shop.ledger.settled) == ([], [])
 
 
 async def test_where_the_cap_is_full_after_a_first_try_no_second_is_made() -> None:
-    shop = Shop(CALLS, TOLD, TOLD, caps=[total("2")], input_tokens=400_000)
+    shop = Shop(CALLS, COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("2")], input_tokens=400_000)
     folded = await shop.folded()
 
     assert folded is not None
-    assert folded.fold is not None
-    assert folded.fold.model == EXTRACTIVE
+    assert folded.compaction is not None
+    assert folded.compaction.model == EXTRACTIVE_MODEL
     assert len(shop.model.open) == len(shop.ledger.settled) == 1
     assert shop.ledger.open == {}
 
 
 async def test_a_fold_that_is_not_due_frees_what_was_reserved() -> None:
-    shop = Shop(TOLD, caps=[total("10")])
+    shop = Shop(COMPLETE_SUMMARY, caps=[total("10")])
     assert await shop.folded(due=False) is None
 
     assert len(shop.ledger.reserved) == 1
@@ -213,7 +215,7 @@ async def test_a_summary_that_is_refused_is_not_billed(error: Exception) -> None
     assert len(shop.ledger.released) == len(shop.model.open)
 
 
-def payment_of(shop: Shop) -> tuple[Payment, Callable[[], Call]]:
+def payment_of(shop: Shop) -> tuple[PaymentOptions, Callable[[], Call]]:
     numbers = iter(range(9))
 
     def call() -> Call:
@@ -227,13 +229,15 @@ def payment_of(shop: Shop) -> tuple[Payment, Callable[[], Call]]:
             at=AT,
         )
 
-    payment = Payment(admission=shop.admission, options=lambda: shop.money, call=call, spoken=Format.ANTHROPIC)
+    payment = PaymentOptions(
+        admission=shop.admission, options=lambda: shop.money, make_call=call, api_format=Format.ANTHROPIC
+    )
     return payment, call
 
 
 def paid(shop: Shop) -> PaidClient:
     payment, call = payment_of(shop)
-    return PaidClient(shop.model, payment, Admitted(call=call()))
+    return PaidClient(shop.model, payment, AdmittedCall(call=call()))
 
 
 BODY = json.dumps(
@@ -249,7 +253,7 @@ BODY = json.dumps(
 async def test_a_call_that_may_be_billed_is_charged_all_that_was_reserved_for_it(
     error: Exception, is_charged: bool
 ) -> None:
-    shop = Shop(TOLD, error, caps=[total("10")])
+    shop = Shop(COMPLETE_SUMMARY, error, caps=[total("10")])
     client = paid(shop)
     await client.post_json(URL, BODY)
     spent = shop.ledger.spent["total"]
@@ -266,7 +270,7 @@ async def test_a_request_for_a_longer_summary_than_was_reserved_for_is_admitted_
     """Defect: a client that thinks may be answered at length, and only a short summary was reserved for."""
     cap = total("1")
     for limit, is_first in ((1_000, True), (999, False)):
-        shop = Shop(TOLD, caps=[cap])
+        shop = Shop(COMPLETE_SUMMARY, caps=[cap])
         payment, call = payment_of(shop)
         first = await shop.admission.admit(call(), Decimal("0.001"), [cap])
         await PaidClient(shop.model, payment, first, output_tokens=limit).post_json(URL, BODY)
@@ -279,7 +283,7 @@ async def test_a_request_for_a_longer_summary_than_was_reserved_for_is_admitted_
 
 async def test_a_summary_is_reserved_for_at_the_price_of_its_model_whatever_the_request_names() -> None:
     """A deployment has a name of its own, for which there is no price."""
-    shop = Shop(TOLD, TOLD, caps=[total("10")])
+    shop = Shop(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
     client = paid(shop)
     for _ in range(2):
         await client.post_json(URL, BODY.replace(MODEL.encode(), b"house"))
@@ -290,14 +294,14 @@ async def test_a_summary_is_reserved_for_at_the_price_of_its_model_whatever_the_
 
 async def test_a_bill_that_says_nothing_is_not_known_and_not_free() -> None:
     """Defect: summaries of hosts that count nothing, and say 0, were booked as free."""
-    shop = Shop(TOLD, input_tokens=0)
+    shop = Shop(COMPLETE_SUMMARY, input_tokens=0)
     await paid(shop).post_json(URL, BODY)
 
     assert [entry.dollars for entry in shop.ledger.settled] == [None]
 
 
 async def test_a_call_that_is_broken_off_is_charged_as_well() -> None:
-    shop = Shop(TOLD, FOREVER, caps=[total("10")])
+    shop = Shop(COMPLETE_SUMMARY, FOREVER, caps=[total("10")])
     client = paid(shop)
     await client.post_json(URL, BODY)
     asking = asyncio.create_task(client.post_json(URL, BODY))
@@ -311,7 +315,7 @@ async def test_a_call_that_is_broken_off_is_charged_as_well() -> None:
 
 
 async def test_what_a_cap_has_no_room_for_is_not_sent() -> None:
-    shop = Shop(TOLD, TOLD, caps=[total("0.001")])
+    shop = Shop(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("0.001")])
     client = paid(shop)
     await client.post_json(URL, BODY)
     with pytest.raises(UpstreamStatus, match="the cap on all that is spent") as refused:

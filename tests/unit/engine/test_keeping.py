@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from foveate import wire
-from foveate.engine.behind import Behind
-from foveate.engine.calls import Incoming, Outgoing
+from foveate.engine.behind import CompletionQueue
+from foveate.engine.calls import RoutedRequest, UpstreamRequest
 from foveate.engine.exchange import Exchange
-from foveate.engine.keeping import KeepRequests
+from foveate.engine.keeping import RequestArchiver
 from foveate.engine.options import AgentOptions
-from foveate.engine.watch import UNWATCHED
-from foveate.engine.work import Work
+from foveate.engine.watch import NO_OBSERVER
+from foveate.engine.work import RequestContext
 from foveate.errors import StoreUnavailable
-from foveate.session.requests import KeptRequest
+from foveate.session.requests import ArchivedRequest
 from foveate.values import Format
 
 BODY = json.dumps({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}).encode()
@@ -25,31 +25,31 @@ ANSWER = b'{"type":"message","content":[],"usage":{"input_tokens":9,"output_toke
 class Shelf:
     """Implements `Requests` in memory; while it `waits`, nothing is kept, and while `gone`, all raises."""
 
-    kept: list[KeptRequest] = field(default_factory=list)
+    kept: list[ArchivedRequest] = field(default_factory=list)
     trims: list[tuple[float, int]] = field(default_factory=list)
     waits: asyncio.Event | None = None
     gone: bool = False
 
-    async def keep(self, request: KeptRequest) -> int:
+    async def save(self, request: ArchivedRequest) -> int:
         if self.waits is not None:
             await self.waits.wait()
         if self.gone:
             raise StoreUnavailable("the store", "is gone")
         self.kept.append(request)
-        return len(request.sent)
+        return len(request.request_body)
 
-    async def trim(self, *, before: float, most_bytes: int) -> int:
+    async def trim(self, *, before: float, max_bytes: int) -> int:
         if self.gone:
             raise StoreUnavailable("the store", "is gone")
-        self.trims.append((before, most_bytes))
+        self.trims.append((before, max_bytes))
         return 0
 
-    async def request(self, request_id: str) -> KeptRequest | None:
+    async def get(self, request_id: str) -> ArchivedRequest | None:
         raise NotImplementedError
 
-    async def of_session(
+    async def find_by_session(
         self, session_id: str, *, limit: int = 2, before: float | None = None
-    ) -> Sequence[KeptRequest]:
+    ) -> Sequence[ArchivedRequest]:
         raise NotImplementedError
 
 
@@ -70,38 +70,40 @@ class Gateway:
     most_waiting_bytes: int = 10**9
 
     def __post_init__(self) -> None:
-        self.keeping = KeepRequests(
+        self.keeping = RequestArchiver(
             self.shelf,
             lambda: self.options,
             clock=lambda: self.now,
-            most_waiting_bytes=self.most_waiting_bytes,
+            max_waiting_bytes=self.most_waiting_bytes,
         )
 
     async def call(
         self, id_: str = "req", *, sent: bytes = BODY, is_unsent: bool = False, is_readable: bool = True
     ) -> None:
-        incoming = Incoming(
-            id=id_, agent="ana", spoken=Format.ANTHROPIC, provider="p", upstream="u", body=BODY, session="s"
+        incoming = RoutedRequest(
+            id=id_, agent="ana", api_format=Format.ANTHROPIC, provider="p", upstream="u", body=BODY, session="s"
         )
-        request = wire.read(BODY)
-        work = Work(incoming=incoming, options=AgentOptions(), now=self.now, came=request, request=request)
+        request = wire.parse_request(BODY)
+        context = RequestContext(
+            incoming=incoming, options=AgentOptions(), received_at=self.now, original=request, request=request
+        )
         exchange = Exchange(
             incoming,
-            work if is_readable else None,
-            Outgoing(body=sent),
-            settle=(self.keeping,),
+            context if is_readable else None,
+            UpstreamRequest(body=sent),
+            background_hooks=(self.keeping,),
             clock=lambda: self.now,
-            watch=UNWATCHED,
-            behind=Behind(),
+            observer=NO_OBSERVER,
+            completer=CompletionQueue(),
         )
         if is_unsent:
-            exchange.unsent()
+            exchange.mark_unsent()
         else:
-            exchange.begun(200, streams=False)
-            exchange.passed(ANSWER)
-            exchange.rest()
-        exchange.over(is_broken=is_unsent)
-        await exchange.settled()
+            exchange.on_response_start(200, is_streaming=False)
+            exchange.on_chunk(ANSWER)
+            exchange.flush()
+        exchange.finish(is_interrupted=is_unsent)
+        await exchange.wait_until_completed()
 
 
 async def test_a_request_is_kept_as_it_went_out_and_as_it_came_where_that_differs() -> None:
@@ -112,8 +114,8 @@ async def test_a_request_is_kept_as_it_went_out_and_as_it_came_where_that_differ
     await ours.keeping.close()
 
     first, second = ours.shelf.kept
-    assert (first.id, first.sent, first.came) == ("a", BODY, None)
-    assert (second.id, second.sent, second.came) == ("b", changed, BODY)
+    assert (first.id, first.request_body, first.original_body) == ("a", BODY, None)
+    assert (second.id, second.request_body, second.original_body) == ("b", changed, BODY)
     assert (first.model, first.agent, first.status, first.at) == ("m", "ana", 200, ours.now)
     assert first.usage is not None
     assert first.usage.output_tokens == 7
@@ -139,7 +141,7 @@ async def test_nobody_waits_for_a_store_that_stalls_and_what_waits_is_bounded() 
         await asyncio.wait_for(ours.call(f"{number}"), 1)
         await asyncio.sleep(0)
     assert ours.shelf.kept == []
-    assert ours.keeping.left_out == 5
+    assert ours.keeping.dropped == 5
     assert ours.shelf.waits
     ours.shelf.waits.set()
     await ours.keeping.close()
@@ -156,7 +158,7 @@ async def test_a_store_that_is_away_costs_what_came_meanwhile_and_no_more() -> N
     await ours.keeping.close()
 
     assert [one.id for one in ours.shelf.kept] == ["b"]
-    assert ours.keeping.left_out == 1
+    assert ours.keeping.dropped == 1
 
 
 async def test_the_oldest_are_dropped_now_and_then_and_when_much_is_new_also_where_it_is_off() -> None:

@@ -2,25 +2,31 @@
 
 from collections.abc import Mapping
 
-from foveate.engine.behind import Behind
+from foveate.engine.behind import CompletionQueue
 from foveate.engine.calibrating import Calibrations
-from foveate.engine.calls import Incoming, Outgoing
+from foveate.engine.calls import RoutedRequest, UpstreamRequest
 from foveate.engine.exchange import Exchange
-from foveate.engine.lessons import KeepLessons, calibrations_of
-from foveate.engine.watch import UNWATCHED
+from foveate.engine.lessons import SaveCalibrations, load_calibrations
+from foveate.engine.watch import NO_OBSERVER
 from foveate.errors import StoreUnavailable
-from foveate.tokens.calibration import Calibration, Learner
+from foveate.tokens.calibration import Calibration, CalibrationKey
 from foveate.values import Format
 
 ONE = ("anthropic", "claude-opus-9")
-INCOMING = Incoming(
-    id="r", agent="ana", spoken=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=b""
+INCOMING = RoutedRequest(
+    id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=b""
 )
 
 
 def an_exchange() -> Exchange:
     return Exchange(
-        INCOMING, None, Outgoing(body=b""), settle=(), clock=lambda: 0.0, watch=UNWATCHED, behind=Behind()
+        INCOMING,
+        None,
+        UpstreamRequest(body=b""),
+        background_hooks=(),
+        clock=lambda: 0.0,
+        observer=NO_OBSERVER,
+        completer=CompletionQueue(),
     )
 
 
@@ -28,16 +34,16 @@ class Shelf:
     """Remembers what it is to keep, unless it is away."""
 
     def __init__(self) -> None:
-        self.kept: list[Mapping[Learner, Calibration]] = []
+        self.kept: list[Mapping[CalibrationKey, Calibration]] = []
         self.is_away = False
 
-    async def learnt(self, *, limit: int) -> Mapping[Learner, Calibration]:
+    async def load_latest(self, *, limit: int) -> Mapping[CalibrationKey, Calibration]:
         self._there()
         return self.kept[-1]
 
-    async def keep(self, lessons: Mapping[Learner, Calibration], *, now: float) -> None:
+    async def save(self, calibrations: Mapping[CalibrationKey, Calibration], *, now: float) -> None:
         self._there()
-        self.kept.append(lessons)
+        self.kept.append(calibrations)
 
     def _there(self) -> None:
         if self.is_away:
@@ -46,19 +52,19 @@ class Shelf:
 
 async def test_what_was_learnt_since_is_kept_together_and_known_after_a_restart() -> None:
     shelf, bills = Shelf(), Calibrations()
-    keeping = KeepLessons(shelf, bills, clock=lambda: 1.0, every_seconds=60)
+    keeping = SaveCalibrations(shelf, bills, clock=lambda: 1.0, interval_seconds=60)
     for _ in range(3):
-        bills.observed(ONE, 1_000, 1_300)
+        bills.observe(ONE, 1_000, 1_300)
         keeping(an_exchange())
     await keeping.close()
 
-    assert shelf.kept == [{ONE: bills.of(ONE)}]
-    assert (await calibrations_of(shelf)).of(ONE).responses == 3
+    assert shelf.kept == [{ONE: bills.get(ONE)}]
+    assert (await load_calibrations(shelf)).get(ONE).responses == 3
 
 
 async def test_nothing_is_written_where_nothing_was_learnt() -> None:
     shelf = Shelf()
-    keeping = KeepLessons(shelf, Calibrations(), clock=lambda: 1.0, every_seconds=0)
+    keeping = SaveCalibrations(shelf, Calibrations(), clock=lambda: 1.0, interval_seconds=0)
     keeping(an_exchange())
     await keeping.close()
 
@@ -67,13 +73,13 @@ async def test_nothing_is_written_where_nothing_was_learnt() -> None:
 
 async def test_while_the_store_is_away_a_gateway_learns_on_and_keeps_it_later() -> None:
     shelf, bills = Shelf(), Calibrations()
-    keeping = KeepLessons(shelf, bills, clock=lambda: 1.0, every_seconds=60)
+    keeping = SaveCalibrations(shelf, bills, clock=lambda: 1.0, interval_seconds=60)
     shelf.is_away = True
-    assert (await calibrations_of(shelf)).of(ONE).responses == 0
-    bills.observed(ONE, 1_000, 1_300)
+    assert (await load_calibrations(shelf)).get(ONE).responses == 0
+    bills.observe(ONE, 1_000, 1_300)
     await keeping.close()
     shelf.is_away = False
-    bills.observed(ONE, 1_000, 1_300)
+    bills.observe(ONE, 1_000, 1_300)
     await keeping.close()
 
     assert [lessons[ONE].responses for lessons in shelf.kept] == [2]

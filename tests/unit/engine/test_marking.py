@@ -6,28 +6,30 @@ from typing import Any
 import pytest
 
 from foveate import wire
-from foveate.cache.refusals import Refusal
-from foveate.engine.calls import Incoming
+from foveate.cache.refusals import Rejection
+from foveate.engine.calls import RoutedRequest
 from foveate.engine.options import AgentOptions
 from foveate.engine.prefix_logs import PrefixLogs
-from foveate.engine.remembered import Remembered
-from foveate.engine.steps.cache import MarkCache, RefusalsHeld
+from foveate.engine.remembered import SessionStates
+from foveate.engine.steps.cache import PlaceBreakpoints, RejectionMemory
 from foveate.engine.steps.tools import OrderTools
-from foveate.engine.work import Work
-from foveate.session.sessions import Found
+from foveate.engine.work import RequestContext
+from foveate.session.sessions import SessionMatch
 from foveate.session.turns import Session
 from foveate.tokens import drop_caches
 from foveate.values import Format
 from tests.unit.engine.loops import turns_while
 
 
-def work_of(said: dict[str, Any]) -> Work:
+def work_of(said: dict[str, Any]) -> RequestContext:
     body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, **said}).encode()
-    request = wire.read(body, Format.ANTHROPIC)
-    incoming = Incoming(
-        id="r", agent="ana", spoken=Format.ANTHROPIC, provider="anthropic", upstream="a", body=body
+    request = wire.parse_request(body, Format.ANTHROPIC)
+    incoming = RoutedRequest(
+        id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="a", body=body
     )
-    return Work(incoming=incoming, options=AgentOptions(), now=1.0, came=request, request=request)
+    return RequestContext(
+        incoming=incoming, options=AgentOptions(), received_at=1.0, original=request, request=request
+    )
 
 
 def many(messages: int, tools: int) -> dict[str, Any]:
@@ -45,11 +47,11 @@ def many(messages: int, tools: int) -> dict[str, Any]:
 @pytest.mark.parametrize(("tools", "is_beside"), [(20, False), (300, True)])
 async def test_many_tools_are_listed_beside_the_event_loop(tools: int, is_beside: bool) -> None:
     """Defect: hundreds of tools held up all other requests while they were put into order."""
-    work = work_of(many(1, tools))
+    context = work_of(many(1, tools))
     session = Session(id="s", agent="ana", tip=b"", messages=1, created_at=0.0, seen_at=0.0)
-    work.found = Found(session=session, known=0, is_new=True, is_fork=False)
+    context.session_match = SessionMatch(session=session, known_messages=0, is_new=True, is_fork=False)
 
-    assert (await turns_while(OrderTools(Remembered()).take(work)) > 0) == is_beside
+    assert (await turns_while(OrderTools(SessionStates()).apply(context)) > 0) == is_beside
 
 
 @pytest.mark.parametrize(("messages", "tools", "is_beside"), [(21, 3, False), (501, 3, True), (1, 100, True)])
@@ -57,24 +59,26 @@ async def test_many_messages_or_tools_are_read_beside_the_event_loop_where_they_
     messages: int, tools: int, is_beside: bool
 ) -> None:
     """Defect: a request with thousands of short messages, or hundreds of tools, held up all others."""
-    step = MarkCache(Remembered(), RefusalsHeld(), PrefixLogs())
+    step = PlaceBreakpoints(SessionStates(), RejectionMemory(), PrefixLogs())
     drop_caches()
     first, again = (work_of(many(messages, tools)) for _ in range(2))
 
-    assert (await turns_while(step.take(first)) > 0) == is_beside
-    assert await turns_while(step.take(again)) == 0  # it is only looked at
+    assert (await turns_while(step.apply(first)) > 0) == is_beside
+    assert await turns_while(step.apply(again)) == 0  # it is only looked at
     assert again.prompt == first.prompt
 
 
 @pytest.mark.parametrize("is_refused", [False, True])
 async def test_breakpoints_of_a_client_are_replaced_only_if_ours_are_taken(is_refused: bool) -> None:
     marked = {"type": "text", "text": "Be careful. " * 4_000, "cache_control": {"type": "ephemeral"}}
-    work = work_of({"system": [marked], "messages": [{"role": "user", "content": "Go on."}]})
-    work.options = AgentOptions(replace_breakpoints=True)
-    refusals = RefusalsHeld()
+    context = work_of({"system": [marked], "messages": [{"role": "user", "content": "Go on."}]})
+    context.options = AgentOptions(replace_breakpoints=True)
+    refusals = RejectionMemory()
     if is_refused:
-        refusals.held = refusals.held.remembering(Refusal.MARKS, "a", work.model, session="r", at=0.0)
+        refusals.known = refusals.known.with_rejection(
+            Rejection.BREAKPOINTS, "a", context.model, session="r", at=0.0
+        )
 
-    await MarkCache(Remembered(), refusals, PrefixLogs()).take(work)
+    await PlaceBreakpoints(SessionStates(), refusals, PrefixLogs()).apply(context)
 
-    assert (work.request is work.came) == is_refused
+    assert (context.request is context.original) == is_refused

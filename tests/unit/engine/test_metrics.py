@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.cost.admission import Outcome as Bill
-from foveate.cost.admission import Settled
+from foveate.cost.admission import Settlement
+from foveate.cost.admission import SettlementOutcome as Bill
 from foveate.engine import series
-from foveate.engine.calls import Problem
-from foveate.engine.labels import MOST_SETS, MOST_VALUES, OTHER, Few, plain
-from foveate.engine.metrics import Metrics
+from foveate.engine.calls import StepFailure
+from foveate.engine.labels import MAX_LABEL_SETS, MAX_VALUES, OTHER, CardinalityLimiter, to_printable
+from foveate.engine.metrics import MetricsCollector
 from foveate.errors import DoesNotFit
-from foveate.fold.folding import TOO_SOON, Folded
-from foveate.fold.journal import Fold, Outcome
-from foveate.prompt.workspace import WorkspaceCounts
+from foveate.fold.folding import TOO_SOON, CompactionResult
+from foveate.fold.journal import Compaction, CompactionOutcome
+from foveate.prompt.workspace import WorkspaceCacheStats
 from foveate.values import TokenCount
 from tests.support.examples import limit_examples
 from tests.unit.engine.watched import ended, entry, numbers
@@ -26,8 +26,8 @@ CALL = "agent=ana exact=%s model=claude-opus-4-5 provider=anthropic"
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 
-def metrics(now: float = 102.0) -> Metrics:
-    return Metrics(version="1.2.3", clock=lambda: now)
+def metrics(now: float = 102.0) -> MetricsCollector:
+    return MetricsCollector(version="1.2.3", clock=lambda: now)
 
 
 async def test_an_exchange_is_counted_under_the_names_of_the_contract() -> None:
@@ -73,7 +73,7 @@ async def test_a_request_that_the_provider_refused_has_no_tokens() -> None:
 
 async def test_the_hit_ratio_forgets_what_is_older_than_an_hour() -> None:
     now = [102.0]
-    watch = Metrics(version="1", clock=lambda: now[0])
+    watch = MetricsCollector(version="1", clock=lambda: now[0])
     await ended(watch)
     assert numbers(watch)["llm_cache_hit_ratio agent=ana"] == 0.8
 
@@ -85,9 +85,9 @@ async def test_the_hit_ratio_forgets_what_is_older_than_an_hour() -> None:
 def test_dollars_are_added_up_once_and_losses_are_apart_from_savings() -> None:
     watch = metrics()
 
-    watch.billed(entry(), Settled(outcome=Bill.BOOKED))
-    watch.billed(entry(), Settled(outcome=Bill.KNOWN))
-    watch.billed(entry(dollars=None), Settled(outcome=Bill.WAITING))
+    watch.on_charge(entry(), Settlement(outcome=Bill.BOOKED))
+    watch.on_charge(entry(), Settlement(outcome=Bill.KNOWN))
+    watch.on_charge(entry(dollars=None), Settlement(outcome=Bill.WAITING))
 
     found = numbers(watch)
     which = " agent=ana category=main model=claude-opus-4-5 provider=anthropic"
@@ -105,8 +105,8 @@ def test_dollars_are_added_up_once_and_losses_are_apart_from_savings() -> None:
     ]
 
 
-def fold(outcome: Outcome, seconds: float) -> Fold:
-    return Fold(
+def fold(outcome: CompactionOutcome, seconds: float) -> Compaction:
+    return Compaction(
         id="f",
         agent="ana",
         session_id="s",
@@ -127,15 +127,19 @@ def fold(outcome: Outcome, seconds: float) -> Fold:
 async def test_folds_and_cuts_are_counted_by_what_became_of_them_with_their_own_time_only() -> None:
     watch = metrics()
 
-    watch.folded("ana", Folded(outcome=Outcome.OK, fold=fold(Outcome.OK, 3.0)))
-    watch.folded("ana", Folded(outcome=Outcome.LOCK_HELD, fold=fold(Outcome.OK, 9.0)))
-    watch.folded("ana", Folded(outcome=Outcome.FAILED, reason="no store"))
+    watch.on_compaction(
+        "ana", CompactionResult(outcome=CompactionOutcome.OK, compaction=fold(CompactionOutcome.OK, 3.0))
+    )
+    watch.on_compaction(
+        "ana", CompactionResult(outcome=CompactionOutcome.LOCK_HELD, compaction=fold(CompactionOutcome.OK, 9.0))
+    )
+    watch.on_compaction("ana", CompactionResult(outcome=CompactionOutcome.FAILED, reason="no store"))
     await ended(watch, cut_results=2)
 
     found = numbers(watch)
     triggered = {
         word: found[f"llm_compaction_triggered_total agent=ana outcome={word}"]
-        for word in Outcome
+        for word in CompactionOutcome
         if f"llm_compaction_triggered_total agent=ana outcome={word}" in found
     }
     assert triggered == {"ok": 1, "lock_held": 1, "failed": 1, "tool_result_truncated": 2}
@@ -146,48 +150,48 @@ async def test_folds_and_cuts_are_counted_by_what_became_of_them_with_their_own_
 @pytest.mark.parametrize(
     ("outcome", "reason", "failures"),
     [
-        (Outcome.OK, "", {}),
-        (Outcome.OK, TOO_SOON, {}),
-        (Outcome.OK, "rules wrote it, since the model answered 529", {"compaction": 1}),
-        (Outcome.FAILED, "the answer is a refusal", {"compaction": 1}),
-        (Outcome.LOCK_HELD, "somebody else is folding it", {}),
-        (Outcome.NO_BOUNDARY, "there is no place to cut", {}),
+        (CompactionOutcome.OK, "", {}),
+        (CompactionOutcome.OK, TOO_SOON, {}),
+        (CompactionOutcome.OK, "rules wrote it, since the model answered 529", {"compaction": 1}),
+        (CompactionOutcome.FAILED, "the answer is a refusal", {"compaction": 1}),
+        (CompactionOutcome.LOCK_HELD, "somebody else is folding it", {}),
+        (CompactionOutcome.NO_BOUNDARY, "there is no place to cut", {}),
     ],
 )
 def test_a_summary_that_failed_is_among_the_recent_failures(
-    outcome: Outcome, reason: str, failures: dict[str, int]
+    outcome: CompactionOutcome, reason: str, failures: dict[str, int]
 ) -> None:
     watch = metrics()
 
-    watch.folded("ana", Folded(outcome=outcome, reason=reason))
+    watch.on_compaction("ana", CompactionResult(outcome=outcome, reason=reason))
 
-    assert watch.troubles.recent(102.0) == failures
+    assert watch.recent_failures.count_by_step(102.0) == failures
 
 
 async def test_failures_and_refusals_are_counted_by_their_names() -> None:
     watch = metrics()
     exchange = await ended()
 
-    watch.failed(exchange.incoming, Problem("session", "no store"))
-    watch.refused("ana", DoesNotFit("too long", tokens=2, limit_tokens=1, window_tokens=1))
-    watch.took("session", 0.002)
-    watch.answered("ana", "anthropic", "claude-opus-4-5", 400)
+    watch.on_failure(exchange.incoming, StepFailure("session", "no store"))
+    watch.on_rejected("ana", DoesNotFit("too long", tokens=2, limit_tokens=1, window_tokens=1))
+    watch.on_step("session", 0.002)
+    watch.count_response("ana", "anthropic", "claude-opus-4-5", 400)
 
     found = numbers(watch)
     assert found["foveate_step_failures_total step=session"] == 1
     assert found["foveate_refusals_total agent=ana code=does_not_fit"] == 1
     assert found["foveate_step_duration_seconds_sum step=session"] == 0.002
     assert found["foveate_requests_total agent=ana model=other provider=anthropic status=400"] == 1
-    assert watch.troubles.recent(102.0) == {"session": 1}
-    assert watch.troubles.recent(102.0 + 301) == {}
+    assert watch.recent_failures.count_by_step(102.0) == {"session": 1}
+    assert watch.recent_failures.count_by_step(102.0 + 301) == {}
 
 
 def test_what_steps_took_is_all_added_up_however_many_there_are() -> None:
     watch = metrics()
 
     for _ in range(2_000):
-        watch.took("session", 0.5)
-        watch.took("cache", -0.5)  # a clock that was set back
+        watch.on_step("session", 0.5)
+        watch.on_step("cache", -0.5)  # a clock that was set back
 
     found = numbers(watch)
     assert found["foveate_step_duration_seconds_sum step=session"] == 1_000
@@ -198,11 +202,11 @@ def test_what_steps_took_is_all_added_up_however_many_there_are() -> None:
 def test_what_is_kept_elsewhere_is_counted_by_how_much_it_has_grown() -> None:
     watch = metrics()
     lost = [0]
-    watch.polls(lambda: watch.bills(waiting=3, lost=lost[0], lapsed=0))
+    watch.add_poll(lambda: watch.set_charges(waiting=3, lost=lost[0], expired=0))
     lost[0] = 2
     watch.samples()
     for hits in (5, 5, 7):
-        watch.workspaces({"/w": WorkspaceCounts(hits=hits, misses=1, invalidations=0)})
+        watch.set_workspace_counts({"/w": WorkspaceCacheStats(hits=hits, misses=1, invalidations=0)})
 
     found = numbers(watch)
     assert (found["foveate_bills_waiting"], found["foveate_bills_lost_total"]) == (3, 2)
@@ -212,13 +216,13 @@ def test_what_is_kept_elsewhere_is_counted_by_how_much_it_has_grown() -> None:
 
 
 def test_a_name_that_is_known_is_shown_after_any_number_of_others() -> None:
-    few = Few(["ana"])
-    for number in range(10 * MOST_VALUES):
-        few.of(f"x{number}")
+    few = CardinalityLimiter(["ana"])
+    for number in range(10 * MAX_VALUES):
+        few.label(f"x{number}")
 
-    assert few.of("ana") == "ana"
-    assert few.of("x1") == "x1"
-    assert few.of("late") == OTHER
+    assert few.label("ana") == "ana"
+    assert few.label("x1") == "x1"
+    assert few.label("late") == OTHER
 
 
 @settings(max_examples=limit_examples(50))
@@ -226,9 +230,9 @@ def test_a_name_that_is_known_is_shown_after_any_number_of_others() -> None:
 def test_a_label_never_has_more_values_than_it_may_and_each_can_be_written(
     values: list[str], most: int
 ) -> None:
-    few = Few(most=most)
+    few = CardinalityLimiter(max_values=most)
 
-    shown = {few.of(value) for value in values}
+    shown = {few.label(value) for value in values}
 
     assert len(shown - {OTHER, ""}) <= most
     assert all(value.encode() is not None and len(value) <= 80 for value in shown)
@@ -236,32 +240,32 @@ def test_a_label_never_has_more_values_than_it_may_and_each_can_be_written(
 
 @given(st.text(alphabet=st.characters(categories=("Cs", "Cc", "L", "Zl")), max_size=20))
 def test_any_text_can_be_written_as_a_label(value: str) -> None:
-    assert plain(value).encode() is not None
-    assert "\n" not in plain(value)
+    assert to_printable(value).encode() is not None
+    assert "\n" not in to_printable(value)
 
 
 @pytest.mark.slow
 async def test_any_number_of_agents_and_models_makes_a_bounded_number_of_series() -> None:
     watch = metrics()
-    watch.know(["ana"])
+    watch.add_known_agents(["ana"])
     names = random.Random(7)
     for number in range(600):
         await ended(watch, agent=f"agent {number}", model=f"model-{names.randrange(500)}")
     await ended(watch, agent="ana", model="model-0")
 
     kinds = [name for name in numbers(watch) if name.startswith("llm_cache_read_tokens_total")]
-    assert len(kinds) <= MOST_SETS + 1
-    assert len({re.findall("agent=(.*?) exact", name)[0] for name in kinds}) <= MOST_VALUES + 2
+    assert len(kinds) <= MAX_LABEL_SETS + 1
+    assert len({re.findall("agent=(.*?) exact", name)[0] for name in kinds}) <= MAX_VALUES + 2
     assert "agent=other" in "".join(kinds)
 
 
 def test_agents_and_models_together_make_a_bounded_number_of_series() -> None:
     watch = metrics()
     for number in range(60 * 60):
-        watch.answered(f"agent {number % 60}", "anthropic", f"model {number // 60}", 200)
+        watch.count_response(f"agent {number % 60}", "anthropic", f"model {number // 60}", 200)
 
     found = {name: count for name, count in numbers(watch).items() if name.startswith("foveate_requests_total")}
-    assert len(found) == MOST_SETS + 1
+    assert len(found) == MAX_LABEL_SETS + 1
     assert sum(found.values()) == 60 * 60
 
 
@@ -279,7 +283,7 @@ def test_every_series_of_the_contract_is_there_with_its_labels() -> None:
         "workspace_cache_misses_total": ("path",),
         "workspace_cache_invalidations_total": ("path",),
     }
-    assert {each.name: each.labels for each in series.SERIES if each.name in wanted} == wanted
+    assert {each.name: each.labels for each in series.METRICS if each.name in wanted} == wanted
 
 
 def test_the_page_on_metrics_and_the_registry_have_the_same_series() -> None:
@@ -290,4 +294,4 @@ def test_the_page_on_metrics_and_the_registry_have_the_same_series() -> None:
     )
     said = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
 
-    assert said == {each.name: (each.kind.value, each.labels) for each in series.SERIES}
+    assert said == {each.name: (each.kind.value, each.labels) for each in series.METRICS}

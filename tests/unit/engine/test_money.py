@@ -12,25 +12,25 @@ from hypothesis import strategies as st
 
 from foveate.cache.prefix_log import PrefixLog
 from foveate.cost.admission import Admission
-from foveate.cost.caps import Cap, Scope, Unknown
-from foveate.cost.ledger import Entry
+from foveate.cost.caps import Cap, CapScope, UnknownPricePolicy
+from foveate.cost.ledger import Charge
 from foveate.cost.price_book import PriceBook
-from foveate.engine.behind import Behind
-from foveate.engine.calls import Incoming
+from foveate.engine.behind import CompletionQueue
+from foveate.engine.calls import RoutedRequest
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
-from foveate.engine.money import Book
-from foveate.engine.options import AgentOptions, MoneyOptions
+from foveate.engine.money import RecordCharges
+from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.engine.prefix_logs import PrefixLogs
-from foveate.engine.remembered import Remembered
-from foveate.engine.steps.caps import HoldCaps
-from foveate.engine.steps.savings import ReadStates, SimulateStates
+from foveate.engine.remembered import SessionStates
+from foveate.engine.steps.caps import EnforceCaps
+from foveate.engine.steps.savings import ReadSimulatedPrompts, SimulateSavings
 from foveate.engine.steps.step import Step
-from foveate.engine.uncounted import HoldUncounted
-from foveate.engine.work import Work
+from foveate.engine.uncounted import CapUncounted
+from foveate.engine.work import RequestContext
 from foveate.errors import CallRefused, CapExceeded, CapUncheckable
-from foveate.values import Area, Format, Mark, Place, Savings, SetParameter, TokenCount, Ttl
-from tests.sandboxes import Clock
+from foveate.values import Area, CacheBreakpoint, Format, Place, Savings, SetParameter, TokenCount, Ttl
+from tests.sandboxes import ManualClock
 from tests.unit.engine.ledgers import InMemory
 from tests.unit.engine.test_engine import Watching
 
@@ -47,10 +47,10 @@ class Counted:
     def __init__(self, tokens: int, ttl: Ttl | None) -> None:
         self._tokens, self._ttl = tokens, ttl
 
-    async def take(self, work: Work) -> None:
-        work.count = TokenCount(self._tokens, exact=True, upper=self._tokens) if self._tokens else None
+    async def apply(self, context: RequestContext) -> None:
+        context.token_count = TokenCount(self._tokens, exact=True, upper=self._tokens) if self._tokens else None
         if self._ttl is not None:
-            work.marks = (Mark(place=Place(Area.MESSAGES, 0, 0), reason="", ttl=self._ttl),)
+            context.breakpoints = (CacheBreakpoint(place=Place(Area.MESSAGES, 0, 0), reason="", ttl=self._ttl),)
 
 
 class Till:
@@ -59,20 +59,20 @@ class Till:
     def __init__(
         self, *caps: Cap, tokens: int = 1_000, ttl: Ttl | None = None, prices: PriceBook = PRICES
     ) -> None:
-        self.ledger, self.clock, self.watching = InMemory(), Clock(), Watching()
+        self.ledger, self.clock, self.watching = InMemory(), ManualClock(), Watching()
         self.admission = Admission(self.ledger, clock=self.clock)
-        money = MoneyOptions(caps=caps, prices=prices)
-        book = Book(self.admission, lambda: money, Remembered())
+        money = SpendingOptions(caps=caps, prices=prices)
+        book = RecordCharges(self.admission, lambda: money, SessionStates())
         self.engine = Engine(
-            steps=(Counted(tokens, ttl), HoldCaps(self.admission, lambda: money)),
-            settle=(),
-            note=book.note,
-            remember=(book,),
-            behind=Behind(self.admission),
+            steps=(Counted(tokens, ttl), EnforceCaps(self.admission, lambda: money)),
+            background_hooks=(),
+            record_charge=book.record_charge,
+            session_hooks=(book,),
+            completion_queue=CompletionQueue(self.admission),
             options=lambda _: AgentOptions(),
             clock=self.clock,
-            watch=self.watching,
-            uncounted=HoldUncounted(self.admission, lambda: money, self.clock),
+            observer=self.watching,
+            admit_uncounted=CapUncounted(self.admission, lambda: money, self.clock),
         )
         self._calls = 0
 
@@ -82,27 +82,27 @@ class Till:
         raw = json.dumps({"max_tokens": 100, **body}).encode()
         return await self.sent(raw, Format.ANTHROPIC if is_claude else Format.CHAT)
 
-    async def sent(self, body: bytes, spoken: Format = Format.ANTHROPIC) -> Exchange:
+    async def sent(self, body: bytes, api_format: Format = Format.ANTHROPIC) -> Exchange:
         self._calls += 1
         return await self.engine.prepare(
-            Incoming(
+            RoutedRequest(
                 id=f"call {self._calls}",
                 agent="ana",
-                spoken=spoken,
-                provider="anthropic" if spoken is Format.ANTHROPIC else "openai",
+                api_format=api_format,
+                provider="anthropic" if api_format is Format.ANTHROPIC else "openai",
                 upstream="u",
                 body=body,
             )
         )
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> Charge:
         (found,) = self.ledger.settled
         return found
 
 
-def total(dollars: str, unknown: Unknown = Unknown.REFUSE) -> Cap:
-    return Cap(scope=Scope.TOTAL, dollars=Decimal(dollars), unknown=unknown)
+def total(dollars: str, unknown: UnknownPricePolicy = UnknownPricePolicy.REFUSE) -> Cap:
+    return Cap(scope=CapScope.TOTAL, dollars=Decimal(dollars), unknown=unknown)
 
 
 @pytest.mark.parametrize(("ttl", "times"), [(None, "1.25"), (Ttl.FIVE_MINUTES, "1.25"), (Ttl.ONE_HOUR, "2")])
@@ -115,8 +115,8 @@ async def test_what_a_call_can_cost_is_reserved_with_its_input_as_long_as_it_is_
     (reserved,) = till.ledger.reserved
     assert reserved.dollars >= 1_000 * OPUS_IN * Decimal(times) + 100 * OPUS_OUT
     assert reserved.dollars < (1_000 * OPUS_IN * Decimal(times) + 100 * OPUS_OUT) * Decimal("1.2")
-    assert exchange.work is not None
-    assert exchange.work.ceiling == reserved.dollars
+    assert exchange.context is not None
+    assert exchange.context.ceiling_dollars == reserved.dollars
 
 
 async def test_a_mark_of_the_clients_own_is_paid_for_as_long_as_it_asks() -> None:
@@ -130,7 +130,7 @@ async def test_a_mark_of_the_clients_own_is_paid_for_as_long_as_it_asks() -> Non
 async def test_a_call_that_cannot_be_counted_is_refused_under_a_cap() -> None:
     with pytest.raises(CapUncheckable):
         await Till(total("1"), tokens=0).prepared()
-    await Till(total("1", Unknown.ALLOW), tokens=0).prepared()
+    await Till(total("1", UnknownPricePolicy.ALLOW), tokens=0).prepared()
 
 
 @pytest.mark.parametrize(
@@ -146,15 +146,19 @@ async def test_a_request_that_cannot_be_read_is_refused_under_a_cap_and_goes_out
     """Defect: it was sent as it came, whatever the caps."""
     with pytest.raises(CapUncheckable, match="cannot be read"):
         await Till(total("1")).sent(body)
-    for caps in ([], [total("1", Unknown.ALLOW)], [Cap(scope=Scope.DAY, dollars=Decimal(1), agent="bo")]):
+    for caps in (
+        [],
+        [total("1", UnknownPricePolicy.ALLOW)],
+        [Cap(scope=CapScope.DAY, dollars=Decimal(1), agent="bo")],
+    ):
         till = Till(*caps)
-        assert (await till.sent(body)).outgoing.body == body
+        assert (await till.sent(body)).upstream_request.body == body
         assert till.ledger.open == {}
 
 
 async def test_what_cannot_be_read_is_refused_by_a_spent_cap_that_allows_the_unknown() -> None:
     with pytest.raises(CapExceeded):
-        await Till(total("0", Unknown.ALLOW)).sent(b"not JSON")
+        await Till(total("0", UnknownPricePolicy.ALLOW)).sent(b"not JSON")
 
 
 async def test_a_call_that_the_cap_has_no_room_for_is_refused() -> None:
@@ -165,13 +169,13 @@ async def test_a_call_that_the_cap_has_no_room_for_is_refused() -> None:
 WHOLE = json.dumps({"type": "message", "usage": {"input_tokens": 1_000, "output_tokens": 50}}).encode()
 
 
-async def booked(till: Till) -> Entry:
+async def booked(till: Till) -> Charge:
     exchange = await till.prepared()
-    exchange.begun(200, streams=False)
-    exchange.passed(WHOLE)
-    exchange.rest()
-    exchange.over()
-    await exchange.settled()
+    exchange.on_response_start(200, is_streaming=False)
+    exchange.on_chunk(WHOLE)
+    exchange.flush()
+    exchange.finish()
+    await exchange.wait_until_completed()
     return till.entry
 
 
@@ -189,11 +193,11 @@ async def test_a_bill_of_more_dollars_than_can_be_kept_is_of_unknown_price_to_ev
     """Defect: the ledger had none, and the metrics billions."""
     till = Till(total("1"))
     exchange = await till.prepared()
-    exchange.begun(200, streams=False)
-    exchange.passed(b'{"usage": {"input_tokens": 1000, "output_tokens": 9007199254740991}}')
-    exchange.rest()
-    exchange.over()
-    await exchange.settled()
+    exchange.on_response_start(200, is_streaming=False)
+    exchange.on_chunk(b'{"usage": {"input_tokens": 1000, "output_tokens": 9007199254740991}}')
+    exchange.flush()
+    exchange.finish()
+    await exchange.wait_until_completed()
 
     assert (till.entry.dollars, till.entry.savings) == (None, Savings())
     assert till.ledger.spent["total"] == till.ledger.reserved[0].dollars
@@ -235,32 +239,32 @@ class Injected:
 
     name = "fold"
 
-    async def take(self, work: Work) -> None:
+    async def apply(self, context: RequestContext) -> None:
         edit = SetParameter(path=("temperature",), value=1, reason="")
-        await work.edit(self.name, (edit,))
+        await context.apply_edits(self.name, (edit,))
 
 
 async def test_a_call_whose_simulation_fails_is_booked_and_not_compared() -> None:
     till = Till()
-    steps: Sequence[Step] = (Injected(), ReadStates(), *till.engine.steps)
-    remember = (SimulateStates(Remembered(), NoLogs()), *till.engine.remember)
-    till.engine = replace(till.engine, steps=steps, remember=remember)
+    steps: Sequence[Step] = (Injected(), ReadSimulatedPrompts(), *till.engine.steps)
+    remember = (SimulateSavings(SessionStates(), NoLogs()), *till.engine.session_hooks)
+    till.engine = replace(till.engine, steps=steps, session_hooks=remember)
 
     found = await booked(till)
 
     assert (found.dollars, found.savings) == (1_000 * OPUS_IN + 50 * OPUS_OUT, Savings())
-    assert [problem.step for problem in till.watching.problems] == ["SimulateStates"]
+    assert [problem.step for problem in till.watching.problems] == ["SimulateSavings"]
 
 
 @pytest.mark.parametrize("status", [400, 429, 500, 529])
 async def test_an_error_is_not_billed_and_frees_what_was_reserved(status: int) -> None:
     till = Till(total("1"))
     exchange = await till.prepared()
-    exchange.begun(status, streams=False)
-    exchange.passed(b"{}")
-    exchange.rest()
-    exchange.over()
-    await exchange.settled()
+    exchange.on_response_start(status, is_streaming=False)
+    exchange.on_chunk(b"{}")
+    exchange.flush()
+    exchange.finish()
+    await exchange.wait_until_completed()
 
     assert (till.ledger.settled, till.ledger.open) == ([], {})
 
@@ -268,9 +272,9 @@ async def test_an_error_is_not_billed_and_frees_what_was_reserved(status: int) -
 async def test_a_provider_that_was_not_reached_bills_nothing() -> None:
     till = Till(total("1"))
     exchange = await till.prepared()
-    exchange.unsent()
-    exchange.over(is_broken=True)
-    await exchange.settled()
+    exchange.mark_unsent()
+    exchange.finish(is_interrupted=True)
+    await exchange.wait_until_completed()
 
     assert (till.ledger.settled, till.ledger.open) == ([], {})
 
@@ -279,8 +283,8 @@ async def test_a_client_that_leaves_before_the_answer_is_charged_all_that_was_re
     """Defect: such a call left no trace, so that any number of them went through under a cap."""
     till = Till(total("1"))
     exchange = await till.prepared()
-    exchange.over(is_broken=True)
-    await exchange.settled()
+    exchange.finish(is_interrupted=True)
+    await exchange.wait_until_completed()
 
     assert (till.entry.dollars, till.entry.charge, till.entry.is_partial) == (None, None, True)
     assert till.ledger.spent["total"] == till.ledger.reserved[0].dollars > 0
@@ -289,10 +293,10 @@ async def test_a_client_that_leaves_before_the_answer_is_charged_all_that_was_re
 async def test_an_answer_without_a_bill_that_does_not_stream_is_charged_all_that_was_reserved() -> None:
     till = Till(total("1"))
     exchange = await till.prepared()
-    exchange.begun(200, streams=False)
-    exchange.passed(b'{"content": [')
-    exchange.over(is_broken=True)
-    await exchange.settled()
+    exchange.on_response_start(200, is_streaming=False)
+    exchange.on_chunk(b'{"content": [')
+    exchange.finish(is_interrupted=True)
+    await exchange.wait_until_completed()
 
     assert till.ledger.spent["total"] == till.ledger.reserved[0].dollars
 
@@ -305,11 +309,11 @@ async def test_a_stream_that_breaks_off_is_charged_its_input_and_what_was_writte
     """Defect: a client that cut each stream before its bill was never charged anything."""
     till = Till(total("1"))
     exchange = await till.prepared(model="gpt-4.1", max_tokens=32_000, stream=True)
-    exchange.begun(200, streams=True)
+    exchange.on_response_start(200, is_streaming=True)
     for _ in range(100):
-        exchange.passed(chat_chunk("word "))
-    exchange.over(is_broken=True)
-    await exchange.settled()
+        exchange.on_chunk(chat_chunk("word "))
+    exchange.finish(is_interrupted=True)
+    await exchange.wait_until_completed()
 
     least = 1_000 * Decimal("2e-6") + 100 * Decimal("8e-6")
     assert (till.entry.dollars, till.entry.is_partial) == (None, True)
@@ -319,10 +323,10 @@ async def test_a_stream_that_breaks_off_is_charged_its_input_and_what_was_writte
 async def test_what_a_model_thinks_unseen_is_charged_by_the_time_that_it_takes() -> None:
     till = Till(total("1"))
     exchange = await till.prepared(model="gpt-5", max_tokens=32_000, stream=True)
-    exchange.begun(200, streams=True)
+    exchange.on_response_start(200, is_streaming=True)
     till.clock.now += 20
-    exchange.over(is_broken=True)
-    await exchange.settled()
+    exchange.finish(is_interrupted=True)
+    await exchange.wait_until_completed()
 
     assert till.ledger.spent["total"] >= 20 * 100 * Decimal("10e-6")
     assert till.ledger.spent["total"] <= till.ledger.reserved[0].dollars
@@ -339,13 +343,13 @@ async def test_a_bill_of_which_only_the_first_part_came_is_not_known(cut: bool) 
     """Defect: Anthropic's first event was taken for the bill, with one token for the whole answer."""
     till = Till(total("1"))
     exchange = await till.prepared(stream=True, max_tokens=5_000)
-    exchange.begun(200, streams=True)
+    exchange.on_response_start(200, is_streaming=True)
     for piece in (START, *[DELTA] * 200, *([] if cut else [ERROR])):
-        exchange.passed(piece)
+        exchange.on_chunk(piece)
     if not cut:
-        exchange.rest()
-    exchange.over(is_broken=cut)
-    await exchange.settled()
+        exchange.flush()
+    exchange.finish(is_interrupted=cut)
+    await exchange.wait_until_completed()
 
     assert till.entry.dollars is None
     assert till.entry.is_partial
@@ -355,10 +359,10 @@ async def test_a_bill_of_which_only_the_first_part_came_is_not_known(cut: bool) 
 async def test_a_bill_that_came_before_the_client_left_is_booked() -> None:
     till = Till(total("1"))
     exchange = await till.prepared(stream=True)
-    exchange.begun(200, streams=True)
-    exchange.passed(START + DELTA + END)
-    exchange.over(is_broken=True)
-    await exchange.settled()
+    exchange.on_response_start(200, is_streaming=True)
+    exchange.on_chunk(START + DELTA + END)
+    exchange.finish(is_interrupted=True)
+    await exchange.wait_until_completed()
 
     assert till.entry.dollars == 900 * OPUS_IN + 42 * OPUS_OUT
 
@@ -375,7 +379,7 @@ async def test_whatever_clients_do_no_more_is_billed_than_the_cap_allows(
 ) -> None:
     """Always, with a provider that stops to write when nobody reads: what it bills is within the cap."""
     cap = Decimal("0.03")
-    till = Till(Cap(scope=Scope.TOTAL, dollars=cap))
+    till = Till(Cap(scope=CapScope.TOTAL, dollars=cap))
     billed = ceiling = Decimal(0)
     for does, input_tokens, written in clients:
         input_tokens *= 10
@@ -385,21 +389,21 @@ async def test_whatever_clients_do_no_more_is_billed_than_the_cap_allows(
             continue
         ceiling = till.ledger.reserved[-1].dollars
         if does == "error":
-            exchange.begun(500, streams=False)
+            exchange.on_response_start(500, is_streaming=False)
         elif does != "gone":
-            exchange.begun(200, streams=True)
+            exchange.on_response_start(200, is_streaming=True)
             for _ in range(written):
-                exchange.passed(chat_chunk("and "))
+                exchange.on_chunk(chat_chunk("and "))
         if does == "whole":
             usage = {"prompt_tokens": input_tokens, "completion_tokens": written}
-            exchange.passed(
+            exchange.on_chunk(
                 b"data: %b\n\ndata: [DONE]\n\n" % json.dumps({"choices": [], "usage": usage}).encode()
             )
-            exchange.rest()
+            exchange.flush()
         if does != "error":
             billed += input_tokens * Decimal("2e-6") + written * Decimal("8e-6")
-        exchange.over(is_broken=does in ("cut", "gone"))
-        await exchange.settled()
+        exchange.finish(is_interrupted=does in ("cut", "gone"))
+        await exchange.wait_until_completed()
 
     assert billed <= cap + ceiling
     assert till.ledger.open == {}

@@ -8,41 +8,41 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from foveate.cost.admission import Admission, Admitted
-from foveate.cost.ledger import Call, Category, Entry
+from foveate.cost.admission import Admission, AdmittedCall
+from foveate.cost.ledger import Call, Category, Charge
 from foveate.cost.price_book import PriceBook
-from foveate.engine.behind import Behind
-from foveate.engine.calls import Incoming
-from foveate.engine.embeddings import Embeddings
+from foveate.engine.behind import CompletionQueue
+from foveate.engine.calls import RoutedRequest
+from foveate.engine.embeddings import EmbeddingsEngine
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
-from foveate.engine.money import Book
-from foveate.engine.options import AgentOptions, MoneyOptions
-from foveate.engine.remembered import Remembered
-from foveate.engine.steps.caps import HoldCaps
-from foveate.engine.summaries import PaidClient, Payment
-from foveate.engine.uncounted import HoldUncounted
-from foveate.engine.work import Work
+from foveate.engine.money import RecordCharges
+from foveate.engine.options import AgentOptions, SpendingOptions
+from foveate.engine.remembered import SessionStates
+from foveate.engine.steps.caps import EnforceCaps
+from foveate.engine.summaries import PaidClient, PaymentOptions
+from foveate.engine.uncounted import CapUncounted
+from foveate.engine.work import RequestContext
 from foveate.values import Format, Savings, TokenCount
-from tests.sandboxes import Clock
+from tests.sandboxes import ManualClock
 from tests.unit.engine.ledgers import InMemory
 from tests.unit.engine.test_engine import Watching
 from tests.unit.engine.test_folds import BODY, MODEL, URL, Asked
-from tests.unit.fold.folders import TOLD
+from tests.unit.fold.folders import COMPLETE_SUMMARY
 
 
 class Jotted:
     """Remembers what was jotted down, and what is crossed out."""
 
     def __init__(self) -> None:
-        self.bills: list[Entry] = []
+        self.bills: list[Charge] = []
         self.crossed_out: list[str] = []
         self.discarded: list[str] = []
 
-    def jot(self, entry: Entry) -> None:
-        self.bills.append(entry)
+    def append(self, charge: Charge) -> None:
+        self.bills.append(charge)
 
-    def cross_out(self, call_id: str) -> None:
+    def mark_recorded(self, call_id: str) -> None:
         self.crossed_out.append(call_id)
 
     def discard(self, call_id: str) -> None:
@@ -53,38 +53,40 @@ class Desk:
     """An engine of nothing but money, embeddings beside it, and a ledger that both have."""
 
     def __init__(self) -> None:
-        self.ledger, self.notes, clock = InMemory(), Jotted(), Clock()
-        self.admission = Admission(self.ledger, clock=clock, notes=self.notes)
-        self.money = MoneyOptions(caps=(), prices=PriceBook())
-        uncounted = HoldUncounted(self.admission, lambda: self.money, clock)
-        book = Book(self.admission, lambda: self.money, Remembered())
+        self.ledger, self.notes, clock = InMemory(), Jotted(), ManualClock()
+        self.admission = Admission(self.ledger, clock=clock, write_ahead_log=self.notes)
+        self.money = SpendingOptions(caps=(), prices=PriceBook())
+        uncounted = CapUncounted(self.admission, lambda: self.money, clock)
+        book = RecordCharges(self.admission, lambda: self.money, SessionStates())
         self.engine = Engine(
-            steps=(HoldCaps(self.admission, lambda: self.money),),
-            settle=(),
-            note=book.note,
-            announce=book.announce,
-            remember=(book,),
-            behind=Behind(self.admission),
+            steps=(EnforceCaps(self.admission, lambda: self.money),),
+            background_hooks=(),
+            record_charge=book.record_charge,
+            announce_call=book.announce_call,
+            session_hooks=(book,),
+            completion_queue=CompletionQueue(self.admission),
             options=lambda _: AgentOptions(),
             clock=clock,
-            watch=Watching(),
-            uncounted=uncounted,
+            observer=Watching(),
+            admit_uncounted=uncounted,
         )
-        self.embeddings = Embeddings(
+        self.embeddings = EmbeddingsEngine(
             admission=self.admission,
             options=lambda: self.money,
-            uncounted=uncounted,
+            admit_uncounted=uncounted,
             clock=clock,
-            behind=self.engine.behind,
+            completion_queue=self.engine.completion_queue,
         )
 
     async def asked(
-        self, spoken: Format, *, is_embeddings: bool = False, provider: str = "p", **said: Any
+        self, api_format: Format, *, is_embeddings: bool = False, provider: str = "p", **said: Any
     ) -> Exchange:
         prepare = self.embeddings.prepare if is_embeddings else self.engine.prepare
         body = json.dumps(said).encode()
         return await prepare(
-            Incoming(id="call", agent="ana", spoken=spoken, provider=provider, upstream="u", body=body)
+            RoutedRequest(
+                id="call", agent="ana", api_format=api_format, provider=provider, upstream="u", body=body
+            )
         )
 
 
@@ -110,26 +112,26 @@ HELLO = [{"role": "user", "content": "Hi"}]
 
 
 @pytest.mark.parametrize(
-    ("spoken", "stream"), [(Format.ANTHROPIC, CLAUDE), (Format.CHAT, CHAT), (Format.RESPONSES, RESPONSES)]
+    ("api_format", "stream"), [(Format.ANTHROPIC, CLAUDE), (Format.CHAT, CHAT), (Format.RESPONSES, RESPONSES)]
 )
 @pytest.mark.parametrize("is_broken", [False, True])
 async def test_the_bill_of_a_stream_is_jotted_down_before_its_last_event_is_passed_on(
-    spoken: Format, stream: list[bytes], is_broken: bool
+    api_format: Format, stream: list[bytes], is_broken: bool
 ) -> None:
     """Defect: it was when the connection to the provider was done, and a process killed until then lost it."""
     desk = Desk()
-    said = {"input": "Hi"} if spoken is Format.RESPONSES else {"messages": HELLO}
-    exchange = await desk.asked(spoken, model="m", max_tokens=9, stream=True, **said)
+    said = {"input": "Hi"} if api_format is Format.RESPONSES else {"messages": HELLO}
+    exchange = await desk.asked(api_format, model="m", max_tokens=9, stream=True, **said)
     (announced,) = desk.notes.bills
     assert announced.is_possibly_charged
-    exchange.begun(200, streams=True)
+    exchange.on_response_start(200, is_streaming=True)
     for piece in stream[:-1]:
-        exchange.passed(piece)
+        exchange.on_chunk(piece)
         assert desk.notes.bills == [announced]
-    assert exchange.passed(stream[-1]) == stream[-1]
+    assert exchange.on_chunk(stream[-1]) == stream[-1]
     (_, jotted) = desk.notes.bills
-    exchange.over(is_broken=is_broken)
-    await exchange.settled()
+    exchange.finish(is_interrupted=is_broken)
+    await exchange.wait_until_completed()
 
     assert (jotted.usage.output_tokens, jotted.is_partial) == (42, False)
     (booked,) = desk.ledger.settled
@@ -142,10 +144,10 @@ async def test_the_bill_of_embeddings_is_jotted_down_and_waited_for_as_any_other
     """Defect: it was in no file until it was booked, and a gateway could end before that."""
     desk = Desk()
     exchange = await desk.asked(Format.CHAT, is_embeddings=True, model="text-embedding-3-small", input="Hi")
-    exchange.begun(200, streams=False)
-    exchange.passed(b'{"data": [], "usage": {"prompt_tokens": 1, "total_tokens": 1}}')
-    exchange.rest()
-    exchange.over()  # nobody waits for it
+    exchange.on_response_start(200, is_streaming=False)
+    exchange.on_chunk(b'{"data": [], "usage": {"prompt_tokens": 1, "total_tokens": 1}}')
+    exchange.flush()
+    exchange.finish()  # nobody waits for it
     (announced, jotted) = desk.notes.bills
     assert announced.is_possibly_charged
     await desk.engine.close()
@@ -166,10 +168,15 @@ async def test_the_bill_of_a_summary_is_jotted_down_until_it_is_booked() -> None
         category=Category.COMPACTION,
         at=0.0,
     )
-    payment = Payment(
-        admission=desk.admission, options=lambda: desk.money, call=lambda: call, spoken=Format.ANTHROPIC
+    payment = PaymentOptions(
+        admission=desk.admission,
+        options=lambda: desk.money,
+        make_call=lambda: call,
+        api_format=Format.ANTHROPIC,
     )
-    await PaidClient(Asked(desk.ledger, TOLD), payment, Admitted(call=call)).post_json(URL, BODY)
+    await PaidClient(Asked(desk.ledger, COMPLETE_SUMMARY), payment, AdmittedCall(call=call)).post_json(
+        URL, BODY
+    )
 
     announced, *bills = desk.notes.bills
     assert announced.is_possibly_charged
@@ -182,10 +189,10 @@ async def test_a_call_that_the_provider_refuses_is_not_noted_any_longer(is_embed
     desk = Desk()
     said: dict[str, Any] = {"input": "Hi"} if is_embeddings else {"messages": HELLO}
     exchange = await desk.asked(Format.CHAT, is_embeddings=is_embeddings, model="gpt-5.6", **said)
-    exchange.begun(400, streams=False)
-    exchange.passed(b"{}")
-    exchange.over()
-    await exchange.settled()
+    exchange.on_response_start(400, is_streaming=False)
+    exchange.on_chunk(b"{}")
+    exchange.finish()
+    await exchange.wait_until_completed()
 
     assert desk.ledger.settled == []
     assert desk.notes.discarded == ["call"]
@@ -204,10 +211,10 @@ async def test_the_most_that_a_call_can_cost_is_noted_once_it_is_known() -> None
     assert after.charge == after.estimated_dollars
     assert after.estimated_dollars > 0
 
-    exchange.unsent()
-    exchange.over(is_broken=True)
+    exchange.mark_unsent()
+    exchange.finish(is_interrupted=True)
     desk.admission.announce_ceiling("call", after.estimated_dollars)
-    await exchange.settled()
+    await exchange.wait_until_completed()
     assert len(desk.notes.bills) == 2  # what is over is not noted again
     assert desk.notes.discarded == ["call"]
 
@@ -217,5 +224,5 @@ class CountOne:
 
     name = "count"
 
-    async def take(self, work: Work) -> None:
-        work.count = TokenCount(7, exact=True, upper=7)
+    async def apply(self, context: RequestContext) -> None:
+        context.token_count = TokenCount(7, exact=True, upper=7)

@@ -12,22 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.cost.admission import Admission
-from foveate.cost.caps import MIN_OUTPUT_TOKENS, Cap, Scope
-from foveate.cost.ledger import Over, Reservation, Standing
+from foveate.cost.caps import DEFAULT_MIN_OUTPUT_TOKENS, Cap, CapScope
+from foveate.cost.ledger import AccountBalance, AccountOverLimit, Reservation
 from foveate.cost.price_book import PriceBook
-from foveate.engine.behind import Behind
-from foveate.engine.calls import Incoming
+from foveate.engine.behind import CompletionQueue
+from foveate.engine.calls import RoutedRequest
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
-from foveate.engine.money import Book
-from foveate.engine.options import AgentOptions, MoneyOptions
-from foveate.engine.remembered import Remembered
-from foveate.engine.steps.caps import HoldCaps
-from foveate.engine.uncounted import HoldUncounted
-from foveate.engine.work import Work
+from foveate.engine.money import RecordCharges
+from foveate.engine.options import AgentOptions, SpendingOptions
+from foveate.engine.remembered import SessionStates
+from foveate.engine.steps.caps import EnforceCaps
+from foveate.engine.uncounted import CapUncounted
+from foveate.engine.work import RequestContext
 from foveate.errors import BadEdit, CallRefused, CapExceeded
-from foveate.values import Area, Format, Mark, Place, SetParameter, TokenCount
-from tests.sandboxes import Clock
+from foveate.values import Area, CacheBreakpoint, Format, Place, SetParameter, TokenCount
+from tests.sandboxes import ManualClock
 from tests.unit.engine.ledgers import InMemory
 from tests.unit.engine.test_engine import Watching
 
@@ -39,7 +39,9 @@ INPUT_DOLLARS, OUTPUT_PRICE = INPUT_TOKENS * Decimal("2.5e-6"), Decimal("10e-6")
 class YieldingLedger(InMemory):
     """A ledger that other calls reach between the question and its answer."""
 
-    async def reserve(self, reservation: Reservation, *, now: float) -> Mapping[str, Standing] | Over:
+    async def reserve(
+        self, reservation: Reservation, *, now: float
+    ) -> Mapping[str, AccountBalance] | AccountOverLimit:
         await asyncio.sleep(0)
         return await super().reserve(reservation, now=now)
 
@@ -49,34 +51,37 @@ class CountTokens:
 
     name = "count"
 
-    def __init__(self, marks: Sequence[Mark]) -> None:
+    def __init__(self, marks: Sequence[CacheBreakpoint]) -> None:
         self._marks = tuple(marks)
 
-    async def take(self, work: Work) -> None:
-        work.count = TokenCount(INPUT_TOKENS, exact=True, upper=INPUT_TOKENS)
-        work.marks = self._marks
+    async def apply(self, context: RequestContext) -> None:
+        context.token_count = TokenCount(INPUT_TOKENS, exact=True, upper=INPUT_TOKENS)
+        context.breakpoints = self._marks
 
 
 class CappedEngine:
     """An engine that only holds caps."""
 
     def __init__(
-        self, *caps: Cap, min_output_tokens: int = MIN_OUTPUT_TOKENS, marks: Sequence[Mark] = ()
+        self,
+        *caps: Cap,
+        min_output_tokens: int = DEFAULT_MIN_OUTPUT_TOKENS,
+        marks: Sequence[CacheBreakpoint] = (),
     ) -> None:
-        self.ledger, clock = YieldingLedger(), Clock()
+        self.ledger, clock = YieldingLedger(), ManualClock()
         admission = Admission(self.ledger, clock=clock)
-        money = MoneyOptions(caps=caps, prices=PriceBook(), min_output_tokens=min_output_tokens)
-        book = Book(admission, lambda: money, Remembered())
+        money = SpendingOptions(caps=caps, prices=PriceBook(), min_output_tokens=min_output_tokens)
+        book = RecordCharges(admission, lambda: money, SessionStates())
         self.engine = Engine(
-            steps=(CountTokens(marks), HoldCaps(admission, lambda: money)),
-            settle=(),
-            note=book.note,
-            remember=(book,),
-            behind=Behind(admission),
+            steps=(CountTokens(marks), EnforceCaps(admission, lambda: money)),
+            background_hooks=(),
+            record_charge=book.record_charge,
+            session_hooks=(book,),
+            completion_queue=CompletionQueue(admission),
             options=lambda _: AgentOptions(),
             clock=clock,
-            watch=Watching(),
-            uncounted=HoldUncounted(admission, lambda: money, clock),
+            observer=Watching(),
+            admit_uncounted=CapUncounted(admission, lambda: money, clock),
         )
         self._calls = 0
 
@@ -84,28 +89,35 @@ class CappedEngine:
         self,
         said: Mapping[str, Any] | None = None,
         *,
-        spoken: Format = Format.RESPONSES,
+        api_format: Format = Format.RESPONSES,
         provider: str = "openai",
         agent: str = "codex",
     ) -> Exchange:
         self._calls += 1
         asked = (
-            {"input": "Hi"} if spoken is Format.RESPONSES else {"messages": [{"role": "user", "content": "Hi"}]}
+            {"input": "Hi"}
+            if api_format is Format.RESPONSES
+            else {"messages": [{"role": "user", "content": "Hi"}]}
         )
         body = json.dumps({"model": "gpt-6-sol", **asked, **(said or {})}).encode()
         return await self.engine.prepare(
-            Incoming(
-                id=f"call {self._calls}", agent=agent, spoken=spoken, provider=provider, upstream="u", body=body
+            RoutedRequest(
+                id=f"call {self._calls}",
+                agent=agent,
+                api_format=api_format,
+                provider=provider,
+                upstream="u",
+                body=body,
             )
         )
 
 
-def cap(dollars: str | Decimal, scope: Scope = Scope.DAY, agent: str | None = None) -> Cap:
+def cap(dollars: str | Decimal, scope: CapScope = CapScope.DAY, agent: str | None = None) -> Cap:
     return Cap(scope=scope, dollars=Decimal(dollars), agent=agent)
 
 
 def sent(exchange: Exchange) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(exchange.outgoing.body)
+    body: dict[str, Any] = json.loads(exchange.upstream_request.body)
     return body
 
 
@@ -116,8 +128,8 @@ def room_for(tokens: int) -> Decimal:
 async def test_a_request_whose_worst_case_fits_is_sent_as_it_came() -> None:
     exchange = await CappedEngine(cap("5")).prepare()
 
-    assert exchange.outgoing.body == exchange.incoming.body
-    assert exchange.outgoing.done == ()
+    assert exchange.upstream_request.body == exchange.incoming.body
+    assert exchange.upstream_request.applied_edits == ()
 
 
 async def test_a_request_whose_worst_case_does_not_fit_gets_the_limit_that_fits() -> None:
@@ -126,7 +138,7 @@ async def test_a_request_whose_worst_case_does_not_fit_gets_the_limit_that_fits(
 
     assert sent(exchange)["max_output_tokens"] == 20_000
     assert engine.ledger.reserved[0].dollars == room_for(20_000)
-    (done,) = exchange.outgoing.done
+    (done,) = exchange.upstream_request.applied_edits
     assert (done.step, done.edit.reason) == (
         "cost",
         "the client sets no output limit, and the cap on a day has room for $0.225",
@@ -136,14 +148,14 @@ async def test_a_request_whose_worst_case_does_not_fit_gets_the_limit_that_fits(
 @pytest.mark.parametrize(
     ("scope", "fits", "limit"),
     [
-        (Scope.DAY, 100_000, 50_000),
-        (Scope.DAY, 50_000, 32_000),
-        (Scope.DAY, 20_000, 20_000),
-        (Scope.CALL, 100_000, 100_000),
+        (CapScope.DAY, 100_000, 50_000),
+        (CapScope.DAY, 50_000, 32_000),
+        (CapScope.DAY, 20_000, 20_000),
+        (CapScope.CALL, 100_000, 100_000),
     ],
 )
 async def test_a_long_limit_leaves_room_for_other_calls_under_a_shared_cap(
-    scope: Scope, fits: int, limit: int
+    scope: CapScope, fits: int, limit: int
 ) -> None:
     exchange = await CappedEngine(cap(room_for(fits), scope)).prepare()
 
@@ -162,23 +174,23 @@ async def test_a_long_limit_leaves_room_for_other_calls_under_a_shared_cap(
 async def test_a_chat_is_limited_by_the_parameter_that_its_model_takes(
     model: str, provider: str, name: str
 ) -> None:
-    engine = CappedEngine(cap("0.5", Scope.CALL), cap("0.15"))
-    exchange = await engine.prepare({"model": model, "n": 2}, spoken=Format.CHAT, provider=provider)
+    engine = CappedEngine(cap("0.5", CapScope.CALL), cap("0.15"))
+    exchange = await engine.prepare({"model": model, "n": 2}, api_format=Format.CHAT, provider=provider)
 
     limits = {key: value for key, value in sent(exchange).items() if key.startswith("max_")}
     assert list(limits) == [name]
-    assert limits[name] >= MIN_OUTPUT_TOKENS
+    assert limits[name] >= DEFAULT_MIN_OUTPUT_TOKENS
     assert engine.ledger.reserved[0].dollars <= Decimal("0.15")
 
 
 async def test_the_limit_holds_for_each_of_several_answers() -> None:
-    exchange = await CappedEngine(cap(room_for(30_000))).prepare({"n": 3}, spoken=Format.CHAT)
+    exchange = await CappedEngine(cap(room_for(30_000))).prepare({"n": 3}, api_format=Format.CHAT)
 
     assert sent(exchange)["max_completion_tokens"] == 10_000
 
 
 @pytest.mark.parametrize(
-    ("spoken", "said"),
+    ("api_format", "said"),
     [
         (Format.RESPONSES, {"max_output_tokens": 100_000}),
         (Format.RESPONSES, {"max_output_tokens": "many"}),
@@ -188,11 +200,11 @@ async def test_the_limit_holds_for_each_of_several_answers() -> None:
     ],
 )
 async def test_a_limit_of_the_client_and_a_required_one_are_never_set(
-    spoken: Format, said: Mapping[str, Any]
+    api_format: Format, said: Mapping[str, Any]
 ) -> None:
-    provider = "anthropic" if spoken is Format.ANTHROPIC else "openai"
+    provider = "anthropic" if api_format is Format.ANTHROPIC else "openai"
     with pytest.raises(CapExceeded):
-        await CappedEngine(cap("0.3")).prepare(said, spoken=spoken, provider=provider)
+        await CappedEngine(cap("0.3")).prepare(said, api_format=api_format, provider=provider)
 
 
 async def test_a_limit_of_null_is_no_limit() -> None:
@@ -222,11 +234,11 @@ async def test_the_shortest_limit_is_configurable() -> None:
 
 async def test_the_tightest_of_several_caps_decides() -> None:
     caps = (
-        cap("5", Scope.TOTAL),
-        cap(room_for(30_000), Scope.CALL),
-        cap(room_for(20_000), Scope.SESSION),
+        cap("5", CapScope.TOTAL),
+        cap(room_for(30_000), CapScope.CALL),
+        cap(room_for(20_000), CapScope.SESSION),
         cap(room_for(7_000), agent="codex"),
-        cap(room_for(25_000), Scope.AGENT),
+        cap(room_for(25_000), CapScope.AGENT),
     )
 
     assert sent(await CappedEngine(*caps).prepare())["max_output_tokens"] == 7_000
@@ -238,8 +250,8 @@ class Spoil:
 
     name = "spoil"
 
-    async def take(self, work: Work) -> None:
-        work.output_limit = SetParameter(path=("input", "limit"), value=1, reason="")
+    async def apply(self, context: RequestContext) -> None:
+        context.output_limit = SetParameter(path=("input", "limit"), value=1, reason="")
 
 
 async def test_a_call_that_cannot_be_written_reserves_nothing() -> None:
@@ -247,13 +259,13 @@ async def test_a_call_that_cannot_be_written_reserves_nothing() -> None:
     capped.engine = replace(capped.engine, steps=(*capped.engine.steps, Spoil()))
     with pytest.raises(BadEdit):
         await capped.prepare()
-    await capped.engine.behind.end()
+    await capped.engine.completion_queue.close()
 
     assert (len(capped.ledger.reserved), capped.ledger.open, capped.ledger.settled) == (1, {}, [])
 
 
 async def test_the_limit_is_sent_even_if_other_edits_cannot_be_written() -> None:
-    nowhere = Mark(place=Place(Area.MESSAGES, 7, 0), reason="")
+    nowhere = CacheBreakpoint(place=Place(Area.MESSAGES, 7, 0), reason="")
     exchange = await CappedEngine(cap(room_for(9_000)), marks=[nowhere]).prepare()
 
     assert sent(exchange)["max_output_tokens"] == 9_000
@@ -273,7 +285,7 @@ async def test_parallel_calls_without_limits_never_overshoot_a_cap(
     """Always: what is billed under each cap is within it, though every call may use all of its limit."""
     day, total, agent, call = dollars
     engine = CappedEngine(
-        cap(day), cap(total, Scope.TOTAL), cap(agent, Scope.AGENT, "codex"), cap(call, Scope.CALL)
+        cap(day), cap(total, CapScope.TOTAL), cap(agent, CapScope.AGENT, "codex"), cap(call, CapScope.CALL)
     )
     billed = {"codex": Decimal(0), "aider": Decimal(0)}
 
@@ -289,13 +301,13 @@ async def test_parallel_calls_without_limits_never_overshoot_a_cap(
         assert cost <= call
         billed[agent] += cost
         await asyncio.sleep(0)
-        exchange.begun(200, streams=streams)
+        exchange.on_response_start(200, is_streaming=streams)
         completed = {"type": "response.completed", "response": {"object": "response", "usage": usage}}
         body = json.dumps(completed if streams else completed["response"]).encode()
-        exchange.passed(b"data: %b\n\n" % body if streams else body)
-        exchange.rest()
-        exchange.over()
-        await exchange.settled()
+        exchange.on_chunk(b"data: %b\n\n" % body if streams else body)
+        exchange.flush()
+        exchange.finish()
+        await exchange.wait_until_completed()
 
     for start in range(0, len(calls), at_once):
         await asyncio.gather(*(make(*each) for each in calls[start : start + at_once]))

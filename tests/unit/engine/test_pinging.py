@@ -10,26 +10,26 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from foveate import wire
-from foveate.cache.pings import Ping
+from foveate.cache.pings import KeepAlive
 from foveate.cost.admission import Admission
 from foveate.cost.price_book import PriceBook
-from foveate.engine.behind import Behind
-from foveate.engine.calls import Incoming, Outgoing
+from foveate.engine.behind import CompletionQueue
+from foveate.engine.calls import RoutedRequest, UpstreamRequest
 from foveate.engine.exchange import Exchange
-from foveate.engine.options import AgentOptions, MoneyOptions, PingOptions
-from foveate.engine.pinging import Pings
+from foveate.engine.options import AgentOptions, KeepAliveOptions, SpendingOptions
+from foveate.engine.pinging import KeepAliveScheduler
 from foveate.engine.prefix_logs import PrefixLogs
-from foveate.engine.remembered import Remembered
-from foveate.engine.steps.cache import MarkCache, RefusalsHeld
-from foveate.engine.steps.savings import ReadStates, SimulateStates
-from foveate.engine.warm import pinging, warm_of
-from foveate.engine.watch import UNWATCHED
-from foveate.engine.work import Work
-from foveate.fold.model import Endpoint
-from foveate.sandbox import accept
-from foveate.upstream import Client, Reply
+from foveate.engine.remembered import SessionStates
+from foveate.engine.steps.cache import PlaceBreakpoints, RejectionMemory
+from foveate.engine.steps.savings import ReadSimulatedPrompts, SimulateSavings
+from foveate.engine.warm import apply_keep_alive, warm_session
+from foveate.engine.watch import NO_OBSERVER
+from foveate.engine.work import RequestContext
+from foveate.fold.model import SummarizerEndpoint
+from foveate.sandbox import validate_request
+from foveate.upstream import JsonClient, JsonReply
 from foveate.values import Comparison, Format, Savings, TokenCount
-from tests.sandboxes import KEY, Clock
+from tests.sandboxes import KEY, ManualClock
 from tests.support.examples import limit_examples
 from tests.unit.engine.ledgers import InMemory
 
@@ -49,14 +49,14 @@ def body_of(turns: int, words: int = 4_000) -> bytes:
 class Agent:
     """Sessions of one agent in one process, without a gateway around."""
 
-    def __init__(self, options: PingOptions) -> None:
-        self.options = AgentOptions(pings=options)
-        self.clock, self.remembered, self.client = Clock(), Remembered(), Heard()
+    def __init__(self, options: KeepAliveOptions) -> None:
+        self.options = AgentOptions(keep_alive=options)
+        self.clock, self.remembered, self.client = ManualClock(), SessionStates(), Heard()
         self.logs = PrefixLogs()
-        self._simulate = SimulateStates(self.remembered, self.logs)
-        money = MoneyOptions(caps=(), prices=PRICES)
+        self._simulate = SimulateSavings(self.remembered, self.logs)
+        money = SpendingOptions(caps=(), prices=PRICES)
         self.ledger = InMemory()
-        self.pings = Pings(
+        self.pings = KeepAliveScheduler(
             self.client,
             Admission(self.ledger, clock=self.clock),
             lambda: money,
@@ -65,50 +65,52 @@ class Agent:
             clock=self.clock,
         )
 
-    async def came(self, session: str, body: bytes) -> Work:
+    async def came(self, session: str, body: bytes) -> RequestContext:
         """A request, up to where it is sent."""
-        incoming = Incoming(
+        incoming = RoutedRequest(
             id=session,
             agent="ana",
-            spoken=Format.ANTHROPIC,
+            api_format=Format.ANTHROPIC,
             provider="anthropic",
             upstream="anthropic",
             body=body,
-            find_endpoint=lambda: Endpoint(
-                url="http://there/v1/messages", spoken=Format.ANTHROPIC, headers={"x-api-key": KEY}
+            find_endpoint=lambda: SummarizerEndpoint(
+                url="http://there/v1/messages", api_format=Format.ANTHROPIC, headers={"x-api-key": KEY}
             ),
         )
-        request = wire.read(body, Format.ANTHROPIC)
-        work = Work(incoming=incoming, options=self.options, now=self.clock(), came=request, request=request)
-        tokens = work.counter.request(request).total.tokens
-        work.count = TokenCount(tokens, True, tokens)
-        await MarkCache(self.remembered, RefusalsHeld(), self.logs).take(work)
-        await ReadStates().take(work)
-        self.pings.came(work)
-        return work
+        request = wire.parse_request(body, Format.ANTHROPIC)
+        context = RequestContext(
+            incoming=incoming, options=self.options, received_at=self.clock(), original=request, request=request
+        )
+        tokens = context.counter.count_request(request).total.tokens
+        context.token_count = TokenCount(tokens, True, tokens)
+        await PlaceBreakpoints(self.remembered, RejectionMemory(), self.logs).apply(context)
+        await ReadSimulatedPrompts().apply(context)
+        self.pings.cancel_planned(context)
+        return context
 
-    async def answered(self, work: Work, *texts: str) -> Exchange:
+    async def answered(self, context: RequestContext, *texts: str) -> Exchange:
         """The rest of it."""
         exchange = Exchange(
-            work.incoming,
-            work,
-            Outgoing(body=work.written()),
-            settle=(self._simulate, self.pings),
+            context.incoming,
+            context,
+            UpstreamRequest(body=context.write_body()),
+            background_hooks=(self._simulate, self.pings),
             clock=self.clock,
-            watch=UNWATCHED,
-            behind=Behind(),
+            observer=NO_OBSERVER,
+            completer=CompletionQueue(),
         )
-        exchange.begun(200, streams=False)
+        exchange.on_response_start(200, is_streaming=False)
         usage = {"input_tokens": 10, "output_tokens": 10}
         content = [{"type": "text", "text": text} for text in texts]
-        exchange.passed(msgspec.json.encode({"content": content, "stop_reason": "end_turn", "usage": usage}))
-        exchange.rest()
-        exchange.over()
-        await exchange.settled()
+        exchange.on_chunk(msgspec.json.encode({"content": content, "stop_reason": "end_turn", "usage": usage}))
+        exchange.flush()
+        exchange.finish()
+        await exchange.wait_until_completed()
         return exchange
 
 
-class Heard(Client):
+class Heard(JsonClient):
     """Takes every ping as a provider that has everything in its cache; or does not answer."""
 
     def __init__(self) -> None:
@@ -118,7 +120,7 @@ class Heard(Client):
         self.is_stuck = False
         self.was_left = False
 
-    async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
+    async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> JsonReply:
         self.bodies.append(body)
         self.has_heard.set()
         if self.is_stuck:
@@ -127,7 +129,7 @@ class Heard(Client):
             finally:
                 self.was_left = True
         said = {"usage": {"input_tokens": 3, "cache_read_input_tokens": 10**6, "output_tokens": 0}}
-        return msgspec.json.decode(msgspec.json.encode(said), type=Reply)
+        return msgspec.json.decode(msgspec.json.encode(said), type=JsonReply)
 
 
 async def until_sent(agent: Agent) -> None:
@@ -137,10 +139,10 @@ async def until_sent(agent: Agent) -> None:
 
 @pytest.mark.slow
 async def test_only_the_sessions_that_save_most_are_kept_warm() -> None:
-    agent = Agent(PingOptions(enabled=True, most_sessions=2))
+    agent = Agent(KeepAliveOptions(enabled=True, max_sessions=2))
     for session, words in (("small", 3_500), ("large", 12_000), ("middling", 6_000)):
         await agent.answered(await agent.came(session, body_of(0, words)), "Yes.")
-    waiting = agent.pings.waiting
+    waiting = agent.pings.planned_count
     agent.clock.now += 291
     await until_sent(agent)
     await asyncio.sleep(0.3)
@@ -154,10 +156,10 @@ async def test_only_the_sessions_that_save_most_are_kept_warm() -> None:
 
 
 async def test_keeping_a_session_alive_that_would_not_fit_without_foveate_is_no_loss() -> None:
-    agent = Agent(PingOptions(enabled=True))
+    agent = Agent(KeepAliveOptions(enabled=True))
     await agent.answered(await agent.came("one", body_of(0)), "Yes.")
     state = agent.remembered.session("ana", "one")
-    agent.remembered.put("ana", "one", structs.replace(state, would_not_fit=True))
+    agent.remembered.put("ana", "one", structs.replace(state, would_exceed_window=True))
     agent.clock.now += 291
     await until_sent(agent)
     await asyncio.sleep(0.1)
@@ -167,14 +169,14 @@ async def test_keeping_a_session_alive_that_would_not_fit_without_foveate_is_no_
 
 
 async def test_a_request_takes_back_what_was_planned_and_only_the_last_of_a_session_plans_anew() -> None:
-    agent = Agent(PingOptions(enabled=True))
+    agent = Agent(KeepAliveOptions(enabled=True))
     await agent.answered(await agent.came("one", body_of(0)), "Yes.")
-    planned = agent.pings.waiting
+    planned = agent.pings.planned_count
     first = await agent.came("one", body_of(1))
     second = await agent.came("one", body_of(2))
-    during = agent.pings.waiting
+    during = agent.pings.planned_count
     await agent.answered(second, "Yes.")
-    beside = agent.pings.waiting
+    beside = agent.pings.planned_count
     await agent.answered(first, "Yes.")
     await agent.pings.close()
 
@@ -182,7 +184,7 @@ async def test_a_request_takes_back_what_was_planned_and_only_the_last_of_a_sess
 
 
 async def test_with_the_end_of_the_process_pings_end_also_the_one_that_is_under_way() -> None:
-    agent = Agent(PingOptions(enabled=True))
+    agent = Agent(KeepAliveOptions(enabled=True))
     agent.client.is_stuck = True
     await agent.answered(await agent.came("one", body_of(0)), "Yes.")
     await agent.answered(await agent.came("other", body_of(1)), "Yes.")
@@ -191,13 +193,13 @@ async def test_with_the_end_of_the_process_pings_end_also_the_one_that_is_under_
     async with asyncio.timeout(5):
         await agent.pings.close()
 
-    assert agent.pings.waiting == 0
+    assert agent.pings.planned_count == 0
     assert agent.client.was_left
 
 
 @pytest.mark.slow
 async def test_switched_off_nothing_more_is_sent() -> None:
-    agent = Agent(PingOptions(enabled=True))
+    agent = Agent(KeepAliveOptions(enabled=True))
     await agent.answered(await agent.came("one", body_of(0)), "Yes.")
     agent.options = AgentOptions()
     agent.clock.now += 291
@@ -217,20 +219,22 @@ def test_what_a_ping_sends_is_taken_by_the_provider_and_begins_as_the_request_di
     texts: list[str], turns: int, with_answer: bool
 ) -> None:
     async def sent() -> tuple[bytes, bytes]:
-        agent = Agent(PingOptions(enabled=True))
+        agent = Agent(KeepAliveOptions(enabled=True))
         exchange = await agent.answered(await agent.came("one", body_of(turns)), *texts)
-        warm = warm_of(exchange)
+        warm = warm_session(exchange)
         assert warm is not None
-        ping = Ping(at=0.0, pieces=len(warm.prompt.pieces), with_answer=with_answer, saved_tokens=1.0)
+        ping = KeepAlive(
+            at=0.0, pieces=len(warm.prompt.pieces), includes_response=with_answer, saved_tokens=1.0
+        )
         state = agent.remembered.session("ana", "one")
-        after = pinging(warm, ping, state.cache, now=agent.clock())
+        after = apply_keep_alive(warm, ping, state.cache, now=agent.clock())
         await agent.pings.close()
-        return exchange.outgoing.body, after.body
+        return exchange.upstream_request.body, after.body
 
     request, body = asyncio.run(sent())
     asked, said = msgspec.json.decode(request), msgspec.json.decode(body)
 
-    assert accept(wire.read(body, Format.ANTHROPIC)) is None
+    assert validate_request(wire.parse_request(body, Format.ANTHROPIC)) is None
     assert (said["max_tokens"], said["stream"]) == (0, False)
     assert unmarked(said["messages"])[: 2 * turns + 1] == unmarked(asked["messages"])
     assert len(said["messages"]) == len(asked["messages"]) + 2 * with_answer

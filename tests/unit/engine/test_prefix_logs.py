@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 
 from foveate.cache.reuse import AgentReuse
-from foveate.engine.behind import Behind
-from foveate.engine.calls import Incoming, Outgoing
+from foveate.engine.behind import CompletionQueue
+from foveate.engine.calls import RoutedRequest, UpstreamRequest
 from foveate.engine.exchange import Exchange
 from foveate.engine.prefix_logs import MAX_LOGS, PrefixLogs, SaveReuse, load_prefix_logs
-from foveate.engine.watch import UNWATCHED
+from foveate.engine.watch import NO_OBSERVER
 from foveate.errors import StoreUnavailable
 from foveate.values import Format
 
-INCOMING = Incoming(
-    id="r", agent="ana", spoken=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=b""
+INCOMING = RoutedRequest(
+    id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=b""
 )
 
 
@@ -38,13 +38,19 @@ class Shelf:
 
 def ended() -> Exchange:
     return Exchange(
-        INCOMING, None, Outgoing(body=b""), settle=(), clock=lambda: 0.0, watch=UNWATCHED, behind=Behind()
+        INCOMING,
+        None,
+        UpstreamRequest(body=b""),
+        background_hooks=(),
+        clock=lambda: 0.0,
+        observer=NO_OBSERVER,
+        completer=CompletionQueue(),
     )
 
 
 async def test_what_was_learnt_is_saved_and_known_after_a_restart() -> None:
     shelf, logs = Shelf(), PrefixLogs()
-    saving = SaveReuse(shelf, logs, clock=lambda: 1.0, every_seconds=60)
+    saving = SaveReuse(shelf, logs, clock=lambda: 1.0, interval_seconds=60)
     logs.open("ana").reuse = AgentReuse(requests=3)
     saving(ended())
     await saving.close()
@@ -54,7 +60,7 @@ async def test_what_was_learnt_is_saved_and_known_after_a_restart() -> None:
 
 async def test_what_another_gateway_learnt_from_more_requests_is_taken_over() -> None:
     shelf, logs = Shelf(), PrefixLogs()
-    saving = SaveReuse(shelf, logs, clock=lambda: 1.0, every_seconds=60)
+    saving = SaveReuse(shelf, logs, clock=lambda: 1.0, interval_seconds=60)
     shelf.saved = {"bo": AgentReuse(requests=9), "cy": AgentReuse(requests=9)}
     logs.open("ana").reuse = AgentReuse(requests=3)
     logs.open("cy").reuse = AgentReuse(requests=20)
@@ -67,7 +73,7 @@ async def test_while_the_store_is_away_nothing_fails_and_later_requests_save_it(
     shelf, logs = Shelf(), PrefixLogs()
     shelf.is_away = True
     assert (await load_prefix_logs(shelf)).open("ana").reuse == AgentReuse()
-    saving = SaveReuse(shelf, logs, clock=lambda: 1.0, every_seconds=60)
+    saving = SaveReuse(shelf, logs, clock=lambda: 1.0, interval_seconds=60)
     logs.open("ana").reuse = AgentReuse(requests=3)
     await saving.close()
     shelf.is_away = False

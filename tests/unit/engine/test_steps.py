@@ -8,53 +8,55 @@ import pytest
 
 from foveate import wire
 from foveate.engine.calibrating import Calibrations
-from foveate.engine.calls import Incoming
-from foveate.engine.counting import Counts
+from foveate.engine.calls import RoutedRequest
+from foveate.engine.counting import CountReader
 from foveate.engine.options import AgentOptions
-from foveate.engine.remembered import Remembered
-from foveate.engine.steps.count import Count
-from foveate.engine.steps.history import ReplaceHistory
-from foveate.engine.steps.overflow import MakeRoom
+from foveate.engine.remembered import SessionStates
+from foveate.engine.steps.count import CountTokens
+from foveate.engine.steps.history import ApplyCompactions
+from foveate.engine.steps.overflow import FitWindow
 from foveate.engine.steps.session import FindSession
-from foveate.engine.work import Work
+from foveate.engine.work import RequestContext
 from foveate.errors import DoesNotFit, StoreUnavailable
-from foveate.fold.cuts import Subject
-from foveate.fold.folding import Folded
+from foveate.fold.cuts import CompactionCandidate
+from foveate.fold.folding import CompactionResult
 from foveate.fold.overflow import OnOverflow
-from foveate.session.sessions import Sessions
+from foveate.session.sessions import SessionMatcher
 from foveate.tokens import drop_caches
 from foveate.values import Format, TokenCount
 from tests.unit.engine.loops import turns_while
-from tests.unit.fold.journals import InMemory as Folds
-from tests.unit.fold.talks import fold_at
+from tests.unit.fold.journals import InMemoryCompactionStore as Folds
+from tests.unit.fold.talks import make_compaction_at
 from tests.unit.session.in_memory import InMemory
 
 RESULT = {"type": "tool_result", "tool_use_id": "t", "content": "x y " * 900}
 
 
-def work_of(times: int) -> Work:
+def work_of(times: int) -> RequestContext:
     """A long request that the upstream has counted, and that does not fit."""
     messages = [{"role": "user", "content": f"{number} is said here. " * times} for number in range(10)]
     body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, "messages": messages}).encode()
-    work = worked_on(body, AgentOptions(window_tokens=100, compaction=False))
-    work.count = TokenCount(1_000_000, exact=True, upper=1_000_000)
-    return work
+    context = worked_on(body, AgentOptions(window_tokens=100, compaction=False))
+    context.token_count = TokenCount(1_000_000, exact=True, upper=1_000_000)
+    return context
 
 
 def find_session() -> FindSession:
     turns = InMemory()
-    return FindSession(Sessions(turns), turns, Remembered())
+    return FindSession(SessionMatcher(turns), turns, SessionStates())
 
 
-def worked_on(body: bytes, options: AgentOptions) -> Work:
-    request = wire.read(body, Format.ANTHROPIC)
-    incoming = Incoming(
-        id="r", agent="ana", spoken=Format.ANTHROPIC, provider="anthropic", upstream="a", body=body
+def worked_on(body: bytes, options: AgentOptions) -> RequestContext:
+    request = wire.parse_request(body, Format.ANTHROPIC)
+    incoming = RoutedRequest(
+        id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="a", body=body
     )
-    return Work(incoming=incoming, options=options, now=1.0, came=request, request=request)
+    return RequestContext(
+        incoming=incoming, options=options, received_at=1.0, original=request, request=request
+    )
 
 
-async def no_fold(_work: Work, _subject: Subject) -> Folded | None:
+async def no_fold(_work: RequestContext, _subject: CompactionCandidate) -> CompactionResult | None:
     return None
 
 
@@ -63,19 +65,19 @@ async def test_a_long_request_is_counted_and_made_to_fit_beside_the_event_loop(
     times: int, is_beside: bool
 ) -> None:
     """Defect: counting a request that did not fit, or was edited, held up all others meanwhile."""
-    count = Count(InMemory(), Counts(Calibrations()))
-    room = MakeRoom(ReplaceHistory(Folds()), count, no_fold)
+    count = CountTokens(InMemory(), CountReader(Calibrations()))
+    room = FitWindow(ApplyCompactions(Folds()), count, no_fold)
 
     async def refused() -> None:
         with pytest.raises(DoesNotFit):
-            await room.take(sure)
+            await room.apply(sure)
 
     drop_caches()
     sure = work_of(times)
-    assert (await turns_while(count.surely(sure)) > 0) == is_beside
+    assert (await turns_while(count.confirm(sure)) > 0) == is_beside
     assert (await turns_while(refused()) > 0) == is_beside
     drop_caches()
-    assert (await turns_while(count.take(work_of(times))) > 0) == is_beside
+    assert (await turns_while(count.apply(work_of(times))) > 0) == is_beside
 
 
 @pytest.mark.parametrize(
@@ -93,20 +95,20 @@ async def test_a_long_request_is_counted_and_made_to_fit_beside_the_event_loop(
 async def test_nobody_pays_for_a_fold_that_cannot_make_room(last: dict[str, object], is_folded: bool) -> None:
     folded: list[str] = []
 
-    async def fold_now(_work: Work, subject: Subject) -> Folded | None:
+    async def fold_now(_work: RequestContext, subject: CompactionCandidate) -> CompactionResult | None:
         folded.append(subject.session_id)
         return None
 
     call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
     messages = [{"role": "user", "content": "Many words. " * 300}, call, last]
     body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, "messages": messages}).encode()
-    count = Count(InMemory(), Counts(Calibrations()))
-    work = worked_on(body, AgentOptions(window_tokens=600, compaction=True))
-    await find_session().take(work)
-    await count.take(work)
+    count = CountTokens(InMemory(), CountReader(Calibrations()))
+    context = worked_on(body, AgentOptions(window_tokens=600, compaction=True))
+    await find_session().apply(context)
+    await count.apply(context)
 
     with suppress(DoesNotFit):
-        await MakeRoom(ReplaceHistory(Folds()), count, fold_now).take(work)
+        await FitWindow(ApplyCompactions(Folds()), count, fold_now).apply(context)
     assert bool(folded) == is_folded
 
 
@@ -115,7 +117,7 @@ class Away(Folds):
 
     is_away = False
 
-    def _there(self, what: str) -> None:
+    def _check_available(self, what: str) -> None:
         if self.is_away:
             raise StoreUnavailable("the store", "it is gone")
 
@@ -142,25 +144,25 @@ async def test_before_room_is_made_a_fold_of_another_process_is_looked_for(
 ) -> None:
     """Was left out of the history for a second, in which nobody looked, though its summary was there."""
     journal, turns = Away(), InMemory()
-    history, count = ReplaceHistory(journal), Count(turns, Counts(Calibrations()))
+    history, count = ApplyCompactions(journal), CountTokens(turns, CountReader(Calibrations()))
     options = AgentOptions(window_tokens=2_000, compaction=True)
     await history_of(talk_of(2), options, history)
     options = replace(options, compaction=is_on, on_overflow=OnOverflow.MAKE_ROOM)
-    work = await history_of(talk_of(6), options, history)
-    await count.take(work)
+    context = await history_of(talk_of(6), options, history)
+    await count.apply(context)
     if is_folded:
-        await journal.record(fold_at(work.came, 9, agent="ana"), (), lease=None)
+        await journal.record(make_compaction_at(context.original, 9, agent="ana"), (), lease=None)
     journal.is_away = is_away
 
-    await MakeRoom(history, count, no_fold).take(work)
+    await FitWindow(history, count, no_fold).apply(context)
 
-    assert {done.step for done in work.done} == steps
-    assert work.count is not None
-    assert work.count.tokens <= 2_000
+    assert {done.step for done in context.applied_edits} == steps
+    assert context.token_count is not None
+    assert context.token_count.tokens <= 2_000
 
 
-async def history_of(body: bytes, options: AgentOptions, history: ReplaceHistory) -> Work:
-    work = worked_on(body, options)
-    await find_session().take(work)
-    await history.take(work)
-    return work
+async def history_of(body: bytes, options: AgentOptions, history: ApplyCompactions) -> RequestContext:
+    context = worked_on(body, options)
+    await find_session().apply(context)
+    await history.apply(context)
+    return context

@@ -9,24 +9,24 @@ from typing import Any
 import pytest
 
 from foveate import wire
-from foveate.engine.behind import Behind
-from foveate.engine.calls import Done, Incoming, Outgoing, Problem
+from foveate.engine.behind import CompletionQueue
+from foveate.engine.calls import AppliedEdit, RoutedRequest, StepFailure, UpstreamRequest
 from foveate.engine.exchange import Exchange
-from foveate.engine.filling import filling
+from foveate.engine.filling import break_down_window
 from foveate.engine.options import AgentOptions
 from foveate.engine.steps.names import SECTIONS
-from foveate.engine.steps.trail import SeeTrail
-from foveate.engine.tracing import MOST_EDITS, KeepTraces, passed, trace_of
-from foveate.engine.watch import UNWATCHED
-from foveate.engine.work import Work
+from foveate.engine.steps.trail import NoteTrail
+from foveate.engine.tracing import MAX_EDITS, SaveTraces, finished_request, make_trace
+from foveate.engine.watch import NO_OBSERVER
+from foveate.engine.work import RequestContext
 from foveate.errors import StoreUnavailable
-from foveate.session.traces import CacheBreak, Trace, Traced, TracedSession
+from foveate.session.traces import CacheMiss, ChargedTrace, Trace, TracedSession
 from foveate.values import (
     Area,
+    CacheBreakpoint,
     Edit,
     Format,
-    Insert,
-    Mark,
+    InsertParts,
     Place,
     ReorderTools,
     ReplaceMessages,
@@ -48,26 +48,26 @@ class Shelf:
     gone: bool = False
     has_kept: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def keep(self, traces: Sequence[Trace], breaks: Sequence[tuple[str, CacheBreak]] = ()) -> None:
-        assert not breaks
+    async def save(self, traces: Sequence[Trace], cache_misses: Sequence[tuple[str, CacheMiss]] = ()) -> None:
+        assert not cache_misses
         self.calls += 1
         if self.gone:
             raise StoreUnavailable("the store", "is gone")
         self.kept += traces
         self.has_kept.set()
 
-    async def trace(self, request_id: str) -> Traced | None:
+    async def get(self, request_id: str) -> ChargedTrace | None:
         raise NotImplementedError
 
-    async def listed(self, **asked: Any) -> Sequence[Traced]:
+    async def list_traces(self, **asked: Any) -> Sequence[ChargedTrace]:
         raise NotImplementedError
 
-    async def sessions(
+    async def list_sessions(
         self, *, limit: int, since: float | None = None, agent: str | None = None
     ) -> Sequence[TracedSession]:
         raise NotImplementedError
 
-    async def ids(self, beginning: str, *, limit: int) -> tuple[list[str], list[str]]:
+    async def find_ids(self, prefix: str, *, limit: int) -> tuple[list[str], list[str]]:
         raise NotImplementedError
 
 
@@ -78,44 +78,53 @@ def body(messages: Sequence[dict[str, Any]], **more: Any) -> bytes:
 HELLO = body([{"role": "user", "content": SECRET}])
 
 
-async def work_of(sent: bytes, spoken: Format = Format.ANTHROPIC) -> Work:
+async def work_of(sent: bytes, api_format: Format = Format.ANTHROPIC) -> RequestContext:
     """A request as it is when all is decided."""
-    incoming = Incoming(
-        id="req", agent="ana", spoken=spoken, provider="anthropic", upstream="http://upstream", body=sent
+    incoming = RoutedRequest(
+        id="req",
+        agent="ana",
+        api_format=api_format,
+        provider="anthropic",
+        upstream="http://upstream",
+        body=sent,
     )
-    request = wire.read(sent, spoken)
-    work = Work(incoming=incoming, options=AgentOptions(), now=5.0, came=request, request=request)
-    await SeeTrail().take(work)
-    work.count = work.counter.request(request).total
-    return work
+    request = wire.parse_request(sent, api_format)
+    context = RequestContext(
+        incoming=incoming, options=AgentOptions(), received_at=5.0, original=request, request=request
+    )
+    await NoteTrail().apply(context)
+    context.token_count = context.counter.count_request(request).total
+    return context
 
 
-async def exchange_of(*edits: Edit, sent: bytes = HELLO, problems: Sequence[Problem] = ()) -> Exchange:
-    work = await work_of(sent)
-    outgoing = Outgoing(body=sent, done=tuple(Done("step", edit) for edit in edits), problems=tuple(problems))
+async def exchange_of(*edits: Edit, sent: bytes = HELLO, problems: Sequence[StepFailure] = ()) -> Exchange:
+    context = await work_of(sent)
+    outgoing = UpstreamRequest(
+        body=sent, applied_edits=tuple(AppliedEdit("step", edit) for edit in edits), problems=tuple(problems)
+    )
     made = Exchange(
-        work.incoming,
-        work,
+        context.incoming,
+        context,
         outgoing,
-        settle=(),
+        background_hooks=(),
         clock=lambda: 7.0,
-        came_at=6.5,
-        watch=UNWATCHED,
-        behind=Behind(),
+        received_at=6.5,
+        observer=NO_OBSERVER,
+        completer=CompletionQueue(),
     )
-    made.begun(200, streams=False)
+    made.on_response_start(200, is_streaming=False)
     return made
 
 
 def traced_of(exchange: Exchange) -> Trace:
-    over = passed(exchange)
+    over = finished_request(exchange)
     assert over is not None
-    return trace_of(over)
+    return make_trace(over)
 
 
 async def test_what_came_within_a_moment_is_kept_together() -> None:
     shelf = Shelf()
-    tracing = KeepTraces(shelf, every_seconds=0.01)
+    tracing = SaveTraces(shelf, interval_seconds=0.01)
     for _ in range(3):
         tracing(await exchange_of())
     assert shelf.calls == 0
@@ -124,34 +133,34 @@ async def test_what_came_within_a_moment_is_kept_together() -> None:
     assert (shelf.calls, len(shelf.kept)) == (1, 3)
     tracing(await exchange_of())
     await tracing.close()
-    assert (shelf.calls, len(shelf.kept), tracing.left_out) == (2, 4, 0)
+    assert (shelf.calls, len(shelf.kept), tracing.dropped) == (2, 4, 0)
     assert shelf.kept[0].added_seconds == 0.5
 
 
 async def test_a_store_that_is_away_or_slow_costs_traces_and_nothing_else() -> None:
-    tracing = KeepTraces(Shelf(gone=True), every_seconds=9.0, most_waiting=2)
+    tracing = SaveTraces(Shelf(gone=True), interval_seconds=9.0, max_waiting=2)
     for _ in range(3):
         tracing(await exchange_of())
     await tracing.close()
 
-    assert tracing.left_out == 3
+    assert tracing.dropped == 3
 
 
 async def test_bodies_that_wait_are_bounded() -> None:
     shelf = Shelf()
-    tracing = KeepTraces(shelf, every_seconds=9.0, most_waiting_bytes=len(HELLO) + 1)
+    tracing = SaveTraces(shelf, interval_seconds=9.0, max_waiting_bytes=len(HELLO) + 1)
     for _ in range(2):
         tracing(await exchange_of())
     await tracing.close()
 
-    assert (len(shelf.kept), tracing.left_out) == (1, 1)
+    assert (len(shelf.kept), tracing.dropped) == (1, 1)
 
 
 async def test_what_was_never_sent_leaves_no_trace() -> None:
     shelf = Shelf()
-    tracing = KeepTraces(shelf)
+    tracing = SaveTraces(shelf)
     unsent = await exchange_of()
-    unsent.unsent()
+    unsent.mark_unsent()
     tracing(unsent)
     await tracing.close()
 
@@ -164,11 +173,11 @@ PLACE = Place(Area.MESSAGES, 3, 1)
 @pytest.mark.parametrize(
     ("edit", "does", "place"),
     [
-        (Mark(place=PLACE, reason="r", ttl=Ttl.ONE_HOUR), "mark 1h", "messages[3] block 1"),
+        (CacheBreakpoint(place=PLACE, reason="r", ttl=Ttl.ONE_HOUR), "mark 1h", "messages[3] block 1"),
         (ReplaceText(place=PLACE, text=SECRET, reason="r"), "cut", "messages[3] block 1"),
         (ReplaceMessages(start=2, end=9, messages=(), reason="r"), "drop", "messages[2-8]"),
         (ReplaceMessages(start=2, end=2, messages=(), reason="r"), "drop", "messages[2]"),
-        (Insert(place=Place(Area.SYSTEM, 1), parts=(Text(SECRET),), reason="r"), "insert", "system[1]"),
+        (InsertParts(place=Place(Area.SYSTEM, 1), parts=(Text(SECRET),), reason="r"), "insert", "system[1]"),
         (ReorderTools(order=(1, 0), reason="r"), "reorder", "tools"),
         (SetParameter(path=("a", "b"), value=1, reason="r"), "set", "a.b"),
     ],
@@ -184,21 +193,24 @@ async def test_an_edit_is_told_by_what_it_does_and_where_and_not_by_what_it_writ
 
 
 async def test_of_very_many_edits_the_first_are_told_and_how_many_more_there_were() -> None:
-    edits = [SetParameter(path=("a",), value=at, reason="r") for at in range(MOST_EDITS + 7)]
+    edits = [SetParameter(path=("a",), value=at, reason="r") for at in range(MAX_EDITS + 7)]
     trace = traced_of(await exchange_of(*edits))
 
-    assert (len(trace.edits), trace.edits_left_out) == (MOST_EDITS, 7)
+    assert (len(trace.edits), trace.edits_left_out) == (MAX_EDITS, 7)
 
 
 async def test_keys_in_problems_are_not_told() -> None:
-    trace = traced_of(await exchange_of(problems=[Problem("memory", "401 for sk-ant-1234567890")]))
+    trace = traced_of(await exchange_of(problems=[StepFailure("memory", "401 for sk-ant-1234567890")]))
 
     assert trace.problems == (("memory", "401 for [key]"),)
 
 
 async def test_of_an_error_that_is_not_ours_only_its_kind_is_kept() -> None:
     """What it says may be words of the conversation."""
-    said = [Problem("memory", "KeyError: 'my secret plan'"), Problem("fold", "StoreUnavailable: no answer")]
+    said = [
+        StepFailure("memory", "KeyError: 'my secret plan'"),
+        StepFailure("fold", "StoreUnavailable: no answer"),
+    ]
     trace = traced_of(await exchange_of(problems=said))
 
     assert trace.problems == (("memory", "KeyError"), ("fold", "StoreUnavailable: no answer"))
@@ -220,12 +232,12 @@ TOOLS = [{"name": "read", "description": "Reads a file.", "input_schema": {"type
 
 
 async def test_the_parts_of_a_window_add_up_to_its_count_and_are_what_the_counter_says() -> None:
-    work = await work_of(body(results(5), system="Be careful. " * 50, tools=TOOLS))
-    found = {section.name: section.tokens for section in filling(work)}
-    parts = {part.name: part.tokens for part in work.counter.request(work.request).parts}
+    context = await work_of(body(results(5), system="Be careful. " * 50, tools=TOOLS))
+    found = {section.name: section.tokens for section in break_down_window(context)}
+    parts = {part.name: part.tokens for part in context.counter.count_request(context.request).parts}
 
-    assert work.count is not None
-    assert sum(found.values()) == work.count.tokens
+    assert context.token_count is not None
+    assert sum(found.values()) == context.token_count.tokens
     assert list(found) == ["tools", "system", "user", "assistant", "tool results"]
     assert abs(found["system"] - parts["system"]) <= 2
     assert abs(found["tools"] - parts["tools"]) <= 2
@@ -237,23 +249,23 @@ async def test_a_session_that_grew_has_the_same_parts_as_one_that_is_seen_for_th
     from foveate.tokens.caches import drop_caches
 
     for rounds in (1, 2, 3):
-        grown = filling(await work_of(body(results(rounds))))
+        grown = break_down_window(await work_of(body(results(rounds))))
     drop_caches()
 
-    assert grown == filling(await work_of(body(results(3))))
+    assert grown == break_down_window(await work_of(body(results(3))))
 
 
 async def test_injected_sections_stand_by_themselves() -> None:
-    work = await work_of(body([{"role": "user", "content": "word " * 500}], system="Be careful. " * 400))
-    plain = {section.name: section.tokens for section in filling(work)}
-    stable = Insert(
+    context = await work_of(body([{"role": "user", "content": "word " * 500}], system="Be careful. " * 400))
+    plain = {section.name: section.tokens for section in break_down_window(context)}
+    stable = InsertParts(
         place=Place(Area.SYSTEM, 1), parts=(), reason="section workspace, 300 tokens", saved_tokens=-300
     )
-    turn = Insert(
+    turn = InsertParts(
         place=Place(Area.MESSAGES, 0, 1), parts=(), reason="section time, 40 tokens", saved_tokens=-40
     )
-    work.done += [Done(SECTIONS, stable), Done(SECTIONS, turn)]
-    found = {section.name: section.tokens for section in filling(work)}
+    context.applied_edits += [AppliedEdit(SECTIONS, stable), AppliedEdit(SECTIONS, turn)]
+    found = {section.name: section.tokens for section in break_down_window(context)}
 
     assert list(found) == ["system", "injected workspace", "user", "injected time"]
     assert abs(found["injected workspace"] - 300) <= 2
@@ -268,17 +280,17 @@ async def test_pictures_thoughts_and_a_chats_system_message_have_parts_of_their_
         {"role": "assistant", "content": [thought, {"type": "text", "text": "A parser."}]},
         {"role": "user", "content": "Go on."},
     ]
-    names = {section.name for section in filling(await work_of(body(said)))}
+    names = {section.name for section in break_down_window(await work_of(body(said)))}
     assert names == {"user", "assistant", "thinking", "images and files"}
 
     chat = body([{"role": "system", "content": "Be careful. " * 40}, {"role": "user", "content": "Hello"}])
-    parts = filling(await work_of(chat, Format.CHAT))
+    parts = break_down_window(await work_of(chat, Format.CHAT))
     assert [section.name for section in parts] == ["system", "user"]
     assert parts[0].tokens > 50
 
 
 async def test_of_what_nobody_has_counted_nothing_is_told() -> None:
-    work = await work_of(HELLO)
-    work.count = None
+    context = await work_of(HELLO)
+    context.token_count = None
 
-    assert filling(work) == ()
+    assert break_down_window(context) == ()

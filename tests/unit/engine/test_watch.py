@@ -4,34 +4,34 @@ import asyncio
 
 import pytest
 
-from foveate.engine.behind import Behind
-from foveate.engine.calls import Incoming, Outgoing, Problem
+from foveate.engine.behind import CompletionQueue
+from foveate.engine.calls import RoutedRequest, StepFailure, UpstreamRequest
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import AgentOptions
-from foveate.engine.watch import Unwatched
-from foveate.engine.work import Work
+from foveate.engine.watch import NullObserver
+from foveate.engine.work import RequestContext
 from foveate.errors import DoesNotFit
 from foveate.values import Format
-from tests.billed import ENTRY
+from tests.billed import CHARGE
 from tests.unit.cost.books import Books, admission
 
 BODY = b'{"model": "claude-opus-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}'
 
 
-class Watching(Unwatched):
+class Watching(NullObserver):
     """Remembers what it is told, in its order."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def failed(self, incoming: Incoming, problem: Problem) -> None:
+    def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
         self.told.append(f"{problem.step} failed: {problem.reason}")
 
-    def took(self, step: str, seconds: float) -> None:
+    def on_step(self, step: str, seconds: float) -> None:
         self.told.append(f"{step} took {seconds:g}")
 
-    def ended(self, exchange: Exchange) -> None:
+    def on_finished(self, exchange: Exchange) -> None:
         self.told.append(f"ended with {exchange.status}")
 
 
@@ -40,7 +40,7 @@ class Fails:
 
     name = "fails"
 
-    async def take(self, work: Work) -> None:
+    async def apply(self, context: RequestContext) -> None:
         raise RuntimeError("no")
 
     def __call__(self, exchange: Exchange) -> None:
@@ -52,7 +52,7 @@ class Refuses:
 
     name = "refuses"
 
-    async def take(self, work: Work) -> None:
+    async def apply(self, context: RequestContext) -> None:
         raise DoesNotFit("too long", tokens=2, limit_tokens=1, window_tokens=1)
 
 
@@ -61,13 +61,13 @@ class Notes:
 
     name = "notes"
 
-    async def take(self, work: Work) -> None:
-        work.problems.append(Problem("notes", "a cut could not be kept"))
+    async def apply(self, context: RequestContext) -> None:
+        context.problems.append(StepFailure("notes", "a cut could not be kept"))
 
 
-def incoming(body: bytes = BODY) -> Incoming:
-    return Incoming(
-        id="r", agent="ana", spoken=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=body
+def incoming(body: bytes = BODY) -> RoutedRequest:
+    return RoutedRequest(
+        id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=body
     )
 
 
@@ -79,11 +79,11 @@ def engine(watching: Watching, *steps: Fails | Refuses | Notes) -> Engine:
     times = iter(range(100))
     return Engine(
         steps=steps,
-        settle=(Fails(),),
+        background_hooks=(Fails(),),
         options=lambda _: AgentOptions(),
         clock=lambda: float(next(times)),
-        watch=watching,
-        uncounted=allowed,
+        observer=watching,
+        admit_uncounted=allowed,
     )
 
 
@@ -92,9 +92,9 @@ async def test_steps_that_fail_or_go_on_with_less_are_told_and_so_is_the_end_and
 
     exchange = await engine(watching, Fails(), Notes()).prepare(incoming())
     before = list(watching.told)
-    exchange.begun(200, streams=False)
-    exchange.over()
-    await exchange.settled()
+    exchange.on_response_start(200, is_streaming=False)
+    exchange.finish()
+    await exchange.wait_until_completed()
 
     assert [said for said in before if "failed" in said] == [
         "fails failed: RuntimeError: no",
@@ -117,20 +117,26 @@ async def test_a_request_that_cannot_be_read_is_told_and_goes_out() -> None:
 
     exchange = await engine(watching).prepare(incoming(b"{"))
 
-    assert exchange.outgoing.body == b"{"
+    assert exchange.upstream_request.body == b"{"
     assert len(watching.told) == 1
     assert watching.told[0].startswith("read failed: MalformedRequest")
 
 
 async def test_an_exchange_that_is_cut_off_is_still_told() -> None:
     watching, books = Watching(), Books(pause=asyncio.Event())
-    behind = Behind(admission(books))
+    behind = CompletionQueue(admission(books))
     exchange = Exchange(
-        incoming(), None, Outgoing(body=BODY), settle=(), clock=lambda: 0.0, watch=watching, behind=behind
+        incoming(),
+        None,
+        UpstreamRequest(body=BODY),
+        background_hooks=(),
+        clock=lambda: 0.0,
+        observer=watching,
+        completer=behind,
     )
-    exchange.entry = ENTRY
-    exchange.over(is_broken=True)
-    settled = asyncio.ensure_future(exchange.settled())
+    exchange.charge = CHARGE
+    exchange.finish(is_interrupted=True)
+    settled = asyncio.ensure_future(exchange.wait_until_completed())
     await asyncio.sleep(0)
     settled.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -138,6 +144,6 @@ async def test_an_exchange_that_is_cut_off_is_still_told() -> None:
     assert watching.told == []
     assert books.pause is not None
     books.pause.set()
-    await behind.end()
+    await behind.close()
 
-    assert (watching.told, books.entries_) == (["ended with 0"], [ENTRY])
+    assert (watching.told, books.entries_) == (["ended with 0"], [CHARGE])

@@ -5,24 +5,24 @@ import json
 import pytest
 
 from foveate import wire
-from foveate.engine.calls import Incoming
+from foveate.engine.calls import RoutedRequest
 from foveate.engine.options import AgentOptions
-from foveate.engine.work import Work
+from foveate.engine.work import RequestContext
 from foveate.values import Format
 
 
-def work(model: str, max_tokens: int, window_tokens: int | None) -> Work:
+def work(model: str, max_tokens: int, window_tokens: int | None) -> RequestContext:
     said = {"model": model, "max_tokens": max_tokens, "messages": [{"role": "user", "content": "Hi"}]}
     body = json.dumps(said).encode()
-    request = wire.read(body, Format.ANTHROPIC)
-    incoming = Incoming(
-        id="r", agent="ana", spoken=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=body
+    request = wire.parse_request(body, Format.ANTHROPIC)
+    incoming = RoutedRequest(
+        id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=body
     )
-    return Work(
+    return RequestContext(
         incoming=incoming,
         options=AgentOptions(window_tokens=window_tokens),
-        now=0.0,
-        came=request,
+        received_at=0.0,
+        original=request,
         request=request,
     )
 
@@ -45,4 +45,4 @@ def test_the_response_gets_at_most_a_quarter_of_a_window_that_its_provider_does_
     model: str, max_tokens: int, window_tokens: int | None, reserved: int
 ) -> None:
     """Defect: with a window below its `max_tokens`, every request of a client was refused."""
-    assert work(model, max_tokens, window_tokens).output_reserve == reserved
+    assert work(model, max_tokens, window_tokens).output_reserve_tokens == reserved

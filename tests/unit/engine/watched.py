@@ -5,25 +5,35 @@ from decimal import Decimal
 from prometheus_client.parser import text_string_to_metric_families
 
 from foveate import wire
-from foveate.cost.ledger import Call, Category, Entry
-from foveate.engine.behind import Behind
-from foveate.engine.board import page
+from foveate.cost.ledger import Call, Category, Charge
+from foveate.engine.behind import CompletionQueue
+from foveate.engine.board import render_metrics
 from foveate.engine.calibrating import Calibrate, Calibrations
-from foveate.engine.calls import Done, Incoming, Outgoing, Problem
+from foveate.engine.calls import AppliedEdit, RoutedRequest, StepFailure, UpstreamRequest
 from foveate.engine.exchange import Exchange
-from foveate.engine.metrics import Metrics
+from foveate.engine.metrics import MetricsCollector
 from foveate.engine.options import AgentOptions
-from foveate.engine.watch import UNWATCHED, Watch
-from foveate.engine.work import Work
-from foveate.values import Area, CacheUsage, Comparison, Format, Mark, Place, Savings, TokenCount, Usage
+from foveate.engine.watch import NO_OBSERVER, Observer
+from foveate.engine.work import RequestContext
+from foveate.values import (
+    Area,
+    CacheBreakpoint,
+    CacheUsage,
+    Comparison,
+    Format,
+    Place,
+    Savings,
+    TokenCount,
+    Usage,
+)
 
 COUNTED = TokenCount(80, False, 90)
-MARK = Mark(place=Place(Area.MESSAGES, 0, 0), reason="it pays")
+MARK = CacheBreakpoint(place=Place(Area.MESSAGES, 0, 0), reason="it pays")
 
 
-def numbers(metrics: Metrics) -> dict[str, float]:
+def numbers(metrics: MetricsCollector) -> dict[str, float]:
     """Every sample of a page of metrics, by its name and labels as they are written there."""
-    written, _ = page(metrics.samples())
+    written, _ = render_metrics(metrics.samples())
     return {
         sample.name + "".join(f" {name}={value}" for name, value in sorted(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(written.decode())
@@ -31,12 +41,12 @@ def numbers(metrics: Metrics) -> dict[str, float]:
     }
 
 
-def entry(*, dollars: str | None = "0.5", agent: str = "ana", model: str = "claude-opus-4-5") -> Entry:
+def entry(*, dollars: str | None = "0.5", agent: str = "ana", model: str = "claude-opus-4-5") -> Charge:
     """A bill."""
     call = Call(
         id="r", agent=agent, session_id="s", provider="anthropic", model=model, category=Category.MAIN, at=0.0
     )
-    return Entry(
+    return Charge(
         call=call,
         usage=Usage(cache=CacheUsage(uncached=10, read=80, written_5m=6, written_1h=4), output_tokens=7),
         dollars=None if dollars is None else Decimal(dollars),
@@ -53,45 +63,49 @@ def entry(*, dollars: str | None = "0.5", agent: str = "ana", model: str = "clau
 
 
 async def ended(
-    watch: Watch = UNWATCHED,
+    watch: Observer = NO_OBSERVER,
     *,
     agent: str = "ana",
     model: str = "claude-opus-4-5",
     provider: str = "anthropic",
     status: int = 200,
     counted: TokenCount | None = COUNTED,
-    problems: tuple[Problem, ...] = (),
+    problems: tuple[StepFailure, ...] = (),
     cut_results: int = 0,
 ) -> Exchange:
     """An exchange that came to its end: 100 tokens in, 80 of them read, 10 written; 7 out."""
     times = iter([100.001, 100.5, 102.0])
     body = wire_body(model)
-    incoming = Incoming(
-        id="req_1", agent=agent, spoken=Format.ANTHROPIC, provider=provider, upstream=provider, body=body
+    incoming = RoutedRequest(
+        id="req_1", agent=agent, api_format=Format.ANTHROPIC, provider=provider, upstream=provider, body=body
     )
-    request = wire.read(body, Format.ANTHROPIC)
-    work = Work(incoming=incoming, options=AgentOptions(), now=100.0, came=request, request=request)
-    work.count, work.cut_results = counted, cut_results
-    outgoing = Outgoing(body=body, done=(Done("cache", MARK), Done("cache", MARK)), problems=problems)
+    request = wire.parse_request(body, Format.ANTHROPIC)
+    context = RequestContext(
+        incoming=incoming, options=AgentOptions(), received_at=100.0, original=request, request=request
+    )
+    context.token_count, context.truncated_result_count = counted, cut_results
+    outgoing = UpstreamRequest(
+        body=body, applied_edits=(AppliedEdit("cache", MARK), AppliedEdit("cache", MARK)), problems=problems
+    )
     exchange = Exchange(
         incoming,
-        work,
+        context,
         outgoing,
-        settle=(Calibrate(Calibrations()),),
+        background_hooks=(Calibrate(Calibrations()),),
         clock=lambda: next(times),
-        watch=watch,
-        came_at=100.0,
-        behind=Behind(),
+        observer=watch,
+        received_at=100.0,
+        completer=CompletionQueue(),
     )
-    exchange.begun(status, streams=False)
-    exchange.passed(
+    exchange.on_response_start(status, is_streaming=False)
+    exchange.on_chunk(
         b'{"type":"message","role":"assistant","content":[],"usage":{"input_tokens":10,"output_tokens":7,'
         b'"cache_read_input_tokens":80,"cache_creation_input_tokens":10}}'
     )
-    exchange.rest()
-    exchange.entry = entry(agent=agent, model=model)
-    exchange.over()
-    await exchange.settled()
+    exchange.flush()
+    exchange.charge = entry(agent=agent, model=model)
+    exchange.finish()
+    await exchange.wait_until_completed()
     return exchange
 
 

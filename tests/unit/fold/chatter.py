@@ -15,24 +15,24 @@ WORDS = (
 )  # fmt: skip
 
 
-def user(text: str) -> Message:
+def user_message(text: str) -> Message:
     return Message(role="user", parts=(Text(text),))
 
 
-def model(*parts: Part | str) -> Message:
+def model_message(*parts: Part | str) -> Message:
     said = tuple(Text(part) if isinstance(part, str) else part for part in parts)
     return Message(role="assistant", parts=said)
 
 
-def call(name: str, **arguments: object) -> ToolCall:
+def tool_call(name: str, **arguments: object) -> ToolCall:
     return ToolCall(name=name, arguments=json.dumps(arguments), format=Format.ANTHROPIC, id="1")
 
 
-def result(text: str, *, is_error: bool = False) -> Message:
+def result_message(text: str, *, is_error: bool = False) -> Message:
     return Message(role="user", parts=(ToolResult(parts=(Text(text),), id="1", is_error=is_error),))
 
 
-def said(messages: Sequence[Message]) -> str:
+def conversation_text(messages: Sequence[Message]) -> str:
     """All of a conversation as one text."""
 
     def texts(part: Part) -> list[str]:
@@ -58,13 +58,13 @@ _TEXTS = st.one_of(
 def _step(text: str, kind: str) -> Message:
     match kind:
         case "user":
-            return user(text)
+            return user_message(text)
         case "model":
-            return model(Thinking(text), text)
+            return model_message(Thinking(text), text)
         case "call":
-            return model(call("Edit", file_path="src/app/main.py", new=text))
+            return model_message(tool_call("Edit", file_path="src/app/main.py", new=text))
         case _:
-            return result(text, is_error=kind == "error")
+            return result_message(text, is_error=kind == "error")
 
 
 conversations = st.lists(

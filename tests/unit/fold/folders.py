@@ -4,29 +4,31 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from decimal import Decimal
 
-from foveate.fold.cuts import FoldOptions, Subject
-from foveate.fold.folding import Folded, Folder
-from foveate.fold.journal import Journal
-from foveate.fold.summariser import Summariser
+from foveate.fold.cuts import CompactionCandidate, CompactionOptions
+from foveate.fold.folding import CompactionResult, CompactionRunner
+from foveate.fold.journal import CompactionStore
+from foveate.fold.summariser import Summarizer
 from foveate.tokens import counter_for
 from foveate.values import CacheUsage, Usage
 from tests.sessions_to_fold import MODEL, OPTIONS, RULE, Body
-from tests.unit.fold.journals import InMemory
+from tests.unit.fold.journals import InMemoryCompactionStore
 
-TOLD = f"The user looks for the slow parser in src/parsers. {RULE} Next was to say which one it was."
-DROPPED = "The user looks for the slow parser, and has asked which one it was."
+COMPLETE_SUMMARY = (
+    f"The user looks for the slow parser in src/parsers. {RULE} Next was to say which one it was."
+)
+INCOMPLETE_SUMMARY = "The user looks for the slow parser, and has asked which one it was."
 USAGE = Usage(cache=CacheUsage(uncached=1_000), output_tokens=100)
 
 
-def folder(
-    journal: Journal,
-    summariser: Summariser | None,
-    options: FoldOptions = OPTIONS,
+def make_runner(
+    store: CompactionStore,
+    summarizer: Summarizer | None,
+    options: CompactionOptions = OPTIONS,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> Folder:
-    return Folder(
-        journal,
-        summariser,
+) -> CompactionRunner:
+    return CompactionRunner(
+        store,
+        summarizer,
         counter_for(MODEL),
         holder="this one",
         clock=lambda: 100.0,
@@ -36,18 +38,21 @@ def folder(
     )
 
 
-async def fold(
-    subject: Subject, summariser: Summariser | None, journal: InMemory, options: FoldOptions = OPTIONS
-) -> Folded:
-    folded = await folder(journal, summariser, options).fold(subject)
-    assert folded is not None
-    return folded
+async def run_compaction(
+    candidate: CompactionCandidate,
+    summarizer: Summarizer | None,
+    store: InMemoryCompactionStore,
+    options: CompactionOptions = OPTIONS,
+) -> CompactionResult:
+    result = await make_runner(store, summarizer, options).compact(candidate)
+    assert result is not None
+    return result
 
 
-def longer(body: Body, answers: int) -> Body:
+def extend_conversation(body: Body, model_turns: int) -> Body:
     """The conversation after the model has spoken so many times more."""
     more: list[Body] = []
-    for number in range(answers):
+    for number in range(model_turns):
         more += [
             {"role": "assistant", "content": f"Answer {number}."},
             {"role": "user", "content": f"And then, {number}?"},

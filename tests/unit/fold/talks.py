@@ -6,25 +6,25 @@ from typing import Any
 from hypothesis import strategies as st
 
 from foveate import wire
-from foveate.fold.boundary import History
-from foveate.fold.journal import Fold
-from foveate.session.chain import chain_of
+from foveate.fold.boundary import TurnStructure
+from foveate.fold.journal import Compaction
+from foveate.session.chain import compute_chain
 from foveate.values import Request
 from tests import kept
-from tests.claude_bodies import sealed
+from tests.claude_bodies import sign_as_sandbox
 
 Body = dict[str, Any]
 
 # Those that bind thinking to what stands before it, and those that do not.
 CLAUDES = ("claude-opus-5-5", "claude-fable-5-1", "claude-sonnet-4-5", "claude-opus-4-6", "claude-opus-4-8")
-_TAKE_SYSTEM = ("claude-opus-5-5", "claude-fable-5-1", "claude-opus-4-8")
+_SYSTEM_MESSAGE_MODELS = ("claude-opus-5-5", "claude-fable-5-1", "claude-opus-4-8")
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 _WORDS = st.sampled_from(("Read it.", "東京", "x = 1\n" * 40, "a 👩‍👩‍👧 b", "never touch /etc/hosts"))
 _SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
 
 
 @st.composite
-def claude_loops(draw: st.DrawFn) -> Body:
+def claude_tool_loops(draw: st.DrawFn) -> Body:
     """A request to Claude that ends with a question, or in the midst of a turn, with results."""
     body: Body = {
         "model": draw(st.sampled_from(CLAUDES)),
@@ -40,20 +40,20 @@ def claude_loops(draw: st.DrawFn) -> Body:
     turns = draw(st.integers(1, 3))
     for turn in range(turns):
         body["messages"] += _questions(draw)
-        _told_by_system(draw, body)
+        _add_system_message(draw, body)
         for step in range(draw(st.integers(0, 5))):
             _claude_step(draw, body, f"t{turn}_{step}", thinks=bool(thinking))
-            _told_by_system(draw, body)
+            _add_system_message(draw, body)
         if turn < turns - 1:
-            thought = _thought(draw, body) if thinking else []
+            thought = _thinking_blocks(draw, body) if thinking else []
             body["messages"].append({"role": "assistant", "content": [*thought, _text(draw)]})
             _set_effort(draw, body)
     return body
 
 
-def _told_by_system(draw: st.DrawFn, body: Body) -> None:
+def _add_system_message(draw: st.DrawFn, body: Body) -> None:
     """Perhaps a system message or two, where the model takes any and is the next to speak."""
-    if body["model"] in _TAKE_SYSTEM and draw(st.integers(0, 4)) == 0:
+    if body["model"] in _SYSTEM_MESSAGE_MODELS and draw(st.integers(0, 4)) == 0:
         said = draw(st.lists(_WORDS, min_size=1, max_size=2))
         body["messages"] += [{"role": "system", "content": words} for words in said]
         _set_effort(draw, body)
@@ -61,7 +61,7 @@ def _told_by_system(draw: st.DrawFn, body: Body) -> None:
 
 def _set_effort(draw: st.DrawFn, body: Body) -> None:
     """Perhaps a system message that says nothing: such a one may stand anywhere."""
-    if body["model"] in _TAKE_SYSTEM and draw(st.integers(0, 4)) == 0:
+    if body["model"] in _SYSTEM_MESSAGE_MODELS and draw(st.integers(0, 4)) == 0:
         body["messages"].append({"role": "system", "content": [], "output_config": {"effort": "low"}})
 
 
@@ -74,7 +74,7 @@ def _questions(draw: st.DrawFn) -> list[Body]:
 
 def _claude_step(draw: st.DrawFn, body: Body, name: str, *, thinks: bool) -> None:
     ids = [f"toolu_{name}_{number}" for number in range(draw(st.integers(1, 3)))]
-    thought = _thought(draw, body) if thinks else []
+    thought = _thinking_blocks(draw, body) if thinks else []
     said = [_text(draw)] if draw(st.booleans()) else []
     calls = [{"type": "tool_use", "id": given, "name": "read", "input": {"path": "/a"}} for given in ids]
     body["messages"].append({"role": "assistant", "content": [*thought, *said, *calls]})
@@ -97,11 +97,11 @@ def _result(draw: st.DrawFn, given: str) -> Body:
     return made
 
 
-def _thought(draw: st.DrawFn, body: Body) -> list[Body]:
+def _thinking_blocks(draw: st.DrawFn, body: Body) -> list[Body]:
     if draw(st.integers(0, 5)) == 0:
-        return [{"type": "redacted_thinking", "data": sealed(body, "")}]
+        return [{"type": "redacted_thinking", "data": sign_as_sandbox(body, "")}]
     said = draw(_WORDS)
-    return [{"type": "thinking", "thinking": said, "signature": sealed(body, said)}]
+    return [{"type": "thinking", "thinking": said, "signature": sign_as_sandbox(body, said)}]
 
 
 def _text(draw: st.DrawFn) -> Body:
@@ -109,7 +109,7 @@ def _text(draw: st.DrawFn) -> Body:
 
 
 @st.composite
-def chats(draw: st.DrawFn) -> Body:
+def chat_requests(draw: st.DrawFn) -> Body:
     """A chat completion with calls side by side, and system messages anywhere between turns."""
     messages: list[Body] = []
     if draw(st.booleans()):
@@ -136,7 +136,7 @@ def chats(draw: st.DrawFn) -> Body:
 
 
 @st.composite
-def responses(draw: st.DrawFn) -> Body:
+def responses_requests(draw: st.DrawFn) -> Body:
     """A request for a response, with thoughts that are sent back before the calls they led to."""
     given: list[Body] = []
     turns = draw(st.integers(1, 3))
@@ -156,9 +156,9 @@ def responses(draw: st.DrawFn) -> Body:
     return {"model": "gpt-5", "input": given}
 
 
-def requests() -> st.SearchStrategy[Body]:
+def any_requests() -> st.SearchStrategy[Body]:
     """Any of them."""
-    return st.one_of(claude_loops(), chats(), responses())
+    return st.one_of(claude_tool_loops(), chat_requests(), responses_requests())
 
 
 def claude_turn(model: str, thinking: Body | None, *, steps: int = 2) -> Body:
@@ -167,13 +167,13 @@ def claude_turn(model: str, thinking: Body | None, *, steps: int = 2) -> Body:
     if thinking:
         body["thinking"] = thinking
     for number in range(steps):
-        think(body, number)
+        add_thinking_step(body, number)
     return body
 
 
-def think(body: Body, number: int) -> None:
+def add_thinking_step(body: Body, number: int) -> None:
     """Add one more step, thought after what is there."""
-    thought = {"type": "thinking", "thinking": "hm", "signature": sealed(body, "hm")}
+    thought = {"type": "thinking", "thinking": "hm", "signature": sign_as_sandbox(body, "hm")}
     call = {"type": "tool_use", "id": f"t{number}", "name": "read", "input": {}}
     result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": "done"}
     body["messages"] += [
@@ -182,8 +182,8 @@ def think(body: Body, number: int) -> None:
     ]
 
 
-FOLD = replace(
-    kept.FOLD,
+COMPACTION = replace(
+    kept.COMPACTION,
     summary="The user wants a parser.",
     carried=(),
     tokens_before=900,
@@ -192,16 +192,16 @@ FOLD = replace(
 )
 
 
-def fold_at(request: Request, cut: int, **changes: Any) -> Fold:
+def make_compaction_at(request: Request, cut: int, **changes: Any) -> Compaction:
     """A fold of the first `cut` messages of a request."""
-    chain = chain_of(request)
-    position = cut - chain.head
+    chain = compute_chain(request)
+    position = cut - chain.leading_system_messages
     return replace(
-        FOLD, boundary=chain.hashes[position - 1], messages=position, seen_messages=len(chain), **changes
+        COMPACTION, boundary=chain.hashes[position - 1], messages=position, seen_messages=len(chain), **changes
     )
 
 
-def cuts_of(request: Request) -> list[int]:
+def find_cuts(request: Request) -> list[int]:
     """All places at which its head could be folded."""
-    history = History([wire.message(request.format, raw) for raw in request.messages])
-    return [cut for cut in history.cuts() if history.folded(cut)]
+    history = TurnStructure([wire.parse_message(request.format, raw) for raw in request.messages])
+    return [cut for cut in history.cut_points() if history.replaced_messages(cut)]

@@ -6,35 +6,37 @@ from typing import Any
 import msgspec
 import pytest
 
-from foveate.fold.answers import Answer, answer_of
+from foveate.fold.answers import SummaryResponse, parse_response
 from foveate.values import Format
 
 SAID = "The user looks for the slow parser."
 
 
-def claude(text: str, stop: str) -> Answer:
+def claude(text: str, stop: str) -> SummaryResponse:
     return read(Format.ANTHROPIC, content=[{"type": "text", "text": text}], stop_reason=stop)
 
 
-def chat(finish: str = "stop", **message: Any) -> Answer:
+def chat(finish: str = "stop", **message: Any) -> SummaryResponse:
     return read(Format.CHAT, choices=[{"message": {"role": "assistant", **message}, "finish_reason": finish}])
 
 
-def read(spoken: Format, **reply: Any) -> Answer:
-    return answer_of(spoken, {name: msgspec.Raw(json.dumps(value).encode()) for name, value in reply.items()})
+def read(api_format: Format, **reply: Any) -> SummaryResponse:
+    return parse_response(
+        api_format, {name: msgspec.Raw(json.dumps(value).encode()) for name, value in reply.items()}
+    )
 
 
 @pytest.mark.parametrize("stop", ["max_tokens", "model_context_window_exceeded"])
 def test_what_had_no_more_room_is_cut_off(stop: str) -> None:
     answer = claude(SAID, stop)
 
-    assert answer.cut_off
+    assert answer.is_truncated
     assert answer.problem == "the summary was cut off"
 
 
 def test_a_chat_that_had_no_more_room_is_cut_off() -> None:
-    assert chat("length", content=SAID).cut_off
-    assert not chat(content=SAID).cut_off
+    assert chat("length", content=SAID).is_truncated
+    assert not chat(content=SAID).is_truncated
 
 
 @pytest.mark.parametrize(
@@ -46,16 +48,16 @@ def test_a_chat_that_had_no_more_room_is_cut_off() -> None:
 )
 def test_a_call_is_one_whatever_its_reason_to_stop(message: dict[str, Any]) -> None:
     """Was: a call in the older way was read as an empty summary, and asked for four times."""
-    assert chat(**message).calls
+    assert chat(**message).has_tool_calls
 
 
 def test_no_call_is_none() -> None:
     answer = chat(content=SAID, function_call=None, tool_calls=[])
 
-    assert (answer.calls, answer.problem, answer.text) == (False, None, SAID)
+    assert (answer.has_tool_calls, answer.problem, answer.text) == (False, None, SAID)
 
 
-def response(*items: Any, **more: Any) -> Answer:
+def response(*items: Any, **more: Any) -> SummaryResponse:
     return read(Format.RESPONSES, output=list(items), **more)
 
 
@@ -68,7 +70,7 @@ def test_a_response_is_read_without_its_reasoning() -> None:
     usage = {"input_tokens": 9, "output_tokens": 3}
     answer = response(thought, message_item("output_text", text=SAID), status="completed", usage=usage)
 
-    assert (answer.text, answer.problem, answer.calls) == (SAID, None, False)
+    assert (answer.text, answer.problem, answer.has_tool_calls) == (SAID, None, False)
     assert answer.usage is not None
     assert answer.usage.output_tokens == 3
 
@@ -79,12 +81,12 @@ def test_an_incomplete_response_is_no_summary(reason: str) -> None:
     answer = response(said, status="incomplete", incomplete_details={"reason": reason})
 
     assert answer.problem is not None
-    assert answer.cut_off == (reason == "max_output_tokens")
+    assert answer.is_truncated == (reason == "max_output_tokens")
 
 
 @pytest.mark.parametrize("kind", ["function_call", "custom_tool_call", "local_shell_call", "web_search_call"])
 def test_a_response_that_calls_a_tool_calls_one(kind: str) -> None:
-    assert response(message_item("output_text", text=SAID), {"type": kind, "name": "f"}).calls
+    assert response(message_item("output_text", text=SAID), {"type": kind, "name": "f"}).has_tool_calls
 
 
 def test_a_response_that_refuses_failed_or_says_nothing_is_no_summary() -> None:

@@ -13,24 +13,24 @@ from foveate import wire
 from foveate.budget import graphemes
 from foveate.cache.rules import rules_for
 from foveate.errors import BadOption
-from foveate.fold.clearing import cleared_results, result_limit_tokens, truncated_results
-from foveate.sandbox import accept
+from foveate.fold.clearing import build_truncation_edits, clear_stale_results, result_limit_tokens
+from foveate.sandbox import validate_request
 from foveate.tokens import counter_for, drop_caches
 from foveate.values import (
     Area,
     Edit,
     Format,
     Image,
+    MediaSource,
     Message,
     Place,
     ReplaceText,
     Request,
-    Source,
     ToolResult,
 )
-from foveate.wire.body import compact, value
+from foveate.wire.body import parse_json, to_json
 from tests.support.examples import limit_examples
-from tests.unit.fold.talks import Body, chats, claude_loops
+from tests.unit.fold.talks import Body, chat_requests, claude_tool_loops
 
 COUNTER = counter_for("gpt-4.1")
 LIMIT = 100
@@ -49,7 +49,7 @@ def claude(*results: Body, question: str = "Then?", model: str = "claude-sonnet-
     ]
     if question:
         messages += [{"role": "assistant", "content": "So."}, {"role": "user", "content": question}]
-    return wire.read({"model": model, "max_tokens": 10, "system": "S", "messages": messages})
+    return wire.parse_request({"model": model, "max_tokens": 10, "system": "S", "messages": messages})
 
 
 def result(given: str, content: Any, **more: Any) -> Body:
@@ -57,22 +57,22 @@ def result(given: str, content: Any, **more: Any) -> Body:
 
 
 def written(request: Request, edits: Sequence[Edit]) -> Request:
-    return wire.read(wire.write(request, edits), request.format)
+    return wire.parse_request(wire.apply_edits(request, edits), request.format)
 
 
 def results_of(request: Request) -> list[str]:
-    parts = [part for raw in request.messages for part in wire.message(request.format, raw).parts]
+    parts = [part for raw in request.messages for part in wire.parse_message(request.format, raw).parts]
     found = [part for part in parts if isinstance(part, ToolResult)]
     return ["".join(getattr(inner, "text", "?") for inner in part.parts) for part in found]
 
 
 def clear(request: Request, *, each: int = 1000, need: int = 10**9) -> tuple[ReplaceText, ...]:
-    messages = [wire.message(request.format, raw) for raw in request.messages]
-    return cleared_results(request, messages, [each] * len(messages), need_tokens=need)
+    messages = [wire.parse_message(request.format, raw) for raw in request.messages]
+    return clear_stale_results(request, messages, [each] * len(messages), need_tokens=need)
 
 
 def truncated(request: Request, limit_tokens: int = LIMIT) -> tuple[ReplaceText, ...]:
-    return truncated_results(request, COUNTER, dict.fromkeys(range(len(request.messages)), limit_tokens))
+    return build_truncation_edits(request, COUNTER, dict.fromkeys(range(len(request.messages)), limit_tokens))
 
 
 LINES = "\n".join(f"line {number} of the file" for number in range(500))
@@ -104,17 +104,17 @@ def test_the_same_is_cut_from_a_result_each_time_it_is_sent_also_after_a_restart
     first = truncated(claude(result("a", LINES)))
     drop_caches()
     longer = claude(result("a", LINES), question="Another question, later.")
-    assert truncated_results(longer, counter_for("gpt-4.1"), {2: LIMIT}) == first
+    assert build_truncation_edits(longer, counter_for("gpt-4.1"), {2: LIMIT}) == first
 
 
 def test_a_message_without_a_limit_is_left_alone() -> None:
-    assert truncated_results(claude(result("a", LINES)), COUNTER, {1: LIMIT, 3: LIMIT}) == ()
+    assert build_truncation_edits(claude(result("a", LINES)), COUNTER, {1: LIMIT, 3: LIMIT}) == ()
 
 
 def test_an_error_that_is_cut_is_still_one() -> None:
     request = claude(result("a", LINES, is_error=True))
     sent = written(request, truncated(request))
-    assert value(sent.messages[2])["content"][0]["is_error"] is True
+    assert parse_json(sent.messages[2])["content"][0]["is_error"] is True
 
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXELS}}
@@ -126,8 +126,10 @@ def test_a_picture_beside_words_that_are_cut_is_named_with_its_tokens() -> None:
     request = claude(result("a", texts))
     (edit,) = edits = truncated(request)
     (short,) = results_of(written(request, edits))
-    image = Image(source=Source.INLINE, width=2, height=1)
-    with_it, without = (COUNTER.message(Message(role="user", parts=parts)).tokens for parts in ((image,), ()))
+    image = Image(source=MediaSource.INLINE, width=2, height=1)
+    with_it, without = (
+        COUNTER.count_message(Message(role="user", parts=parts)).tokens for parts in ((image,), ())
+    )
     picture = with_it - without
 
     assert short.startswith("line 0 of the file\n")
@@ -216,9 +218,9 @@ OTHERS: dict[Format, Body] = {
 }
 
 
-@pytest.mark.parametrize("spoken", OTHERS)
-def test_results_are_cut_in_every_format(spoken: Format) -> None:
-    request = wire.read(OTHERS[spoken], spoken)
+@pytest.mark.parametrize("api_format", OTHERS)
+def test_results_are_cut_in_every_format(api_format: Format) -> None:
+    request = wire.parse_request(OTHERS[api_format], api_format)
     (short,) = results_of(written(request, truncated(request)))
     assert MISSING.search(short)
     assert COUNTER.text(short).tokens <= LIMIT + 5  # Gemini's is an object around it
@@ -229,7 +231,7 @@ def test_a_result_of_a_shape_that_nobody_knows_is_sent_as_it_came() -> None:
         {"functionResponse": {}},
         {"functionResponse": {"name": "f", "response": {"a": LINES}}},
     ]
-    request = wire.read({"contents": [{"role": "user", "parts": parts}]}, Format.GEMINI)
+    request = wire.parse_request({"contents": [{"role": "user", "parts": parts}]}, Format.GEMINI)
     assert truncated(request) == ()
 
 
@@ -260,9 +262,9 @@ def test_a_cut_result_fits_and_tears_no_character(text: str, limit: int) -> None
     head, tail = head.removesuffix("\n"), tail.removeprefix("\n")
     assert text.startswith(head)
     assert text.rstrip().endswith(tail)
-    assert graphemes.floor(text, len(head)) == len(head)
+    assert graphemes.boundary_at_or_before(text, len(head)) == len(head)
     at = len(text.rstrip()) - len(tail)
-    assert graphemes.floor(text, at) == at
+    assert graphemes.boundary_at_or_before(text, at) == at
 
 
 def test_stale_results_are_cleared_and_say_what_they_were() -> None:
@@ -272,7 +274,7 @@ def test_stale_results_are_cleared_and_say_what_they_were() -> None:
         "[cleared: 3,075 tokens of read_file output]",
         "[cleared: 9,225 tokens of read_file output]",
     ]
-    assert accept(sent) is None
+    assert validate_request(sent) is None
 
 
 def test_the_oldest_are_cleared_first_and_no_more_than_it_takes() -> None:
@@ -295,8 +297,8 @@ def test_a_result_that_was_cleared_is_not_cleared_again() -> None:
 
 
 @limited
-@given(st.one_of(claude_loops(), chats()), st.integers(0, 5000))
+@given(st.one_of(claude_tool_loops(), chat_requests()), st.integers(0, 5000))
 def test_whatever_is_cleared_the_provider_takes_what_is_sent(body: Body, need: int) -> None:
     assume(not rules_for(body["model"]).binds_thinking)  # overflow leaves out their thoughts
-    request = wire.read(compact(body))
-    assert accept(written(request, clear(request, need=need))) is None
+    request = wire.parse_request(to_json(body))
+    assert validate_request(written(request, clear(request, need=need))) is None

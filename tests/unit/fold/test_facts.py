@@ -7,18 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.fold.facts import Fact, FactKind, Voice, facts_of, said_in
-from foveate.values import Document, Format, Message, Source, Text, Thinking, ToolCall
+from foveate.fold.facts import Fact, Speaker, extract_facts, message_texts
+from foveate.fold.rules import FactKind
+from foveate.values import Document, Format, MediaSource, Message, Text, Thinking, ToolCall
 from tests.support.examples import limit_examples
-from tests.unit.fold.chatter import call, conversations, model, result, user
+from tests.unit.fold.chatter import conversations, model_message, result_message, tool_call, user_message
 
 
 def texts(messages: Sequence[Message], kind: FactKind) -> list[str]:
-    return [fact.text for fact in facts_of(messages) if fact.kind is kind]
+    return [fact.text for fact in extract_facts(messages) if fact.kind is kind]
 
 
 def one(messages: Sequence[Message], text: str) -> Fact:
-    (found,) = [fact for fact in facts_of(messages) if fact.text == text]
+    (found,) = [fact for fact in extract_facts(messages) if fact.text == text]
     return found
 
 
@@ -65,54 +66,54 @@ def one(messages: Sequence[Message], text: str) -> Fact:
     ],
 )
 def test_a_user_s_text_holds(text: str, kind: FactKind, expected: list[str]) -> None:
-    assert texts([user(text)], kind) == expected
+    assert texts([user_message(text)], kind) == expected
 
 
 def test_a_fact_says_who_said_it_how_often_and_when() -> None:
     messages = [
-        user("look at a/b.py and a/b.py"),
-        model(Thinking("a/b.py is the one"), call("Read", file_path="a/b.py")),
-        result("a/b.py\n" * 3),
-        model("done with load_all"),
+        user_message("look at a/b.py and a/b.py"),
+        model_message(Thinking("a/b.py is the one"), tool_call("Read", file_path="a/b.py")),
+        result_message("a/b.py\n" * 3),
+        model_message("done with load_all"),
     ]
 
     found = one(messages, "a/b.py")
 
-    assert (found.first, found.last, found.last_spoken, found.times) == (0, 2, 1, 7)
-    assert [found.said_by(voice) for voice in Voice] == [1, 1, 1, 0, 1]
+    assert (found.first_index, found.last_index, found.last_non_tool_index, found.occurrences) == (0, 2, 1, 7)
+    assert [found.count_messages_by(voice) for voice in Speaker] == [1, 1, 1, 0, 1]
 
 
 def test_what_a_tool_alone_says_was_never_spoken() -> None:
-    assert one([user("go"), result("x/y/z.py")], "x/y/z.py").last_spoken == -1
+    assert one([user_message("go"), result_message("x/y/z.py")], "x/y/z.py").last_non_tool_index == -1
 
 
 def test_long_arguments_are_what_was_written_and_short_ones_what_is_worked_with() -> None:
-    writing = call("Write", path="a/b.py", content="def load_all(): pass\n" * 50)
+    writing = tool_call("Write", path="a/b.py", content="def load_all(): pass\n" * 50)
 
-    assert one([model(writing)], "a/b.py").said_by(Voice.CALL) == 1
-    assert one([model(writing)], "load_all").said_by(Voice.WRITTEN) == 1
+    assert one([model_message(writing)], "a/b.py").count_messages_by(Speaker.CALL_ARGUMENT) == 1
+    assert one([model_message(writing)], "load_all").count_messages_by(Speaker.WRITTEN_TEXT) == 1
 
 
 def test_arguments_that_are_no_json_are_read_as_they_are() -> None:
     broken = ToolCall(name="run", arguments='{"path": "a/b.py', format=Format.CHAT)
 
-    assert one([model(broken)], "a/b.py").said_by(Voice.CALL) == 1
+    assert one([model_message(broken)], "a/b.py").count_messages_by(Speaker.CALL_ARGUMENT) == 1
 
 
 def test_an_escaped_line_end_is_no_folder() -> None:
-    assert texts([result(r"first_name\nlast_name")], FactKind.IDENTIFIER) == ["first_name", "last_name"]
-    assert texts([result(r"first_name\nlast_name")], FactKind.PATH) == []
+    assert texts([result_message(r"first_name\nlast_name")], FactKind.IDENTIFIER) == ["first_name", "last_name"]
+    assert texts([result_message(r"first_name\nlast_name")], FactKind.PATH) == []
 
 
 def test_the_numbers_of_listed_lines_are_no_facts() -> None:
-    assert texts([result("  101→import os\n  102\tx = 4096")], FactKind.NUMBER) == ["4096"]
+    assert texts([result_message("  101→import os\n  102\tx = 4096")], FactKind.NUMBER) == ["4096"]
 
 
 def test_only_a_user_sets_constraints() -> None:
     said = "You must never do this."
 
-    assert texts([user(said)], FactKind.CONSTRAINT) == [said]
-    assert texts([model(said), result(said)], FactKind.CONSTRAINT) == []
+    assert texts([user_message(said)], FactKind.CONSTRAINT) == [said]
+    assert texts([model_message(said), result_message(said)], FactKind.CONSTRAINT) == []
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_only_a_user_sets_constraints() -> None:
     ],
 )
 def test_a_wish_or_an_order_is_a_constraint_also_where_it_is_said_politely(said: str) -> None:
-    assert texts([user(said)], FactKind.CONSTRAINT) == [said]
+    assert texts([user_message(said)], FactKind.CONSTRAINT) == [said]
 
 
 @pytest.mark.parametrize(
@@ -141,12 +142,12 @@ def test_a_wish_or_an_order_is_a_constraint_also_where_it_is_said_politely(said:
     ],
 )
 def test_what_the_user_does_not_know_or_only_asks_is_no_constraint(said: str) -> None:
-    assert texts([user(said)], FactKind.CONSTRAINT) == []
+    assert texts([user_message(said)], FactKind.CONSTRAINT) == []
 
 
 def test_of_a_todo_tool_s_lists_the_last_one_counts_and_of_it_what_is_open() -> None:
-    first = call("TodoWrite", todos=[{"content": "write the code", "status": "in_progress"}])
-    last = call(
+    first = tool_call("TodoWrite", todos=[{"content": "write the code", "status": "in_progress"}])
+    last = tool_call(
         "TodoWrite",
         todos=[
             {"content": "write the code", "status": "completed"},
@@ -154,11 +155,11 @@ def test_of_a_todo_tool_s_lists_the_last_one_counts_and_of_it_what_is_open() -> 
         ],
     )
 
-    assert texts([model(first), model(last)], FactKind.TASK) == ["ship it"]
+    assert texts([model_message(first), model_message(last)], FactKind.TASK) == ["ship it"]
 
 
 def test_an_error_is_told_from_code_that_deals_with_errors() -> None:
-    shown = result(
+    shown = result_message(
         "  12→    raise ValueError('x')\nexcept KeyError as error:\nif failed {\n"
         "ModuleNotFoundError: No module named 'x'\nnpm error code 2"
     )
@@ -179,7 +180,7 @@ def test_an_error_is_told_from_code_that_deals_with_errors() -> None:
     ],
 )
 def test_an_error_that_a_tool_tells_is_one_also_with_brackets_at_its_end(line: str) -> None:
-    assert texts([result(line)], FactKind.ERROR) == [line]
+    assert texts([result_message(line)], FactKind.ERROR) == [line]
 
 
 @pytest.mark.parametrize(
@@ -195,21 +196,23 @@ def test_an_error_that_a_tool_tells_is_one_also_with_brackets_at_its_end(line: s
     ],
 )
 def test_what_says_that_there_was_no_error_or_speaks_about_errors_tells_of_none(line: str) -> None:
-    assert texts([result(line)], FactKind.ERROR) == []
+    assert texts([result_message(line)], FactKind.ERROR) == []
 
 
 def test_the_text_of_a_document_is_read_as_a_tool_s() -> None:
-    document = Document(source=Source.INLINE, media_type="text/plain", text="see load_all")
+    document = Document(source=MediaSource.INLINE, media_type="text/plain", text="see load_all")
 
-    assert list(said_in(Message(role="user", parts=(document,)))) == [(Voice.RESULT, "see load_all")]
+    assert list(message_texts(Message(role="user", parts=(document,)))) == [
+        (Speaker.TOOL_RESULT, "see load_all")
+    ]
 
 
 @given(conversations)
 @settings(max_examples=limit_examples(60))
 def test_every_fact_stands_word_for_word_where_it_is_said_to_stand(messages: list[Message]) -> None:
-    for fact in facts_of(messages):
-        for place in (fact.first, fact.last):
-            said = [text for _, text in said_in(messages[place])]
+    for fact in extract_facts(messages):
+        for place in (fact.first_index, fact.last_index):
+            said = [text for _, text in message_texts(messages[place])]
             assert any(fact.text in text or fact.text in " ".join(text.split()) for text in said), fact
 
 
@@ -258,7 +261,7 @@ def _steps(message: Message) -> int:
     before = sys.getprofile()
     sys.setprofile(count)
     try:
-        facts_of([message])
+        extract_facts([message])
     finally:
         sys.setprofile(before)
     return steps
@@ -269,4 +272,4 @@ def _steps(message: Message) -> int:
 @pytest.mark.parametrize("role", ["user", "tool"])
 def test_a_quarter_of_a_megabyte_of_anything_is_no_trouble(piece: str, role: str) -> None:
     """A pattern whose work grows with the square of its text would take hours here."""
-    facts_of([Message(role=role, parts=(Text(piece * (250_000 // len(piece))),))])
+    extract_facts([Message(role=role, parts=(Text(piece * (250_000 // len(piece))),))])

@@ -8,15 +8,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from foveate import wire
-from foveate.fold.boundary import History
-from foveate.fold.replacing import SO_FAR, UNDERSTOOD, folded_edits, summary_text
-from foveate.fold.thoughts import betas_of
-from foveate.sandbox import accept
-from foveate.session.chain import chain_of
+from foveate.fold.boundary import TurnStructure
+from foveate.fold.replacing import ACKNOWLEDGEMENT, PROGRESS_NOTE, build_compaction_edits, summary_text
+from foveate.fold.thoughts import required_betas
+from foveate.sandbox import validate_request
+from foveate.session.chain import compute_chain
 from foveate.values import Format, Request
-from foveate.wire.body import compact, value
+from foveate.wire.body import parse_json, to_json
 from tests.support.examples import limit_examples
-from tests.unit.fold.talks import Body, cuts_of, fold_at, requests
+from tests.unit.fold.talks import Body, any_requests, find_cuts, make_compaction_at
 
 TOOLS = [{"name": "read", "input_schema": {"type": "object"}}]
 
@@ -32,22 +32,22 @@ def step(given: str) -> list[Body]:
 
 
 def claude(*messages: Body) -> Request:
-    request = wire.read(
+    request = wire.parse_request(
         {"model": "claude-opus-4-8", "max_tokens": 64, "tools": TOOLS, "messages": list(messages)},
         Format.ANTHROPIC,
     )
-    assert accept(request) is None
+    assert validate_request(request) is None
     return request
 
 
 def folded(request: Request, cut: int) -> Request:
-    edits = folded_edits(request, chain_of(request), [fold_at(request, cut)])
-    return wire.read(wire.write(request, edits), request.format)
+    edits = build_compaction_edits(request, compute_chain(request), [make_compaction_at(request, cut)])
+    return wire.parse_request(wire.apply_edits(request, edits), request.format)
 
 
 def told(request: Request) -> list[str]:
     """Who speaks, with the words of what is no call and no result."""
-    found: list[dict[str, Any]] = [value(raw) for raw in request.messages]
+    found: list[dict[str, Any]] = [parse_json(raw) for raw in request.messages]
     return [
         f"{one['role']}: {one['content']}" if isinstance(one["content"], str) else one["role"] for one in found
     ]
@@ -65,13 +65,13 @@ def test_system_messages_of_the_head_stand_between_the_summary_and_the_reply() -
     )
     sent = folded(request, 6)
     assert told(sent) == [
-        f"user: {summary_text(fold_at(request, 6))}",
+        f"user: {summary_text(make_compaction_at(request, 6))}",
         "system: noon",
         "system: one",
-        f"assistant: {UNDERSTOOD}",
+        f"assistant: {ACKNOWLEDGEMENT}",
         "user: e",
     ]
-    assert accept(sent) is None
+    assert validate_request(sent) is None
 
 
 def test_system_messages_after_the_question_under_way_stay_behind_it() -> None:
@@ -90,51 +90,55 @@ def test_system_messages_after_the_question_under_way_stay_behind_it() -> None:
     sent = folded(request, 10)
     assert told(sent)[1:] == [
         "system: noon",
-        f"assistant: {UNDERSTOOD}",
+        f"assistant: {ACKNOWLEDGEMENT}",
         "user: Q",
         "system: one",
         "system: two",
         "assistant",
         "user",
     ]
-    assert accept(sent) is None
+    assert validate_request(sent) is None
 
 
 @pytest.mark.parametrize("system", [[], [said("system", "one")]])
 def test_a_fork_between_two_steps_keeps_the_question_that_the_summary_does_not_tell(system: list[Body]) -> None:
     """The defect: a user who interrupted between two steps lost the question, and every constraint in it."""
     under_way = [said("user", "Port it. Never touch db-prod-7."), *system, *step("a"), *step("b")]
-    fold = fold_at(claude(*under_way, *step("c")), len(under_way))
+    compaction = make_compaction_at(claude(*under_way, *step("c")), len(under_way))
     fork = claude(*under_way, said("user", "Stop. How far are you?"))
-    sent = wire.read(wire.write(fork, folded_edits(fork, chain_of(fork), [fold])), fork.format)
+    sent = wire.parse_request(
+        wire.apply_edits(fork, build_compaction_edits(fork, compute_chain(fork), [compaction])), fork.format
+    )
     assert told(sent) == [
-        f"user: {summary_text(fold)}",
-        f"assistant: {UNDERSTOOD}",
+        f"user: {summary_text(compaction)}",
+        f"assistant: {ACKNOWLEDGEMENT}",
         "user: Port it. Never touch db-prod-7.",
         *(f"system: {one['content']}" for one in system),
-        f"assistant: {SO_FAR}",
+        f"assistant: {PROGRESS_NOTE}",
         "user: Stop. How far are you?",
     ]
-    assert accept(sent) is None
+    assert validate_request(sent) is None
 
 
 @pytest.mark.slow
 @settings(max_examples=limit_examples(80))
-@given(requests(), st.data())
+@given(any_requests(), st.data())
 def test_whoever_speaks_next_nothing_is_replaced_that_the_summary_does_not_tell(
     body: Body, data: st.DataObject
 ) -> None:
-    request = wire.read(compact(body))
-    assume(cuts_of(request))
-    cut = data.draw(st.sampled_from(cuts_of(request)))
-    history = History([wire.message(request.format, raw) for raw in request.messages])
+    request = wire.parse_request(to_json(body))
+    assume(find_cuts(request))
+    cut = data.draw(st.sampled_from(find_cuts(request)))
+    history = TurnStructure([wire.parse_message(request.format, raw) for raw in request.messages])
     field = "input" if "input" in body else "messages"
-    fork = wire.read(compact({**body, field: [*body[field][:cut], said("user", "Stop.")]}), request.format)
-    assume(accept(fork) is None)
-    edits = folded_edits(fork, chain_of(fork), [fold_at(request, cut)])
-    sent = wire.read(wire.write(fork, edits), fork.format)
-    assert accept(sent, betas=betas_of(edits)) is None
+    fork = wire.parse_request(
+        to_json({**body, field: [*body[field][:cut], said("user", "Stop.")]}), request.format
+    )
+    assume(validate_request(fork) is None)
+    edits = build_compaction_edits(fork, compute_chain(fork), [make_compaction_at(request, cut)])
+    sent = wire.parse_request(wire.apply_edits(fork, edits), fork.format)
+    assert validate_request(sent, betas=required_betas(edits)) is None
     untold = Counter(
-        raw for place, raw in enumerate(request.messages[:cut]) if place not in history.folded(cut)
+        raw for place, raw in enumerate(request.messages[:cut]) if place not in history.replaced_messages(cut)
     )
     assert untold <= Counter(sent.messages)

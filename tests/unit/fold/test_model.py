@@ -9,38 +9,40 @@ import pytest
 
 from foveate import wire
 from foveate.errors import BadOption
-from foveate.fold.cuts import cut_of
-from foveate.fold.model import Endpoint, ModelSummariser
-from foveate.fold.summariser import Bills, NoSummary, Span, Summary
-from foveate.sandbox import accept
+from foveate.fold.cuts import plan_compaction
+from foveate.fold.model import LlmSummarizer, SummarizerEndpoint
+from foveate.fold.summariser import Summary, SummaryFailure, SummaryInput, UsageLog
+from foveate.sandbox import validate_request
 from foveate.tokens import counter_for
-from foveate.upstream import Client
+from foveate.upstream import JsonClient
 from foveate.values import Format
-from tests.fakes import Fake, ok, raw_server, response
+from tests.fakes import FakeServer, http_response, ok_response, raw_server
 from tests.sessions_to_fold import (
     MODEL,
     OPTIONS,
     Body,
     chat_body,
     claude_body,
-    path,
+    make_subject,
     responses_body,
-    subject_of,
+    source_path,
 )
 
 GOOD = "The user looks for the slow parser in src/parsers. Next was to say which it was."
 LIMIT = 400
 
 
-def span_of(body: Body, spoken: Format | None = None) -> Span:
-    cut = cut_of(subject_of(body, spoken=spoken), counter_for(body["model"]), OPTIONS)
+def span_of(body: Body, api_format: Format | None = None) -> SummaryInput:
+    cut = plan_compaction(make_subject(body, api_format=api_format), counter_for(body["model"]), OPTIONS)
     assert cut is not None
-    return cut.span
+    return cut.summary_input
 
 
 def said(text: str, stop: str = "end_turn", **more: Any) -> bytes:
     usage = {"input_tokens": 10, "output_tokens": 5}
-    return ok({"content": [{"type": "text", "text": text}], "stop_reason": stop, "usage": usage, **more})
+    return ok_response(
+        {"content": [{"type": "text", "text": text}], "stop_reason": stop, "usage": usage, **more}
+    )
 
 
 CALLED = said("", "tool_use", content=[{"type": "tool_use", "id": "t", "name": "read_file", "input": {}}])
@@ -62,28 +64,30 @@ class Pauses:
 
 
 async def asked(
-    span: Span,
+    summary_input: SummaryInput,
     *replies: bytes,
-    spoken: Format = Format.ANTHROPIC,
+    api_format: Format = Format.ANTHROPIC,
     model: str = "",
     window_tokens: int | None = None,
     redraft: Sequence[str] = (),
-    bills: Bills | None = None,
-) -> tuple[Summary | NoSummary, list[Body], list[float]]:
+    usage_log: UsageLog | None = None,
+) -> tuple[Summary | SummaryFailure, list[Body], list[float]]:
     """What came of it, what was asked, and how long was waited in between."""
     pauses = Pauses()
-    bills = bills or Bills()
-    async with raw_server(one_by_one(*replies)) as server, Client(timeout_seconds=5) as client:
-        where = Endpoint(url=f"{server.url}/v1/messages", spoken=spoken, headers={"x-api-key": "k"})
-        summariser = ModelSummariser(client, where, model=model, window_tokens=window_tokens, sleep=pauses)
+    usage_log = usage_log or UsageLog()
+    async with raw_server(one_by_one(*replies)) as server, JsonClient(timeout_seconds=5) as client:
+        where = SummarizerEndpoint(
+            url=f"{server.url}/v1/messages", api_format=api_format, headers={"x-api-key": "k"}
+        )
+        summarizer = LlmSummarizer(client, where, model=model, window_tokens=window_tokens, sleep=pauses)
         if redraft:
-            made = await summariser.redraft(span, GOOD, redraft, bills, limit_tokens=LIMIT)
+            made = await summarizer.redraft(summary_input, GOOD, redraft, usage_log, limit_tokens=LIMIT)
         else:
-            made = await summariser.summarise(span, bills, limit_tokens=LIMIT)
+            made = await summarizer.summarize(summary_input, usage_log, limit_tokens=LIMIT)
         return made, bodies(server), pauses.seconds
 
 
-def bodies(server: Fake) -> list[Body]:
+def bodies(server: FakeServer) -> list[Body]:
     return [body for _, body in server.sent]
 
 
@@ -99,29 +103,34 @@ async def test_the_own_model_is_sent_the_request_as_it_went_out_and_one_instruct
     }
     assert not sent.keys() & {"stream", "stop_sequences"}
     assert sent["max_tokens"] == 2 * LIMIT
-    assert accept(wire.read(sent)) is None
+    assert validate_request(wire.parse_request(sent)) is None
 
 
-@pytest.mark.parametrize("spoken", [Format.CHAT, Format.RESPONSES, Format.ANTHROPIC])
-async def test_a_span_shown_as_data_names_the_model_as_its_endpoint_does(spoken: Format) -> None:
-    span = replace(span := span_of(claude_body(12)), sent=replace(span.sent, tool_choice="any"))
-    async with raw_server(lambda _path, _body: response(401)) as server, Client(timeout_seconds=5) as client:
-        where = Endpoint(url=server.url, spoken=spoken, headers={}, model="house")
+@pytest.mark.parametrize("api_format", [Format.CHAT, Format.RESPONSES, Format.ANTHROPIC])
+async def test_a_span_shown_as_data_names_the_model_as_its_endpoint_does(api_format: Format) -> None:
+    summary_input = replace(
+        summary_input := span_of(claude_body(12)), request=replace(summary_input.request, tool_choice="any")
+    )
+    async with (
+        raw_server(lambda _path, _body: http_response(401)) as server,
+        JsonClient(timeout_seconds=5) as client,
+    ):
+        where = SummarizerEndpoint(url=server.url, api_format=api_format, headers={}, model="house")
         for configured in ("", "other"):
-            await ModelSummariser(client, where, model=configured).summarise(span, limit_tokens=LIMIT)
+            await LlmSummarizer(client, where, model=configured).summarize(summary_input, limit_tokens=LIMIT)
 
     assert [body["model"] for body in bodies(server)] == ["house", "other"]
 
 
 async def test_a_failed_summary_does_not_tell_the_query_of_its_address() -> None:
     """Defect: a key in the query of an Azure address was stored as part of the reason."""
-    async with raw_server(one_by_one(response(404))) as server, Client(timeout_seconds=5) as client:
+    async with raw_server(one_by_one(http_response(404))) as server, JsonClient(timeout_seconds=5) as client:
         url = f"{server.url}/openai/v1/responses?api-version=1&subscription-key=SECRET"
-        where = Endpoint(url=url, spoken=Format.ANTHROPIC, headers={})
-        summariser = ModelSummariser(client, where, sleep=Pauses())
-        made = await summariser.summarise(span_of(claude_body(12)), limit_tokens=LIMIT)
+        where = SummarizerEndpoint(url=url, api_format=Format.ANTHROPIC, headers={})
+        summarizer = LlmSummarizer(client, where, sleep=Pauses())
+        made = await summarizer.summarize(span_of(claude_body(12)), limit_tokens=LIMIT)
 
-    assert isinstance(made, NoSummary)
+    assert isinstance(made, SummaryFailure)
     assert made.reason.startswith(f"{server.url}/openai/v1/responses: answered 404")
     assert "SECRET" not in made.reason
 
@@ -140,12 +149,14 @@ async def test_thinking_stays_as_it_is_and_has_room() -> None:
 async def test_a_streamed_chat_is_asked_for_a_whole_answer() -> None:
     body = chat_body(24)
     choice = {"message": {"role": "assistant", "content": GOOD}, "finish_reason": "stop"}
-    made, (sent,), _ = await asked(span_of(body, Format.CHAT), ok({"choices": [choice]}), spoken=Format.CHAT)
+    made, (sent,), _ = await asked(
+        span_of(body, Format.CHAT), ok_response({"choices": [choice]}), api_format=Format.CHAT
+    )
 
     assert isinstance(made, Summary)
     assert sent["messages"][:-1] == body["messages"]
     assert not sent.keys() & {"stream", "stream_options", "max_tokens"}
-    assert accept(wire.read(sent, Format.CHAT)) is None
+    assert validate_request(wire.parse_request(sent, Format.CHAT)) is None
 
 
 def response_said(text: str, **more: Any) -> bytes:
@@ -155,14 +166,14 @@ def response_said(text: str, **more: Any) -> bytes:
         {"type": "message", "role": "assistant", "content": content},
     ]
     usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
-    return ok({"object": "response", "status": "completed", "output": output, "usage": usage, **more})
+    return ok_response({"object": "response", "status": "completed", "output": output, "usage": usage, **more})
 
 
 async def test_a_responses_session_is_summarised_by_responses_with_all_that_is_cached() -> None:
     """Defect: it was asked for as a chat, which reads nothing that is cached and which some models refuse."""
     body = responses_body(24)
-    span = span_of(body, Format.RESPONSES)
-    made, (sent,), _ = await asked(span, response_said(GOOD), spoken=Format.RESPONSES)
+    summary_input = span_of(body, Format.RESPONSES)
+    made, (sent,), _ = await asked(summary_input, response_said(GOOD), api_format=Format.RESPONSES)
 
     assert made == Summary(text=GOOD, model="gpt-5.2")
     assert sent["input"][:-1] == body["input"]
@@ -173,16 +184,18 @@ async def test_a_responses_session_is_summarised_by_responses_with_all_that_is_c
     }
     assert "stream" not in sent
     assert sent["max_output_tokens"] > 2 * LIMIT  # the model thinks before it writes
-    assert accept(wire.read(sent, Format.RESPONSES)) is None
+    assert validate_request(wire.parse_request(sent, Format.RESPONSES)) is None
 
 
 async def test_a_draft_of_responses_is_asked_for_once_more_in_the_same_conversation() -> None:
-    span = span_of(responses_body(24), Format.RESPONSES)
-    _, (sent,), _ = await asked(span, response_said(GOOD), spoken=Format.RESPONSES, redraft=["part_3.py"])
+    summary_input = span_of(responses_body(24), Format.RESPONSES)
+    _, (sent,), _ = await asked(
+        summary_input, response_said(GOOD), api_format=Format.RESPONSES, redraft=["part_3.py"]
+    )
 
     assert [item["role"] for item in sent["input"][-3:]] == ["user", "assistant", "user"]
     assert sent["input"][-2]["content"] == GOOD
-    assert accept(wire.read(sent, Format.RESPONSES)) is None
+    assert validate_request(wire.parse_request(sent, Format.RESPONSES)) is None
 
 
 @pytest.mark.parametrize(
@@ -195,15 +208,17 @@ async def test_a_draft_of_responses_is_asked_for_once_more_in_the_same_conversat
     ids=["another model", "a forced tool", "a form"],
 )
 async def test_what_cannot_be_asked_in_place_is_shown_as_data_to_responses(changes: Body, model: str) -> None:
-    span = span_of(responses_body(24) | changes, Format.RESPONSES)
-    made, sent, _ = await asked(span, *[response_said(GOOD)] * 9, spoken=Format.RESPONSES, model=model)
+    summary_input = span_of(responses_body(24) | changes, Format.RESPONSES)
+    made, sent, _ = await asked(
+        summary_input, *[response_said(GOOD)] * 9, api_format=Format.RESPONSES, model=model
+    )
 
     assert isinstance(made, Summary)
     assert all(not body.keys() & {"tools", "tool_choice", "text", "reasoning"} for body in sent)
     assert all(body["store"] is False for body in sent)
-    assert all(accept(wire.read(body, Format.RESPONSES)) is None for body in sent)
+    assert all(validate_request(wire.parse_request(body, Format.RESPONSES)) is None for body in sent)
     shown = "".join(body["input"] for body in sent)
-    assert all(path(step) in shown for step in range(6))
+    assert all(source_path(step) in shown for step in range(6))
 
 
 SYSTEM_MESSAGE: Body = {"role": "system", "content": "The user opened src/parsers/part_3.py."}
@@ -235,7 +250,7 @@ async def test_the_instruction_becomes_part_of_the_system_message_that_a_convers
     assert messages[changed]["role"] == "system"
     assert "Write that summary now." in messages[changed]["content"][-1]["text"]
     assert [message["role"] for message in messages[count:]] == (["assistant", "user"] if redraft else [])
-    assert accept(wire.read(sent, Format.ANTHROPIC)) is None
+    assert validate_request(wire.parse_request(sent, Format.ANTHROPIC)) is None
 
 
 async def test_a_directive_at_the_end_takes_no_instruction() -> None:
@@ -260,14 +275,14 @@ async def test_a_directive_at_the_end_takes_no_instruction() -> None:
 async def test_what_cannot_be_asked_in_place_is_shown_as_data(
     changes: Body, model: str, window_tokens: int | None
 ) -> None:
-    span = span_of(claude_body(12) | changes)
-    _, sent, _ = await asked(span, *[said(GOOD)] * 9, model=model, window_tokens=window_tokens)
+    summary_input = span_of(claude_body(12) | changes)
+    _, sent, _ = await asked(summary_input, *[said(GOOD)] * 9, model=model, window_tokens=window_tokens)
 
     assert all(not body.keys() & {"tools", "tool_choice", "output_config"} for body in sent)
     assert all(len(body["messages"]) == 1 for body in sent)
-    assert all(accept(wire.read(body, Format.ANTHROPIC)) is None for body in sent)
+    assert all(validate_request(wire.parse_request(body, Format.ANTHROPIC)) is None for body in sent)
     shown = "".join(body["messages"][0]["content"] for body in sent)
-    assert all(path(step) in shown for step in range(6))
+    assert all(source_path(step) in shown for step in range(6))
 
 
 @pytest.mark.parametrize(
@@ -283,8 +298,8 @@ async def test_what_cannot_be_asked_in_place_is_shown_as_data(
 async def test_a_chat_whose_answers_are_held_to_a_form_is_shown_as_data(form: Body) -> None:
     """Was: sent along, and the JSON that came back was the history from then on."""
     choice = {"message": {"role": "assistant", "content": GOOD}, "finish_reason": "stop"}
-    span = span_of(chat_body(24) | form, Format.CHAT)
-    _, (sent,), _ = await asked(span, ok({"choices": [choice]}), spoken=Format.CHAT)
+    summary_input = span_of(chat_body(24) | form, Format.CHAT)
+    _, (sent,), _ = await asked(summary_input, ok_response({"choices": [choice]}), api_format=Format.CHAT)
 
     assert not sent.keys() & {*form, "tools"}
 
@@ -293,8 +308,8 @@ async def test_what_spoils_an_answer_but_no_cache_is_left_out() -> None:
     spoiling = {"logit_bias": {"1": 100}, "modalities": ["text", "audio"], "audio": {"voice": "alloy"}}
     harmless = {"response_format": {"type": "text"}, "function_call": "auto"}
     choice = {"message": {"role": "assistant", "content": GOOD}, "finish_reason": "stop"}
-    span = span_of(chat_body(24) | spoiling | harmless, Format.CHAT)
-    _, (sent,), _ = await asked(span, ok({"choices": [choice]}), spoken=Format.CHAT)
+    summary_input = span_of(chat_body(24) | spoiling | harmless, Format.CHAT)
+    _, (sent,), _ = await asked(summary_input, ok_response({"choices": [choice]}), api_format=Format.CHAT)
 
     assert not sent.keys() & spoiling.keys()
     assert harmless.keys() <= sent.keys()
@@ -302,34 +317,34 @@ async def test_what_spoils_an_answer_but_no_cache_is_left_out() -> None:
 
 async def test_what_nobody_has_kept_is_shown_as_data() -> None:
     """Without a mark nothing is cached, and the tail and the tools would be paid for in full."""
-    _, (sent,), _ = await asked(span_of(claude_body(12, marked=False)), said(GOOD))
+    _, (sent,), _ = await asked(span_of(claude_body(12, has_breakpoint=False)), said(GOOD))
 
     assert "tools" not in sent
 
 
 async def test_a_span_larger_than_the_window_is_told_in_pieces_each_with_what_came_before() -> None:
-    span = span_of(claude_body(40))
+    summary_input = span_of(claude_body(40))
     summaries = [f"Summary number {number} of how slow the parser was so far." for number in range(60)]
-    bills = Bills()
-    made, sent, _ = await asked(span, *map(said, summaries), window_tokens=3_500, bills=bills)
+    usage_log = UsageLog()
+    made, sent, _ = await asked(summary_input, *map(said, summaries), window_tokens=3_500, usage_log=usage_log)
 
     assert len(sent) > 2
     assert isinstance(made, Summary)
     assert made.text == summaries[len(sent) - 1]
-    assert len(bills.usages) == len(sent)
+    assert len(usage_log.usages) == len(sent)
     for before, body in zip(summaries, sent[1:], strict=False):
         assert before in body["messages"][0]["content"]
     shown = [body["messages"][0]["content"] for body in sent]
-    assert all(any(path(step) in text for text in shown) for step in range(30))
-    assert all(counter_for(MODEL).request(wire.read(body)).total.upper < 3_500 for body in sent)
+    assert all(any(source_path(step) in text for text in shown) for step in range(30))
+    assert all(counter_for(MODEL).count_request(wire.parse_request(body)).total.upper < 3_500 for body in sent)
 
 
 async def test_an_error_in_the_midst_of_pieces_is_not_told_on() -> None:
-    span = span_of(claude_body(40))
+    summary_input = span_of(claude_body(40))
     page = said("<html><body>502</body></html>")
-    made, sent, _ = await asked(span, said(GOOD), *[page] * 4, window_tokens=3_500)
+    made, sent, _ = await asked(summary_input, said(GOOD), *[page] * 4, window_tokens=3_500)
 
-    assert isinstance(made, NoSummary)
+    assert isinstance(made, SummaryFailure)
     assert len(sent) == 5
     assert all("<html>" not in body["messages"][0]["content"] for body in sent)
 
@@ -337,22 +352,24 @@ async def test_an_error_in_the_midst_of_pieces_is_not_told_on() -> None:
 async def test_a_window_that_is_too_small_for_anything_is_said() -> None:
     made, sent, _ = await asked(span_of(claude_body(12)), window_tokens=600)
 
-    assert isinstance(made, NoSummary)
+    assert isinstance(made, SummaryFailure)
     assert "too small" in made.reason
     assert sent == []
 
 
 async def test_an_earlier_summary_is_shown_before_what_is_new() -> None:
-    span = replace(span_of(claude_body(12, marked=False)), earlier="What was folded before.")
-    _, (sent,), _ = await asked(span, said(GOOD))
+    summary_input = replace(
+        span_of(claude_body(12, has_breakpoint=False)), earlier_summary="What was folded before."
+    )
+    _, (sent,), _ = await asked(summary_input, said(GOOD))
 
     assert "What was folded before." in sent["messages"][0]["content"]
 
 
 async def test_three_retries_are_made_each_later_than_the_last() -> None:
-    made, sent, seconds = await asked(span_of(claude_body(12)), *[response(529)] * 4)
+    made, sent, seconds = await asked(span_of(claude_body(12)), *[http_response(529)] * 4)
 
-    assert isinstance(made, NoSummary)
+    assert isinstance(made, SummaryFailure)
     assert len(sent) == 4
     assert seconds == [1.0, 4.0, 16.0]
     assert "529" in made.reason
@@ -366,13 +383,13 @@ async def test_three_retries_are_made_each_later_than_the_last() -> None:
         said(GOOD, "max_tokens"),
         said(GOOD, "refusal"),
         said("word " * 40_000),
-        response(200, b"<html><body>Bad gateway</body></html>", "text/html"),
-        ok({"error": {"message": "x"}}),
-        ok({"content": "text"}),
-        ok({"content": [{"type": "text", "text": 3}]}),
-        response(503),
-        response(429),
-        response(200, b'{"content": [{"type": "te'),
+        http_response(200, b"<html><body>Bad gateway</body></html>", "text/html"),
+        ok_response({"error": {"message": "x"}}),
+        ok_response({"content": "text"}),
+        ok_response({"content": [{"type": "text", "text": 3}]}),
+        http_response(503),
+        http_response(429),
+        http_response(200, b'{"content": [{"type": "te'),
     ],
 )
 async def test_what_is_no_summary_is_asked_for_again(reply: bytes) -> None:
@@ -384,12 +401,12 @@ async def test_what_is_no_summary_is_asked_for_again(reply: bytes) -> None:
 
 
 async def test_a_model_that_calls_a_tool_instead_is_shown_the_history_as_data() -> None:
-    bills = Bills()
-    made, sent, _ = await asked(span_of(claude_body(12)), CALLED, said(GOOD), bills=bills)
+    usage_log = UsageLog()
+    made, sent, _ = await asked(span_of(claude_body(12)), CALLED, said(GOOD), usage_log=usage_log)
 
     assert isinstance(made, Summary)
     assert ["tools" in body for body in sent] == [True, False]
-    assert len(bills.usages) == 2
+    assert len(usage_log.usages) == 2
 
 
 async def test_a_model_that_works_on_instead_is_shown_the_history_as_data() -> None:
@@ -403,7 +420,7 @@ async def test_who_tells_nothing_of_it_twice_is_not_asked_a_third_time() -> None
     hollow = said("All of it went well, and I am happy to help with more.")
     made, sent, _ = await asked(span_of(claude_body(12)), *[hollow] * 9)
 
-    assert isinstance(made, NoSummary)
+    assert isinstance(made, SummaryFailure)
     assert "tells nothing" in made.reason
     assert ["tools" in body for body in sent] == [True, False, False]
 
@@ -420,11 +437,11 @@ async def test_a_summary_that_is_cut_off_is_asked_for_once_more_with_more_room()
 
 
 async def test_each_call_is_on_the_bill_one_without_an_answer_as_unknown_one_that_was_refused_not() -> None:
-    bills = Bills()
-    broken = response(200, b'{"content": [{"type": "te')
-    await asked(span_of(claude_body(12)), broken, response(529), said(""), said(GOOD), bills=bills)
+    usage_log = UsageLog()
+    broken = http_response(200, b'{"content": [{"type": "te')
+    await asked(span_of(claude_body(12)), broken, http_response(529), said(""), said(GOOD), usage_log=usage_log)
 
-    unknown, empty, good = bills.usages
+    unknown, empty, good = usage_log.usages
     assert unknown is None
     assert empty == good
     assert good is not None
@@ -433,23 +450,23 @@ async def test_each_call_is_on_the_bill_one_without_an_answer_as_unknown_one_tha
 
 def test_a_client_for_counting_tokens_is_none_for_summaries() -> None:
     """Was: its 2 seconds were taken unsaid, and no summary was ever finished."""
-    where = Endpoint(url="http://127.0.0.1", spoken=Format.CHAT, headers={})
+    where = SummarizerEndpoint(url="http://127.0.0.1", api_format=Format.CHAT, headers={})
 
     with pytest.raises(BadOption, match="2 s"):
-        ModelSummariser(Client(), where)
+        LlmSummarizer(JsonClient(), where)
 
 
 async def test_a_request_that_is_refused_is_not_sent_again_but_otherwise() -> None:
-    made, sent, _ = await asked(span_of(claude_body(12)), response(400), said(GOOD))
+    made, sent, _ = await asked(span_of(claude_body(12)), http_response(400), said(GOOD))
 
     assert isinstance(made, Summary)
     assert ["tools" in body for body in sent] == [True, False]
 
 
 async def test_a_key_that_is_refused_is_not_tried_again() -> None:
-    made, sent, _ = await asked(span_of(claude_body(12)), response(401))
+    made, sent, _ = await asked(span_of(claude_body(12)), http_response(401))
 
-    assert isinstance(made, NoSummary)
+    assert isinstance(made, SummaryFailure)
     assert len(sent) == 1
 
 
@@ -460,27 +477,27 @@ async def test_a_redraft_goes_on_from_the_draft_and_names_what_is_missing() -> N
     assert [message["role"] for message in (told, draft, again)] == ["user", "assistant", "user"]
     assert GOOD in json.dumps(draft)
     assert "src/secret_part.py" in json.dumps(again)
-    assert accept(wire.read(sent)) is None
+    assert validate_request(wire.parse_request(sent)) is None
 
 
 async def test_a_redraft_of_what_was_shown_shows_it_again_after_the_draft() -> None:
-    span = span_of(claude_body(12, marked=False))
-    _, (sent,), _ = await asked(span, said(GOOD), redraft=("src/secret_part.py",))
+    summary_input = span_of(claude_body(12, has_breakpoint=False))
+    _, (sent,), _ = await asked(summary_input, said(GOOD), redraft=("src/secret_part.py",))
 
     shown = sent["messages"][0]["content"]
     assert GOOD in shown
     assert "src/secret_part.py" in shown
-    assert path(3) in shown
+    assert source_path(3) in shown
 
 
 async def test_a_redraft_is_tried_once() -> None:
-    made, sent, _ = await asked(span_of(claude_body(12)), response(529), redraft=("x",))
+    made, sent, _ = await asked(span_of(claude_body(12)), http_response(529), redraft=("x",))
 
-    assert isinstance(made, NoSummary)
+    assert isinstance(made, SummaryFailure)
     assert len(sent) == 1
 
 
 def test_a_key_is_never_shown() -> None:
     assert "secret" not in repr(
-        Endpoint(url="http://127.0.0.1", spoken=Format.CHAT, headers={"authorization": "secret"})
+        SummarizerEndpoint(url="http://127.0.0.1", api_format=Format.CHAT, headers={"authorization": "secret"})
     )

@@ -5,26 +5,26 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from foveate import wire
-from foveate.budget.eviction import answers_itself
-from foveate.fold.outlines import outline
-from foveate.fold.replacing import folded_edits
-from foveate.session.chain import chain_of
+from foveate.budget.eviction import has_calls_for_all_results
+from foveate.fold.outlines import strip_message_text
+from foveate.fold.replacing import build_compaction_edits
+from foveate.session.chain import compute_chain
 from foveate.tokens.caches import drop_caches
 from foveate.values import (
     Document,
     Edit,
     Format,
+    MediaSource,
     Message,
     Request,
-    Source,
     Text,
     Thinking,
     ToolCall,
     ToolResult,
 )
-from foveate.wire.body import compact
+from foveate.wire.body import to_json
 from tests.support.examples import limit_examples
-from tests.unit.fold.talks import Body, cuts_of, fold_at, requests
+from tests.unit.fold.talks import Body, any_requests, find_cuts, make_compaction_at
 
 CALL = ToolCall(name="read", arguments='{"path":"a"}', format=Format.ANTHROPIC, id="1")
 RESULT = ToolResult(parts=(Text("much"),), id="1")
@@ -36,24 +36,24 @@ def by(role: str, *parts: Text | Thinking | ToolCall | ToolResult | Document) ->
 
 @pytest.mark.slow
 @settings(max_examples=limit_examples(60))
-@given(requests(), st.data())
+@given(any_requests(), st.data())
 def test_a_session_that_grows_message_by_message_is_folded_as_one_that_nobody_knows(
     body: Body, data: st.DataObject
 ) -> None:
-    request = wire.read(compact(body))
-    assume(cuts_of(request))
-    cut = data.draw(st.sampled_from(cuts_of(request)))
-    fold = fold_at(request, cut)
+    request = wire.parse_request(to_json(body))
+    assume(find_cuts(request))
+    cut = data.draw(st.sampled_from(find_cuts(request)))
+    compaction = make_compaction_at(request, cut)
     field = "input" if "input" in body else "messages"
     said = body[field]
     # Some of it once more at the end: results of calls that were folded, or calls without results.
     said = [*said, *data.draw(st.lists(st.sampled_from(said), max_size=3))]
 
     def at(size: int) -> Request:
-        return wire.read(compact({**body, field: said[:size]}))
+        return wire.parse_request(to_json({**body, field: said[:size]}))
 
     def edits(size: int) -> tuple[Edit, ...]:
-        return folded_edits(at(size), chain_of(at(size)), [fold])
+        return build_compaction_edits(at(size), compute_chain(at(size)), [compaction])
 
     drop_caches()
     noted = [edits(size) for size in range(cut + 1, len(said) + 1)]
@@ -77,13 +77,13 @@ def test_a_late_answer_to_a_folded_call_is_seen_in_a_session_that_was_folded_bef
             {"role": "assistant", "content": "It is there."},
             {"role": "user", "content": "Then?"},
         ]
-        return wire.read({"model": "gpt-4.1", "messages": [*begun, *more]}, Format.CHAT)
+        return wire.parse_request({"model": "gpt-4.1", "messages": [*begun, *more]}, Format.CHAT)
 
-    fold = fold_at(request(), 4)
+    compaction = make_compaction_at(request(), 4)
     late: Body = {"role": "tool", "tool_call_id": "1", "content": "once more"}
 
-    assert folded_edits(request(), chain_of(request()), [fold])
-    assert folded_edits(request(late), chain_of(request(late)), [fold]) == ()
+    assert build_compaction_edits(request(), compute_chain(request()), [compaction])
+    assert build_compaction_edits(request(late), compute_chain(request(late)), [compaction]) == ()
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,14 @@ def test_a_late_answer_to_a_folded_call_is_seen_in_a_session_that_was_folded_bef
     ],
 )
 def test_what_answers_only_itself(messages: list[Message], is_so: bool) -> None:
-    assert answers_itself(messages) is is_so
+    assert has_calls_for_all_results(messages) is is_so
 
 
 def test_an_outline_has_who_speaks_calls_answers_and_thinks_and_not_a_word() -> None:
-    shown = Document(source=Source.INLINE, media_type="text/plain", text="secret")
+    shown = Document(source=MediaSource.INLINE, media_type="text/plain", text="secret")
     message = by("assistant", Text("secret"), Thinking("secret", 400), CALL, RESULT, shown)
 
-    found = outline(message)
+    found = strip_message_text(message)
 
     assert [type(part) for part in found.parts] == [type(part) for part in message.parts]
     assert (found.role, found.parts[2], found.parts[3]) == (

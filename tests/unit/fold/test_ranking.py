@@ -3,49 +3,60 @@
 import pytest
 from hypothesis import given, settings
 
-from foveate.fold.facts import Fact, FactKind, facts_of
-from foveate.fold.ranking import chance, features, rank, weights
+from foveate.fold.facts import Fact, extract_facts
+from foveate.fold.ranking import default_weights, features, mention_probability, rank_facts
+from foveate.fold.rules import FactKind
 from foveate.values import Message
 from tests.support.examples import limit_examples
-from tests.unit.fold.chatter import call, conversations, model, result, user
+from tests.unit.fold.chatter import conversations, model_message, result_message, tool_call, user_message
 
 
 def fact(text: str = "load_all", kind: FactKind = FactKind.IDENTIFIER, **known: object) -> Fact:
-    values = {"first": 0, "last": 0, "last_spoken": 0, "times": 1, "messages": (0, 1, 0, 0, 0)} | known
+    values = {
+        "first_index": 0,
+        "last_index": 0,
+        "last_non_tool_index": 0,
+        "occurrences": 1,
+        "messages_by_speaker": (0, 1, 0, 0, 0),
+    } | known
     return Fact(kind=kind, text=text, **values)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("likelier", "than"),
     [
-        (fact(last=50), fact(last=10)),
-        (fact(times=9), fact()),
-        (fact(), fact(last_spoken=-1, messages=(0, 0, 0, 0, 1))),
-        (fact(messages=(0, 1, 3, 0, 0)), fact(messages=(0, 1, 0, 0, 0))),
+        (fact(last_index=50), fact(last_index=10)),
+        (fact(occurrences=9), fact()),
+        (fact(), fact(last_non_tool_index=-1, messages_by_speaker=(0, 0, 0, 0, 1))),
+        (fact(messages_by_speaker=(0, 1, 3, 0, 0)), fact(messages_by_speaker=(0, 1, 0, 0, 0))),
         (fact("a/b.py", FactKind.PATH), fact("123.45", FactKind.NUMBER)),
     ],
     ids=["over a longer time", "oftener", "said and not only shown", "in calls", "a path and not a number"],
 )
 def test_a_fact_comes_back_more_likely_if_it_was(likelier: Fact, than: Fact) -> None:
-    assert chance(likelier, 60, weights()) > chance(than, 60, weights())
+    assert mention_probability(likelier, 60, default_weights()) > mention_probability(
+        than, 60, default_weights()
+    )
 
 
 def test_other_weights_can_be_tried() -> None:
     facts = (fact("load_all"), fact("a/b.py", FactKind.PATH))
 
-    assert [one.fact.text for one in rank(facts, 1, {"is_path": 9.0})] == ["a/b.py", "load_all"]
-    assert [one.fact.text for one in rank(facts, 1, {"is_path": -9.0})] == ["load_all", "a/b.py"]
+    assert [one.fact.text for one in rank_facts(facts, 1, {"is_path": 9.0})] == ["a/b.py", "load_all"]
+    assert [one.fact.text for one in rank_facts(facts, 1, {"is_path": -9.0})] == ["load_all", "a/b.py"]
 
 
 def test_constraints_and_open_tasks_come_before_all_names() -> None:
     messages = [
-        user("Never touch main."),
-        model(call("Edit", path="src/a.py"), call("TodoWrite", todos=[{"content": "ship it now"}])),
-        result("src/a.py edited"),
-        model("src/a.py is done, src/a.py works"),
+        user_message("Never touch main."),
+        model_message(
+            tool_call("Edit", path="src/a.py"), tool_call("TodoWrite", todos=[{"content": "ship it now"}])
+        ),
+        result_message("src/a.py edited"),
+        model_message("src/a.py is done, src/a.py works"),
     ]
 
-    ranked = [one.fact.text for one in rank(facts_of(messages), len(messages))]
+    ranked = [one.fact.text for one in rank_facts(extract_facts(messages), len(messages))]
 
     assert ranked[:3] == ["Never touch main.", "ship it now", "src/a.py"]
 
@@ -56,15 +67,15 @@ def test_every_feature_is_weighed_and_every_weight_is_a_feature_s() -> None:
         f"is_{kind}" for kind in (FactKind.CONSTRAINT, FactKind.TASK, FactKind.DECISION, FactKind.ERROR)
     }
 
-    assert set(weights()) == known - sentences
+    assert set(default_weights()) == known - sentences
 
 
 @given(conversations)
 @settings(max_examples=limit_examples(40))
 def test_a_chance_is_a_chance_and_the_order_is_always_the_same(messages: list[Message]) -> None:
-    facts = facts_of(messages)
-    ranked = rank(facts, len(messages))
+    facts = extract_facts(messages)
+    ranked = rank_facts(facts, len(messages))
 
-    assert all(0 < one.chance < 1 for one in ranked)
-    assert rank(facts[::-1], len(messages)) == ranked
+    assert all(0 < one.probability < 1 for one in ranked)
+    assert rank_facts(facts[::-1], len(messages)) == ranked
     assert sorted(one.fact.text for one in ranked) == sorted(one.text for one in facts)

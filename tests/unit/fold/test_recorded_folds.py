@@ -10,13 +10,13 @@ import pytest
 
 from foveate import wire
 from foveate.errors import MalformedRequest
-from foveate.fold.overflow import OnOverflow, OverflowOptions, plan_for
-from foveate.fold.replacing import folded_edits
-from foveate.sandbox import accept
-from foveate.sandbox.accepting import SPOKEN
-from foveate.session.chain import chain_of
+from foveate.fold.overflow import OnOverflow, OverflowOptions, plan_overflow
+from foveate.fold.replacing import build_compaction_edits
+from foveate.sandbox import validate_request
+from foveate.sandbox.accepting import SUPPORTED_FORMATS
+from foveate.session.chain import compute_chain
 from foveate.values import Format, Message, Request, TokenCount, ToolCall, ToolResult
-from tests.unit.fold.talks import cuts_of, fold_at
+from tests.unit.fold.talks import find_cuts, make_compaction_at
 
 MAKES_ROOM = OverflowOptions(compaction=False, on_overflow=OnOverflow.MAKE_ROOM)
 EACH = 1000
@@ -27,10 +27,10 @@ def recorded(path: Path) -> Iterator[Request]:
     with gzip.open(path / "usage_pairs.jsonl.gz") as rows:
         for row in map(json.loads, rows):
             try:
-                request = wire.read(row["request"])
+                request = wire.parse_request(row["request"])
             except MalformedRequest:
                 continue
-            if cuts_of(request):
+            if find_cuts(request):
                 yield request
 
 
@@ -50,39 +50,39 @@ def orphans(messages: Sequence[Message]) -> set[str]:
 
 @pytest.mark.slow
 def test_every_fold_of_a_recorded_request_is_taken_and_leaves_its_tail(shared_data: Path) -> None:
-    folded: Counter[Format] = Counter()
+    result: Counter[Format] = Counter()
     for request in recorded(shared_data):
-        is_taken = request.format in SPOKEN and accept(request) is None
-        for cut in cuts_of(request):
-            edits = folded_edits(request, chain_of(request), [fold_at(request, cut)])
-            sent = wire.read(wire.write(request, edits), request.format)
+        is_taken = request.format in SUPPORTED_FORMATS and validate_request(request) is None
+        for cut in find_cuts(request):
+            edits = build_compaction_edits(request, compute_chain(request), [make_compaction_at(request, cut)])
+            sent = wire.parse_request(wire.apply_edits(request, edits), request.format)
             assert sent.messages[-(len(request.messages) - cut) :] == request.messages[cut:]
-            assert not is_taken or accept(sent) is None
-            folded[request.format] += 1
-    assert len(folded) == len(Format)
-    assert folded.total() > 300
+            assert not is_taken or validate_request(sent) is None
+            result[request.format] += 1
+    assert len(result) == len(Format)
+    assert result.total() > 300
 
 
 @pytest.mark.slow
 def test_whatever_is_taken_out_of_a_recorded_request_no_call_loses_its_result(shared_data: Path) -> None:
     edited = 0
     for request in recorded(shared_data):
-        is_taken = request.format in SPOKEN and accept(request) is None
-        messages = [wire.message(request.format, raw) for raw in request.messages]
+        is_taken = request.format in SUPPORTED_FORMATS and validate_request(request) is None
+        messages = [wire.parse_message(request.format, raw) for raw in request.messages]
         total = EACH * len(messages)
         for limit_tokens in range(EACH // 2, total, EACH):
-            plan = plan_for(
+            plan = plan_overflow(
                 request,
                 messages,
                 [EACH] * len(messages),
                 TokenCount(total, True, total),
                 limit_tokens=limit_tokens,
                 options=MAKES_ROOM,
-                can_fold=False,
+                can_compact=False,
             )
-            sent = wire.read(wire.write(request, plan.edits), request.format)
-            left = [wire.message(request.format, raw) for raw in sent.messages]
+            sent = wire.parse_request(wire.apply_edits(request, plan.edits), request.format)
+            left = [wire.parse_message(request.format, raw) for raw in sent.messages]
             assert orphans(left) <= orphans(messages)
-            assert not is_taken or accept(sent) is None
+            assert not is_taken or validate_request(sent) is None
             edited += bool(plan.edits)
     assert edited > 100

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.fold.facts import FactKind, facts_of
-from foveate.fold.rules import rules
-from foveate.fold.sentences import plain, sentences_of
-from tests.unit.fold.chatter import user
+from foveate.fold.facts import extract_facts
+from foveate.fold.rules import FactKind, rules
+from foveate.fold.sentences import normalize_letters, split_sentences
+from tests.unit.fold.chatter import user_message
 
 
 def constraints(text: str) -> list[str]:
-    return [fact.text for fact in facts_of([user(text)]) if fact.kind is FactKind.CONSTRAINT]
+    return [fact.text for fact in extract_facts([user_message(text)]) if fact.kind is FactKind.CONSTRAINT]
 
 
 @pytest.mark.parametrize(
@@ -169,14 +169,14 @@ def test_lines_that_never_end_do_not_hide_each_other() -> None:
 def test_sentences_hold_all_words_once_and_plain_text_keeps_its_places(pieces: list[str]) -> None:
     text = "".join(pieces)
 
-    assert "".join("".join(sentences_of(text)).split()) == "".join(text.split())
-    assert len(plain(text)) == len(text)
+    assert "".join("".join(split_sentences(text)).split()) == "".join(text.split())
+    assert len(normalize_letters(text)) == len(text)
 
 
 def test_no_word_that_tells_a_constraint_may_be_left_out_of_one() -> None:
     single = {"never", "must", "only", "always", "avoid", "nur", "nie", "immer", "jamais", "siempre", "必"}
 
-    assert not rules().small & (single | rules().negating)
+    assert not rules().small_words & (single | rules().negations)
 
 
 @pytest.mark.slow

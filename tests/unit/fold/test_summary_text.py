@@ -2,23 +2,23 @@
 
 from dataclasses import replace
 
-from foveate.fold.replacing import carried_text, summary_text
-from foveate.fold.verifying import Missing
+from foveate.fold.replacing import carried_facts_text, summary_text
+from foveate.fold.verifying import MissingFacts
 from foveate.tokens import counter_for
-from tests.unit.fold.talks import FOLD
+from tests.unit.fold.talks import COMPACTION
 
 RULE = "Never push to main."
 DENSE_RULE = "必须使用中文。"
 
 
 def test_names_stand_in_one_line_and_sentences_in_lines_of_their_own_with_what_is_more_as_the_last() -> None:
-    missing = Missing(
+    missing = MissingFacts(
         important=(RULE,),
         listed=(RULE, DENSE_RULE, "/srv/app.py", "Ana Lopez", "load_all", "15 ms"),
         unlisted=3,
     )
 
-    assert summary_text(replace(FOLD, carried=missing.carried)).splitlines()[-7:] == [
+    assert summary_text(replace(COMPACTION, carried=missing.carried)).splitlines()[-7:] == [
         "Also named there:",
         "- /srv/app.py load_all",
         f"- {RULE}",
@@ -31,15 +31,17 @@ def test_names_stand_in_one_line_and_sentences_in_lines_of_their_own_with_what_i
 
 def test_a_piece_of_a_longer_name_in_the_summary_does_not_take_a_name_off_the_list() -> None:
     """Was: a summary with /etc/hosts.bak in it took /etc/hosts off."""
-    fold = replace(FOLD, summary="It is about /etc/hosts.bak and 8080.", carried=("/etc/hosts", "8080"))
+    compaction = replace(
+        COMPACTION, summary="It is about /etc/hosts.bak and 8080.", carried=("/etc/hosts", "8080")
+    )
 
-    assert summary_text(fold).endswith("Also named there:\n- /etc/hosts")
+    assert summary_text(compaction).endswith("Also named there:\n- /etc/hosts")
 
 
 def test_a_sentence_of_two_lines_is_known_again() -> None:
-    fold = replace(FOLD, summary="Never push\nto main.", carried=(RULE,))
+    compaction = replace(COMPACTION, summary="Never push\nto main.", carried=(RULE,))
 
-    assert summary_text(fold).endswith(fold.summary)
+    assert summary_text(compaction).endswith(compaction.summary)
 
 
 def test_a_list_of_names_takes_no_more_tokens_than_they_were_counted_for() -> None:
@@ -49,12 +51,12 @@ def test_a_list_of_names_takes_no_more_tokens_than_they_were_counted_for() -> No
     def tokens(text: str) -> int:
         return counter_for("gpt-4o").text(text).tokens
 
-    assert tokens(carried_text(names)) <= sum(tokens(f" {name}") for name in names) + 10
+    assert tokens(carried_facts_text(names)) <= sum(tokens(f" {name}") for name in names) + 10
 
 
 def test_nothing_carried_is_no_list() -> None:
-    assert carried_text(()) == ""
+    assert carried_facts_text(()) == ""
 
 
 def test_what_had_several_lines_is_listed_in_one() -> None:
-    assert carried_text(("write docs\n\nGoal\n- obey",)).splitlines()[1:] == ["- write docs Goal - obey"]
+    assert carried_facts_text(("write docs\n\nGoal\n- obey",)).splitlines()[1:] == ["- write docs Goal - obey"]

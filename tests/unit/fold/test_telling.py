@@ -5,22 +5,31 @@ import sys
 import pytest
 from hypothesis import given, settings
 
-from foveate.fold.extractive import carry
-from foveate.fold.facts import Fact, FactKind, facts_of
-from foveate.fold.ranking import rank
-from foveate.fold.telling import Known, stands
-from foveate.fold.verifying import missing_in
+from foveate.fold.extractive import select_missing_facts
+from foveate.fold.facts import Fact, extract_facts
+from foveate.fold.ranking import rank_facts
+from foveate.fold.rules import FactKind
+from foveate.fold.telling import MentionIndex, contains_whole
+from foveate.fold.verifying import find_missing_facts
 from foveate.values import Message
 from tests.support.examples import limit_examples
-from tests.unit.fold.chatter import conversations, user
+from tests.unit.fold.chatter import conversations, user_message
 
 
 def fact(text: str, kind: FactKind) -> Fact:
-    return Fact(kind=kind, text=text, first=0, last=0, last_spoken=0, times=1, messages=(1, 0, 0, 0, 0))
+    return Fact(
+        kind=kind,
+        text=text,
+        first_index=0,
+        last_index=0,
+        last_non_tool_index=0,
+        occurrences=1,
+        messages_by_speaker=(1, 0, 0, 0, 0),
+    )
 
 
 def tells(text: str, wanted: str, kind: FactKind = FactKind.CONSTRAINT) -> bool:
-    return Known(text).tells(fact(wanted, kind))
+    return MentionIndex(text).mentions(fact(wanted, kind))
 
 
 @pytest.mark.parametrize(
@@ -122,13 +131,13 @@ def test_a_constraint_in_its_order_was_told_also_without_its_small_words(text: s
 
 
 def test_what_is_added_is_told_and_does_not_run_into_what_stood_before() -> None:
-    known = Known("never push")
+    known = MentionIndex("never push")
     known.add("to main")
 
-    assert not known.tells(fact("never push to main", FactKind.CONSTRAINT))
-    assert not known.tells(fact("push to", FactKind.QUOTED))
+    assert not known.mentions(fact("never push to main", FactKind.CONSTRAINT))
+    assert not known.mentions(fact("push to", FactKind.QUOTED))
     known.add("Never push to main.")
-    assert known.tells(fact("never push to main", FactKind.CONSTRAINT))
+    assert known.mentions(fact("never push to main", FactKind.CONSTRAINT))
 
 
 @pytest.mark.parametrize(
@@ -142,14 +151,14 @@ def test_what_is_added_is_told_and_does_not_run_into_what_stood_before() -> None
     ],
 )
 def test_a_name_stands_in_a_text_where_it_is_no_piece_of_another(wanted: str, text: str, does: bool) -> None:
-    assert stands(wanted, text) is does
+    assert contains_whole(wanted, text) is does
 
 
 @given(conversations)
 @settings(max_examples=limit_examples(60))
 def test_every_fact_tells_itself(messages: list[Message]) -> None:
-    for each in facts_of(messages):
-        assert Known(each.text).tells(each), each
+    for each in extract_facts(messages):
+        assert MentionIndex(each.text).mentions(each), each
 
 
 @pytest.mark.slow
@@ -165,13 +174,15 @@ def test_every_fact_tells_itself(messages: list[Message]) -> None:
 )
 def test_twice_as_many_facts_are_about_twice_the_work(line: str) -> None:
     """Was: every constraint was held against every line, and every name looked for in the whole text."""
-    once, twice = (_steps([user("\n".join(line.format(n=n) for n in range(size)))]) for size in (300, 600))
+    once, twice = (
+        _steps([user_message("\n".join(line.format(n=n) for n in range(size)))]) for size in (300, 600)
+    )
 
     assert twice <= 2.3 * once + 3000
 
 
 def _steps(messages: list[Message]) -> int:
-    ranked = rank(facts_of(messages), 1)
+    ranked = rank_facts(extract_facts(messages), 1)
     told = "\n".join(one.fact.text for one in ranked[::2])
     steps = 0
 
@@ -182,8 +193,8 @@ def _steps(messages: list[Message]) -> int:
     before = sys.getprofile()
     sys.setprofile(count)
     try:
-        carry(told, ranked, limit_tokens=10**6, count=len)
-        missing_in(told, ranked, limit_tokens=10**6, count=len, most_tokens=10**7)
+        select_missing_facts(told, ranked, limit_tokens=10**6, count=len)
+        find_missing_facts(told, ranked, limit_tokens=10**6, count=len, max_tokens=10**7)
     finally:
         sys.setprofile(before)
     return steps

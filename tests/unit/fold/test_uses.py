@@ -6,36 +6,41 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.fold.journal import Fold
-from foveate.fold.uses import Line, doubted, keep_uses, line_of
-from foveate.session.chain import Chain
-from tests.kept import FOLD, hashed
+from foveate.fold.journal import Compaction
+from foveate.fold.uses import (
+    ApplicationHistory,
+    invalidate_history,
+    load_application_history,
+    record_applications,
+)
+from foveate.session.chain import HashChain
+from tests.kept import COMPACTION, hash_word
 from tests.support.examples import limit_examples
-from tests.unit.fold.journals import InMemory
+from tests.unit.fold.journals import InMemoryCompactionStore
 
 MODEL = "claude-opus-5-5"
 BOUNDARY = 4
 
 
-def chain_to(*words: str) -> Chain:
+def chain_to(*words: str) -> HashChain:
     """A conversation of these messages."""
     hashes, tip = [], b""
     for word in words:
-        tip = hashed((tip, word))
+        tip = hash_word((tip, word))
         hashes.append(tip)
-    return Chain(head=0, hashes=tuple(hashes), spellings=b"")
+    return HashChain(leading_system_messages=0, hashes=tuple(hashes), spellings=b"")
 
 
 class Sender:
     """Sends conversations through a journal, and remembers what each answer was given behind."""
 
     def __init__(self) -> None:
-        self.journal = InMemory()
-        self.fold: Fold | None = None
+        self.journal = InMemoryCompactionStore()
+        self.fold: Compaction | None = None
 
     def folded(self, words: list[str]) -> None:
         tip = chain_to(*words).hashes[BOUNDARY - 1]
-        self.fold = replace(FOLD, boundary=tip, messages=BOUNDARY, seen_messages=len(words))
+        self.fold = replace(COMPACTION, boundary=tip, messages=BOUNDARY, seen_messages=len(words))
 
     def undo(self) -> None:
         if self.fold is not None:
@@ -44,13 +49,15 @@ class Sender:
     async def send(self, words: list[str], *, fails: bool = False) -> tuple[bool, set[int]]:
         """Whether it went out with the fold, and the places of what was not said behind the same."""
         chain = chain_to(*words)
-        line = await line_of(chain, [self.fold] if self.fold else [], self.journal, model=MODEL)
+        line = await load_application_history(
+            chain, [self.fold] if self.fold else [], self.journal, model=MODEL
+        )
         if line is None:
             return False, set()
-        assert isinstance(line, Line)
+        assert isinstance(line, ApplicationHistory)
         is_applied = self.fold is not None and self.fold.undone_at is None and not fails
-        unbound = {place for some in line.unbound() for place in some}
-        await keep_uses(line, self.journal, is_applied=is_applied)
+        unbound = {place for some in line.invalid_thinking_ranges() for place in some}
+        await record_applications(line, self.journal, is_applied=is_applied)
         return is_applied, unbound
 
 
@@ -78,7 +85,7 @@ def test_exactly_what_was_said_behind_something_else_is_found_whatever_befalls_t
                 continue
             if act == "doubt":
                 assert sender.fold
-                await doubted(chain_to(*words), sender.fold, sender.journal)
+                await invalidate_history(chain_to(*words), sender.fold, sender.journal)
                 is_exact = False
                 continue
             if act == "fork":
@@ -126,7 +133,7 @@ async def test_where_nobody_said_when_it_came_into_use_all_since_it_was_made_is_
 
 async def test_what_cannot_be_kept_is_found_again_and_nothing_fails() -> None:
     sender = Sender()
-    sender.journal = InMemory(gone=["used"])
+    sender.journal = InMemoryCompactionStore(unavailable=["used"])
     words = [str(number) for number in range(6)]
     sender.folded(words)
     for _ in range(3):
@@ -135,8 +142,10 @@ async def test_what_cannot_be_kept_is_found_again_and_nothing_fails() -> None:
 
 
 async def test_nothing_is_looked_up_for_a_model_that_takes_its_thoughts_back_anywhere() -> None:
-    journal = InMemory(gone=["uses"])
+    store = InMemoryCompactionStore(unavailable=["uses"])
     words = [str(number) for number in range(6)]
-    fold = replace(FOLD, boundary=chain_to(*words).hashes[3], messages=4)
-    assert await line_of(chain_to(*words), [fold], journal, model="claude-opus-4-5") is None
-    assert await line_of(chain_to(*words), [], journal, model=MODEL) is None
+    compaction = replace(COMPACTION, boundary=chain_to(*words).hashes[3], messages=4)
+    assert (
+        await load_application_history(chain_to(*words), [compaction], store, model="claude-opus-4-5") is None
+    )
+    assert await load_application_history(chain_to(*words), [], store, model=MODEL) is None

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from foveate.fold.facts import facts_of
-from foveate.fold.ranking import rank
-from foveate.fold.verifying import hollow, missing_in, problem_of
+from foveate.fold.facts import extract_facts
+from foveate.fold.ranking import rank_facts
+from foveate.fold.verifying import check_relevance, find_missing_facts, find_problem
 from foveate.values import Message, Text
 from tests.support.examples import limit_examples
 
@@ -18,7 +18,7 @@ def count(text: str) -> int:
 
 
 def problem(text: str, replaced_tokens: int = 10_000) -> str:
-    return problem_of(text, replaced_tokens=replaced_tokens, count=count) or ""
+    return find_problem(text, replaced_tokens=replaced_tokens, count=count) or ""
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_text_of_megabytes_is_refused_without_counting_it() -> None:
     def never(text: str) -> int:
         raise AssertionError(f"{len(text)} characters were counted")
 
-    assert "longer" in (problem_of("so it went on " * 100_000, replaced_tokens=1_000, count=never) or "")
+    assert "longer" in (find_problem("so it went on " * 100_000, replaced_tokens=1_000, count=never) or "")
 
 
 @settings(max_examples=limit_examples(60))
@@ -126,7 +126,7 @@ HISTORY = [
     Message(role="assistant", parts=(Text("I look into src/parser.py and src/lexer.py."),)),
     Message(role="user", parts=(Text("Then src/parser.py first. The lexer later: src/lexer.py."),)),
 ]
-RANKED = rank(facts_of(HISTORY), len(HISTORY))
+RANKED = rank_facts(extract_facts(HISTORY), len(HISTORY))
 
 
 HOLLOW = (
@@ -154,7 +154,7 @@ LONG = [
 @pytest.mark.parametrize("text", HOLLOW)
 def test_what_could_be_said_to_anybody_is_no_summary(text: str) -> None:
     """Was: "The model is currently overloaded" became the whole history."""
-    assert "nothing" in (hollow(text, LONG) or "")
+    assert "nothing" in (check_relevance(text, LONG) or "")
 
 
 @pytest.mark.parametrize(
@@ -167,22 +167,25 @@ def test_what_could_be_said_to_anybody_is_no_summary(text: str) -> None:
     ],
 )
 def test_a_short_summary_in_other_words_is_one(text: str) -> None:
-    assert hollow(text, LONG) is None
+    assert check_relevance(text, LONG) is None
 
 
 def test_a_summary_of_an_earlier_summary_tells_of_that() -> None:
     earlier = "The wizard has collected seven dragons, three potions, one sword and no horse."
 
-    assert hollow("So far: dragons, potions and swords.", LONG) is not None
-    assert hollow("So far: dragons, potions and swords.", LONG, earlier) is None
+    assert check_relevance("So far: dragons, potions and swords.", LONG) is not None
+    assert check_relevance("So far: dragons, potions and swords.", LONG, earlier) is None
 
 
 def test_a_history_of_a_few_words_is_not_held_against_a_text() -> None:
-    assert hollow("They greeted each other.", [Message(role="user", parts=(Text("Hi there, Ana!"),))]) is None
+    assert (
+        check_relevance("They greeted each other.", [Message(role="user", parts=(Text("Hi there, Ana!"),))])
+        is None
+    )
 
 
 def test_a_constraint_that_a_summary_drops_is_important() -> None:
-    missing = missing_in(SUMMARY, RANKED, limit_tokens=400, count=count, most_tokens=800)
+    missing = find_missing_facts(SUMMARY, RANKED, limit_tokens=400, count=count, max_tokens=800)
 
     assert set(RULES) <= set(missing.important)
     assert set(missing.important) <= set(missing.listed)
@@ -193,8 +196,12 @@ def test_all_constraints_that_are_missing_are_important_whatever_room_there_is()
     """Was: of 60 constraints the list had room for 10, and nothing said that the others were missing."""
     rules = [f"Never touch the table number {number} of the database." for number in range(60)]
     asked = [Message(role="user", parts=(Text(" ".join(rules)),))]
-    missing = missing_in(
-        SUMMARY, rank(facts_of(asked), 1), limit_tokens=60, count=count, most_tokens=count(SUMMARY) + 100
+    missing = find_missing_facts(
+        SUMMARY,
+        rank_facts(extract_facts(asked), 1),
+        limit_tokens=60,
+        count=count,
+        max_tokens=count(SUMMARY) + 100,
     )
 
     assert set(rules) <= set(missing.important)
@@ -208,7 +215,7 @@ def test_all_constraints_that_are_missing_are_important_whatever_room_there_is()
 
 
 def test_a_summary_of_more_than_half_of_the_span_is_looked_at_too() -> None:
-    missing = missing_in(SUMMARY, RANKED, limit_tokens=400, count=count, most_tokens=count(SUMMARY))
+    missing = find_missing_facts(SUMMARY, RANKED, limit_tokens=400, count=count, max_tokens=count(SUMMARY))
 
     assert set(RULES) <= set(missing.important)
     assert missing.listed == ()
@@ -217,14 +224,16 @@ def test_a_summary_of_more_than_half_of_the_span_is_looked_at_too() -> None:
 
 def test_what_a_summary_tells_is_not_missing() -> None:
     told = f"{SUMMARY} {' '.join(RULES)} It is about src/parser.py and src/lexer.py."
-    missing = missing_in(told, RANKED, limit_tokens=400, count=count, most_tokens=800)
+    missing = find_missing_facts(told, RANKED, limit_tokens=400, count=count, max_tokens=800)
 
     assert not {*RULES, "src/parser.py", "src/lexer.py"} & set(missing.listed)
 
 
 @given(st.integers(0, 300), st.integers(0, 300))
 def test_the_list_never_makes_a_summary_longer_than_it_may_be(limit_tokens: int, most_tokens: int) -> None:
-    missing = missing_in(SUMMARY, RANKED, limit_tokens=limit_tokens, count=count, most_tokens=most_tokens)
+    missing = find_missing_facts(
+        SUMMARY, RANKED, limit_tokens=limit_tokens, count=count, max_tokens=most_tokens
+    )
 
     listed = sum(count(fact) for fact in missing.listed)
     assert listed == 0 or count(SUMMARY) + listed <= most_tokens

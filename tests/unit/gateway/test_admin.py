@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.gateway.admin import guarded, is_loopback, viewer_of
+from foveate.gateway.admin import guard_pages, identify_viewer, is_loopback
 from foveate.gateway.asks import Receive, Scope, Send
-from foveate.gateway.keys import HashedKeys, hash_of, new_key
-from foveate.web.viewer import ADMIN, Viewer, viewer_in
+from foveate.gateway.keys import HashedKeys, generate_key, hash_key
+from foveate.web.viewer import ADMIN, Viewer, get_viewer
 from tests.support.examples import limit_examples
 
-KEY = new_key()
-ADMIN_KEY = new_key()
-KEYS = HashedKeys({hash_of(KEY): "ana"}, [hash_of(ADMIN_KEY)])
+KEY = generate_key()
+ADMIN_KEY = generate_key()
+KEYS = HashedKeys({hash_key(KEY): "ana"}, [hash_key(ADMIN_KEY)])
 BASIC = b"Basic " + b64encode(b"anybody:" + KEY.encode())
 
 
@@ -36,14 +36,14 @@ def test_these_are_not(host: str) -> None:
     "name", [b"127.0.0.1:8090", b"localhost:8090", b"[::1]:8090", b"localhost", b"127.0.0.1"]
 )
 def test_on_loopback_whoever_is_there_may_see_them(name: bytes) -> None:
-    assert viewer_of({b"host": name}, host="127.0.0.1", keys=KEYS) == ADMIN
+    assert identify_viewer({b"host": name}, host="127.0.0.1", keys=KEYS) == ADMIN
 
 
 @pytest.mark.parametrize(
     "name", [b"evil.example:8090", b"evil.example", b"", b"10.0.0.1:8090", b"[::2]:1", b"127.0.0.1@evil"]
 )
 def test_a_page_whose_name_leads_to_loopback_may_not(name: bytes) -> None:
-    assert viewer_of({b"host": name}, host="127.0.0.1", keys=KEYS) is None
+    assert identify_viewer({b"host": name}, host="127.0.0.1", keys=KEYS) is None
 
 
 @pytest.mark.parametrize(
@@ -56,20 +56,20 @@ def test_a_page_whose_name_leads_to_loopback_may_not(name: bytes) -> None:
 )
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
 def test_whoever_has_a_key_sees_its_agent_anywhere(shown: dict[bytes, bytes], host: str) -> None:
-    assert viewer_of({b"host": b"gateway.example", **shown}, host=host, keys=KEYS) == Viewer("ana")
+    assert identify_viewer({b"host": b"gateway.example", **shown}, host=host, keys=KEYS) == Viewer("ana")
 
 
 def test_an_admin_key_sees_everything_anywhere() -> None:
     for host in ("0.0.0.0", "127.0.0.1"):
         headers = {b"host": b"gateway.example", b"authorization": b"Bearer " + ADMIN_KEY.encode()}
-        assert viewer_of(headers, host=host, keys=KEYS) == ADMIN
+        assert identify_viewer(headers, host=host, keys=KEYS) == ADMIN
 
 
 @pytest.mark.parametrize("name", [b"127.0.0.1:8090", b"localhost"])
 def test_an_agents_key_sees_its_agent_alone_on_loopback_too(name: bytes) -> None:
     headers = {b"host": name, b"authorization": b"Bearer " + KEY.encode()}
 
-    assert viewer_of(headers, host="127.0.0.1", keys=KEYS) == Viewer("ana")
+    assert identify_viewer(headers, host="127.0.0.1", keys=KEYS) == Viewer("ana")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_an_agents_key_sees_its_agent_alone_on_loopback_too(name: bytes) -> None
     ],
 )
 def test_what_a_proxy_passes_on_is_not_from_loopback(header: bytes, value: bytes) -> None:
-    assert viewer_of({b"host": b"127.0.0.1:8090", header: value}, host="127.0.0.1", keys=KEYS) is None
+    assert identify_viewer({b"host": b"127.0.0.1:8090", header: value}, host="127.0.0.1", keys=KEYS) is None
 
 
 @pytest.mark.parametrize("value", [b"127.0.0.1", b"::1", b"localhost"])
@@ -92,7 +92,7 @@ def test_no_forwarding_header_makes_somebody_loopback(value: bytes) -> None:
     headers = {b"host": b"gateway.example", b"x-forwarded-for": value, b"x-forwarded-host": b"localhost"}
 
     for host in ("0.0.0.0", "127.0.0.1"):
-        assert viewer_of(headers, host=host, keys=KEYS) is None
+        assert identify_viewer(headers, host=host, keys=KEYS) is None
 
 
 @settings(max_examples=limit_examples(100))
@@ -102,14 +102,14 @@ def test_no_forwarding_header_makes_somebody_loopback(value: bytes) -> None:
         st.binary(max_size=60),
         st.text("abcdefov-", max_size=50).map(lambda text: b"Bearer " + text.encode()),
         st.binary(max_size=40).map(lambda text: b"Basic " + b64encode(text)),
-        st.just(b"Bearer " + new_key().encode()),
+        st.just(b"Bearer " + generate_key().encode()),
     ),
     name=st.sampled_from([b"127.0.0.1:8090", b"localhost", b"gateway.example"]),
 )
 def test_beyond_loopback_nobody_without_a_key_ever_may(said: bytes | None, name: bytes) -> None:
     headers = {b"host": name} | ({} if said is None else {b"authorization": said})
 
-    assert viewer_of(headers, host="0.0.0.0", keys=KEYS) is None
+    assert identify_viewer(headers, host="0.0.0.0", keys=KEYS) is None
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ async def test_pages_are_shown_to_no_other_site(
 
     said = {b"host": b"localhost", b"sec-fetch-site": site, b"sec-fetch-mode": mode, b"sec-fetch-dest": dest}
     headers = [(name, value) for name, value in said.items() if value is not None]
-    shown = guarded({"/-/sessions": page}, {}, host="127.0.0.1", keys=lambda: KEYS)
+    shown = guard_pages({"/-/sessions": page}, {}, host="127.0.0.1", keys=lambda: KEYS)
     await shown["/-/sessions"]({"headers": headers}, receive, send)
 
     assert statuses == [200 if is_shown else 403]
@@ -161,7 +161,9 @@ async def test_a_page_that_may_not_be_seen_is_not_even_made() -> None:
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
 
-    pages = guarded({"/metrics": page, "/health": page, "/ready": page}, {}, host="0.0.0.0", keys=lambda: KEYS)
+    pages = guard_pages(
+        {"/metrics": page, "/health": page, "/ready": page}, {}, host="0.0.0.0", keys=lambda: KEYS
+    )
     for path in pages:
         await pages[path]({"path": path, "headers": [(b"host", b"localhost")]}, receive, send)
 
@@ -175,7 +177,7 @@ async def test_an_agents_key_opens_scoped_pages_alone_and_they_are_told_whose_it
     statuses: list[int] = []
 
     async def page(scope: Scope, _receive: Receive, _send: Send) -> None:
-        viewers.append(viewer_in(scope))
+        viewers.append(get_viewer(scope))
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request"}
@@ -184,7 +186,7 @@ async def test_an_agents_key_opens_scoped_pages_alone_and_they_are_told_whose_it
         if message["type"] == "http.response.start":
             statuses.append(message["status"])
 
-    pages = guarded({"/metrics": page, "/-/new": page}, {"/": page}, host="0.0.0.0", keys=lambda: KEYS)
+    pages = guard_pages({"/metrics": page, "/-/new": page}, {"/": page}, host="0.0.0.0", keys=lambda: KEYS)
     for path in pages:
         headers = [(b"authorization", b"Bearer " + KEY.encode())]
         await pages[path]({"path": path, "headers": headers}, receive, send)
@@ -195,4 +197,4 @@ async def test_an_agents_key_opens_scoped_pages_alone_and_they_are_told_whose_it
 
 async def test_a_page_fails_if_nobody_has_checked_who_looks() -> None:
     with pytest.raises(KeyError):
-        viewer_in({"type": "http", "headers": []})
+        get_viewer({"type": "http", "headers": []})

@@ -3,9 +3,9 @@
 import pytest
 
 from foveate.gateway.agent_names import name_agent
-from foveate.gateway.asks import ask_of
-from foveate.gateway.callers import agent_of
-from foveate.gateway.keys import HashedKeys, NoKeys, hash_of, new_key
+from foveate.gateway.asks import parse_request
+from foveate.gateway.callers import identify_agent
+from foveate.gateway.keys import HashedKeys, NoKeys, generate_key, hash_key
 
 
 def agent(user_agent: str, keys: HashedKeys | NoKeys | None = None, **headers: str) -> str:
@@ -16,7 +16,7 @@ def agent(user_agent: str, keys: HashedKeys | NoKeys | None = None, **headers: s
         "query_string": b"",
         "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
     }
-    return agent_of(ask_of(scope), keys or NoKeys(), [("house-*", "house")])
+    return identify_agent(parse_request(scope), keys or NoKeys(), [("house-*", "house")])
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_header_names_the_agent_whatever_its_user_agent_is() -> None:
 
 
 def test_a_user_agent_does_not_name_an_agent_that_has_keys() -> None:
-    keys = HashedKeys({hash_of(new_key()): "codex"})
+    keys = HashedKeys({hash_key(generate_key()): "codex"})
 
     assert agent("codex_exec/0.166.0", keys) == "default"
 

@@ -4,8 +4,8 @@ from decimal import Decimal
 
 import pytest
 
-from foveate.cost.caps import Cap, Scope, exceeded, unchecked
-from foveate.cost.ledger import Standing
+from foveate.cost.caps import Cap, CapScope, make_cap_exceeded, make_cap_uncheckable
+from foveate.cost.ledger import AccountBalance
 from foveate.errors import (
     BudgetExceeded,
     DoesNotFit,
@@ -21,15 +21,15 @@ from foveate.errors import (
     UpstreamUnreachable,
     WrongApi,
 )
-from foveate.gateway.audience import Audience, audience_of, text_for
+from foveate.gateway.audience import Audience, classify_audience, error_text
 
-CAP = Cap(scope=Scope.AGENT, agent="secret", dollars=Decimal("0.75"))
-SPENT = Standing(spent=Decimal("0.5"), reserved=Decimal(0))
+CAP = Cap(scope=CapScope.AGENT, agent="secret", dollars=Decimal("0.75"))
+SPENT = AccountBalance(spent=Decimal("0.5"), reserved=Decimal(0))
 SECRETS = ("secret", "0.75", "0.5", "$", "1234", "foveate.yaml")
 ERRORS: list[FoveateError] = [
-    exceeded(CAP, SPENT, Decimal("0.5")),
-    unchecked(CAP, "the price of m is not known", "say its price"),
-    unchecked(CAP, "/secret/foveate.sqlite: is locked", "bring it back", is_outage=True),
+    make_cap_exceeded(CAP, SPENT, Decimal("0.5")),
+    make_cap_uncheckable(CAP, "the price of m is not known", "say its price"),
+    make_cap_uncheckable(CAP, "/secret/foveate.sqlite: is locked", "bring it back", is_outage=True),
     KeyRefused("calls of secret are paid", public="calls are paid"),
     OperationRefused("GET /v1/files", "secret"),
     WrongApi("m", "secret", api="anthropic"),
@@ -47,33 +47,36 @@ ERRORS: list[FoveateError] = [
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_a_caller_without_a_key_is_told_nothing_of_the_configuration(error: FoveateError) -> None:
-    said = text_for(error, Audience.STRANGER)
+    said = error_text(error, Audience.STRANGER)
     assert said
     assert [secret for secret in SECRETS if secret in said] == []
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_an_agent_is_told_nothing_of_the_machine(error: FoveateError) -> None:
-    said = text_for(error, Audience.AGENT)
+    said = error_text(error, Audience.AGENT)
     assert not any(place in said for place in ("/secret", "secret:1234", "'secret', 1234"))
     assert error is not ERRORS[0] or "$0.75" in said
 
 
 def test_an_agent_is_not_told_what_others_spend_of_a_cap_that_all_share() -> None:
-    shared = Cap(scope=Scope.DAY, dollars=Decimal("0.75"))
-    assert text_for(exceeded(shared, SPENT, Decimal("0.5")), Audience.AGENT).startswith(
+    shared = Cap(scope=CapScope.DAY, dollars=Decimal("0.75"))
+    assert error_text(make_cap_exceeded(shared, SPENT, Decimal("0.5")), Audience.AGENT).startswith(
         "the cap on a day has no"
     )
-    for error in (exceeded(shared, SPENT, Decimal("0.5")), unchecked(shared, "no price of m", "say its price")):
-        said = text_for(error, Audience.AGENT)
+    for error in (
+        make_cap_exceeded(shared, SPENT, Decimal("0.5")),
+        make_cap_uncheckable(shared, "no price of m", "say its price"),
+    ):
+        said = error_text(error, Audience.AGENT)
         assert not any(amount in said for amount in ("0.75", "0.5", "$"))
-        assert "$0.75" in text_for(error, Audience.OPERATOR)
+        assert "$0.75" in error_text(error, Audience.OPERATOR)
 
 
 def test_whoever_runs_the_gateway_is_told_everything() -> None:
-    assert text_for(ERRORS[2], Audience.OPERATOR) == str(ERRORS[2])
-    assert "('secret', 1234)" in text_for(ERRORS[11], Audience.OPERATOR)
-    assert text_for(DuplicateKey(("model",)), Audience.STRANGER) == str(DuplicateKey(("model",)))
+    assert error_text(ERRORS[2], Audience.OPERATOR) == str(ERRORS[2])
+    assert "('secret', 1234)" in error_text(ERRORS[11], Audience.OPERATOR)
+    assert error_text(DuplicateKey(("model",)), Audience.STRANGER) == str(DuplicateKey(("model",)))
 
 
 @pytest.mark.parametrize(
@@ -91,4 +94,4 @@ def test_whoever_runs_the_gateway_is_told_everything() -> None:
 def test_who_reads_a_response_is_told_by_the_key_and_by_where_the_request_comes_from(
     headers: list[tuple[bytes, bytes]], has_key: bool, is_open: bool, audience: Audience
 ) -> None:
-    assert audience_of(headers, has_key=has_key, is_open=is_open) is audience
+    assert classify_audience(headers, has_key=has_key, is_open=is_open) is audience

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.gateway.body_errors import NoRoom
-from foveate.gateway.body_memory import SMALL_BYTES, BodyMemory
+from foveate.gateway.body_memory import SMALL_BODY_BYTES, BodyMemory
 
-MAX_BODY = 8 * SMALL_BYTES
+MAX_BODY = 8 * SMALL_BODY_BYTES
 LIMIT = 4 * MAX_BODY
 RESERVED = LIMIT // 8
 A_WHILE = 60.0
@@ -41,7 +41,7 @@ class Body(NamedTuple):
 BODIES = st.lists(
     st.builds(
         Body,
-        announced=st.integers(0, MAX_BODY) | st.integers(0, SMALL_BYTES),
+        announced=st.integers(0, MAX_BODY) | st.integers(0, SMALL_BODY_BYTES),
         grows=st.just(0) | st.integers(0, MAX_BODY),
         rounds=st.integers(0, 5),
         is_cancelled=st.booleans(),
@@ -113,22 +113,24 @@ async def test_small_bodies_do_not_wait_behind_large_ones() -> None:
     waiting = asyncio.create_task(memory.admit(MAX_BODY, wait_seconds=A_WHILE))
     await settle()
 
-    small = [await memory.admit(SMALL_BYTES, wait_seconds=0.001) for _ in range(RESERVED // SMALL_BYTES)]
+    small = [
+        await memory.admit(SMALL_BODY_BYTES, wait_seconds=0.001) for _ in range(RESERVED // SMALL_BODY_BYTES)
+    ]
 
     assert not waiting.done()
     with pytest.raises(NoRoom):
-        await memory.admit(SMALL_BYTES, wait_seconds=0.001)
+        await memory.admit(SMALL_BODY_BYTES, wait_seconds=0.001)
     small[0].release()
-    again = await memory.admit(SMALL_BYTES, wait_seconds=0.001)
-    assert again.size_bytes == SMALL_BYTES
+    again = await memory.admit(SMALL_BODY_BYTES, wait_seconds=0.001)
+    assert again.size_bytes == SMALL_BODY_BYTES
     waiting.cancel()
 
 
 async def test_a_stream_of_small_bodies_does_not_keep_a_large_one_waiting() -> None:
     memory = memory_of()
     small = [
-        asyncio.create_task(memory.admit(SMALL_BYTES, wait_seconds=A_WHILE))
-        for _ in range(LIMIT // SMALL_BYTES)
+        asyncio.create_task(memory.admit(SMALL_BODY_BYTES, wait_seconds=A_WHILE))
+        for _ in range(LIMIT // SMALL_BODY_BYTES)
     ]
     await settle()
     large = asyncio.create_task(memory.admit(MAX_BODY, wait_seconds=A_WHILE))
@@ -136,7 +138,7 @@ async def test_a_stream_of_small_bodies_does_not_keep_a_large_one_waiting() -> N
 
     while not large.done():  # for each that ends, another one comes
         (await small.pop(0)).release()
-        small.append(asyncio.create_task(memory.admit(SMALL_BYTES, wait_seconds=A_WHILE)))
+        small.append(asyncio.create_task(memory.admit(SMALL_BODY_BYTES, wait_seconds=A_WHILE)))
         await settle()
 
     assert (await large).size_bytes == MAX_BODY
@@ -146,8 +148,8 @@ async def test_a_stream_of_small_bodies_does_not_keep_a_large_one_waiting() -> N
 
 async def test_a_body_larger_than_announced_gets_memory_at_once_or_is_refused() -> None:
     memory = memory_of()
-    body = await memory.admit(SMALL_BYTES, wait_seconds=A_WHILE)
-    body.grow(MAX_BODY - SMALL_BYTES)
+    body = await memory.admit(SMALL_BODY_BYTES, wait_seconds=A_WHILE)
+    body.grow(MAX_BODY - SMALL_BODY_BYTES)
     others = [await memory.admit(MAX_BODY, wait_seconds=A_WHILE) for _ in range(2)]
 
     with pytest.raises(NoRoom):

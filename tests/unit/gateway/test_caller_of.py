@@ -1,12 +1,14 @@
 """Who sends a request, of all that send requests with one agent's name."""
 
-from foveate.gateway.asks import ask_of
-from foveate.gateway.callers import caller_of, name_scope
+from foveate.gateway.asks import parse_request
+from foveate.gateway.callers import hash_caller, hash_name_scope
 
 
 def caller(**headers: str) -> str:
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return caller_of(ask_of({"method": "POST", "path": "/v1/messages", "query_string": b"", "headers": raw}))
+    return hash_caller(
+        parse_request({"method": "POST", "path": "/v1/messages", "query_string": b"", "headers": raw})
+    )
 
 
 def test_callers_are_told_apart_by_their_key_and_their_program() -> None:
@@ -30,7 +32,9 @@ def test_a_new_version_and_a_renewed_token_are_the_same_caller() -> None:
 
 def scope(**headers: str) -> str:
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return name_scope(ask_of({"method": "POST", "path": "/v1/messages", "query_string": b"", "headers": raw}))
+    return hash_name_scope(
+        parse_request({"method": "POST", "path": "/v1/messages", "query_string": b"", "headers": raw})
+    )
 
 
 def test_names_of_sessions_hold_for_one_key_in_any_header_and_from_any_program() -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import trustme
 
-from foveate.config.settings import Tls
-from foveate.gateway.certificates import renewing, tls_context
+from foveate.config.settings import TlsSettings
+from foveate.gateway.certificates import create_tls_context, reload_certificates
 
 
-def written(authority: trustme.CA, tls: Tls) -> trustme.LeafCert:
+def written(authority: trustme.CA, tls: TlsSettings) -> trustme.LeafCert:
     made = authority.issue_cert("localhost")
     made.cert_chain_pems[0].write_to_path(tls.certificate)
     made.private_key_pem.write_to_path(tls.key)
@@ -39,9 +39,9 @@ async def test_what_the_files_hold_is_shown_to_new_connections_and_half_of_a_pai
     tmp_path: Path,
 ) -> None:
     authority = trustme.CA()
-    tls = Tls(certificate=tmp_path / "a.pem", key=tmp_path / "a.key")
+    tls = TlsSettings(certificate=tmp_path / "a.pem", key=tmp_path / "a.key")
     first = written(authority, tls)
-    context = tls_context(tls)
+    context = create_tls_context(tls)
     looks: asyncio.Queue[None] = asyncio.Queue()
     looked = asyncio.Semaphore(0)
 
@@ -53,7 +53,7 @@ async def test_what_the_files_hold_is_shown_to_new_connections_and_half_of_a_pai
         looks.put_nowait(None)
         await looked.acquire()
 
-    async with renewing(context, tls, wait=wait):
+    async with reload_certificates(context, tls, wait=wait):
         await looked.acquire()
         assert shown(context, authority) == first.cert_chain_pems[0].bytes().decode()
 

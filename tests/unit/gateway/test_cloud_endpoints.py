@@ -5,18 +5,18 @@ from urllib.parse import quote
 
 import pytest
 
-from foveate.gateway.asks import Ask, ask_of
-from foveate.gateway.cloud_endpoints import azure_endpoint, google_endpoint
-from foveate.gateway.doors import Family
-from foveate.gateway.keys import new_key
+from foveate.gateway.asks import IncomingRequest, parse_request
+from foveate.gateway.cloud_endpoints import find_azure_endpoint, find_google_endpoint
+from foveate.gateway.doors import ApiFamily
+from foveate.gateway.keys import generate_key
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Upstream
 from foveate.values import Format
 
 GOOGLE = KNOWN_UPSTREAMS["google"]
 
 
-def asked(query: str = "", **headers: str) -> Ask:
-    return ask_of(
+def asked(query: str = "", **headers: str) -> IncomingRequest:
+    return parse_request(
         {
             "method": "POST",
             "path": "/v1beta/models/gemini-3-pro:generateContent",
@@ -32,17 +32,17 @@ def asked(query: str = "", **headers: str) -> Ask:
         (asked(x_goog_api_key="AIza1"), "Bearer AIza1"),
         (asked("alt=sse&key=AIza%2B1"), "Bearer AIza+1"),
         (asked(authorization="Bearer ya29.token"), "Bearer ya29.token"),
-        (asked(x_goog_api_key=new_key()), "Bearer ours"),
+        (asked(x_goog_api_key=generate_key()), "Bearer ours"),
         (asked(), ""),
     ],
 )
 def test_googles_endpoint_for_chats_gets_the_clients_credential_or_the_gateways(
-    ask: Ask, credential: str
+    ask: IncomingRequest, credential: str
 ) -> None:
-    endpoint = google_endpoint(ask, replace(GOOGLE, key="ours"), "gemini-3-pro")
+    endpoint = find_google_endpoint(ask, replace(GOOGLE, key="ours"), "gemini-3-pro")
 
     assert endpoint.url == "https://generativelanguage.googleapis.com/v1beta/openai/chat/completions"
-    assert (endpoint.spoken, endpoint.headers["authorization"]) == (Format.CHAT, credential)
+    assert (endpoint.api_format, endpoint.headers["authorization"]) == (Format.CHAT, credential)
     assert endpoint.model == "gemini-3-pro"
 
 
@@ -70,15 +70,19 @@ def test_azure_is_asked_where_its_client_asks_it_and_in_the_same_format(
     path: str, query: str, url: str, api_format: Format
 ) -> None:
     azure = Upstream(
-        name="azure", base_url="https://h.openai.azure.com", family=Family.AZURE, provider="azure", key="ours"
+        name="azure",
+        base_url="https://h.openai.azure.com",
+        family=ApiFamily.AZURE,
+        provider="azure",
+        key="ours",
     )
     raw_path = quote(path).encode()
     scope = {"method": "POST", "path": path, "raw_path": raw_path, "query_string": query.encode()}
-    theirs = ask_of({**scope, "headers": [(b"api-key", b"theirs"), (b"x", b"y")]})
-    ours = ask_of({**scope, "headers": [(b"api-key", new_key().encode())]})
-    endpoints = [azure_endpoint(ask, azure, "house") for ask in (theirs, ours)]
+    theirs = parse_request({**scope, "headers": [(b"api-key", b"theirs"), (b"x", b"y")]})
+    ours = parse_request({**scope, "headers": [(b"api-key", generate_key().encode())]})
+    endpoints = [find_azure_endpoint(ask, azure, "house") for ask in (theirs, ours)]
 
     for endpoint in endpoints:
         assert endpoint.url == f"https://h.openai.azure.com{url}"
-        assert (endpoint.spoken, endpoint.model) == (api_format, "house")
+        assert (endpoint.api_format, endpoint.model) == (api_format, "house")
     assert [endpoint.headers for endpoint in endpoints] == [{"api-key": "theirs"}, {"api-key": "ours"}]

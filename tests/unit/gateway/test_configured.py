@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from foveate.config.live import LiveSettings
-from foveate.config.loading import settings_from
+from foveate.config.loading import parse_settings
 from foveate.config.settings import Settings
 from foveate.engine.configured import options_by_agent
 from foveate.engine.options import AgentOptions
@@ -13,18 +13,18 @@ from foveate.errors import BadOption, BadSetting
 from foveate.fold.overflow import OnOverflow
 from foveate.gateway.app import GatewayOptions
 from foveate.gateway.aws_signing import check_installed
-from foveate.gateway.configured import gateway_options
-from foveate.gateway.doors import Family, door_of
-from foveate.gateway.keys import hash_of, new_key
+from foveate.gateway.configured import build_gateway_options
+from foveate.gateway.doors import ApiFamily, match_endpoint
+from foveate.gateway.keys import generate_key, hash_key
 from foveate.values import Ttl
 
 
 def made(text: str, **environment: str) -> GatewayOptions:
-    return gateway_options(settings_from(text.encode(), "f.yaml"), environment)
+    return build_gateway_options(parse_settings(text.encode(), "f.yaml"), environment)
 
 
 def test_without_a_configuration_the_known_upstreams_are_there_with_their_usual_keys() -> None:
-    upstreams = gateway_options(Settings(), {"ANTHROPIC_API_KEY": "sk-1"}).routing.upstreams
+    upstreams = build_gateway_options(Settings(), {"ANTHROPIC_API_KEY": "sk-1"}).routing.upstreams
 
     assert (upstreams["anthropic"].key, upstreams["anthropic"].replaces_keys) == ("sk-1", False)
     assert upstreams["openai"].key is None
@@ -33,10 +33,10 @@ def test_without_a_configuration_the_known_upstreams_are_there_with_their_usual_
 
 def test_an_upstream_that_speaks_both_apis_is_reached_through_both_doors() -> None:
     said = b"upstreams: {mine: {base_url: 'http://h:1', api: both}}\nroutes: [{models: 'q*', upstream: mine}]\n"
-    routing = gateway_options(settings_from(said, "foveate.yaml"), {}).routing
+    routing = build_gateway_options(parse_settings(said, "foveate.yaml"), {}).routing
 
     for path in ("/v1/messages", "/v1/chat/completions", "/v1/responses"):
-        routed = routing.of(door_of("POST", path, {}), "qwen3")
+        routed = routing.match(match_endpoint("POST", path, {}), "qwen3")
         assert routed.upstream.name == "mine"
         assert routed.upstream.url(path) == f"http://h:1{path}"
 
@@ -74,7 +74,7 @@ def test_an_upstream_called_azure_needs_only_its_address(base_url: str) -> None:
     azure = made(said).routing.upstreams["azure"]
 
     assert azure.url("/openai/v1/responses") == "https://h.openai.azure.com/openai/v1/responses"
-    assert (azure.family, azure.provider, azure.deployments) == (Family.AZURE, "azure", {"house": "gpt-5.1"})
+    assert (azure.family, azure.provider, azure.deployments) == (ApiFamily.AZURE, "azure", {"house": "gpt-5.1"})
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_the_gateway_signs_for_the_region_of_an_address_or_of_the_environment(
     said = f"upstreams: {{bedrock: {{base_url: '{base_url}', sign: aws}}}}"
     bedrock = made(said, **environment).routing.upstreams["bedrock"]
 
-    assert (bedrock.family, bedrock.aws_region, bedrock.replaces_keys) == (Family.BEDROCK, region, True)
+    assert (bedrock.family, bedrock.aws_region, bedrock.replaces_keys) == (ApiFamily.BEDROCK, region, True)
 
 
 def test_a_signature_needs_a_region_and_a_package() -> None:
@@ -133,9 +133,9 @@ def test_an_upstream_is_named_with_what_differs_from_what_is_known() -> None:
     )
     vllm, mine = options.routing.upstreams["vllm"], options.routing.upstreams["mine"]
 
-    assert (vllm.base_url, vllm.speaks_both, vllm.provider) == ("http://10.0.0.7:8000", True, "vllm")
+    assert (vllm.base_url, vllm.accepts_both, vllm.provider) == ("http://10.0.0.7:8000", True, "vllm")
     assert (mine.key, mine.replaces_keys, mine.provider) == ("secret", True, "mine")
-    routed = options.routing.of(door_of("POST", "/v1/chat/completions", {}), "fast")
+    routed = options.routing.match(match_endpoint("POST", "/v1/chat/completions", {}), "fast")
     assert (routed.upstream, routed.model) == (mine, "qwen-8b")
 
 
@@ -153,7 +153,7 @@ def test_what_does_not_fit_together_is_told_with_its_line(tmp_path: Path, text: 
     path.write_text(text)
 
     with pytest.raises(BadSetting, match=said):
-        LiveSettings(path, lambda found: gateway_options(found.settings, {}))
+        LiveSettings(path, lambda found: build_gateway_options(found.settings, {}))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_an_address_that_nobody_can_ask_is_told_at_the_start(tmp_path: Path, add
     path.write_text(f'upstreams:\n  mine:\n    api: openai\n    base_url: "{address}"')
 
     with pytest.raises(BadSetting, match=r"f.yaml:4: .*nobody can be asked there"):
-        LiveSettings(path, lambda found: gateway_options(found.settings, {}))
+        LiveSettings(path, lambda found: build_gateway_options(found.settings, {}))
 
 
 @pytest.mark.parametrize("key", ["sk-1\n", "sk\r\nx: y", " sk-1", "sk-ü", "sk-\x00"])
@@ -175,21 +175,21 @@ def test_a_key_that_no_header_can_hold_is_told_at_the_start(key: str) -> None:
         made("upstreams: {openai: {key_variable: MINE}}", MINE=key)
     assert told.value.path == ("upstreams", "openai", "key_variable")
     with pytest.raises(BadOption, match="OPENAI_API_KEY holds"):
-        gateway_options(Settings(), {"OPENAI_API_KEY": key})
+        build_gateway_options(Settings(), {"OPENAI_API_KEY": key})
 
 
 def test_a_key_names_its_agent_and_only_its_hash_is_in_the_file() -> None:
-    key = new_key()
-    options = made(f"agents:\n- id: ana\n  keys: [{hash_of(key)}]\n- id: ben")
+    key = generate_key()
+    options = made(f"agents:\n- id: ana\n  keys: [{hash_key(key)}]\n- id: ben")
 
     assert options.keys.agent(key) == "ana"
-    assert options.keys.agent(new_key()) is None
+    assert options.keys.agent(generate_key()) is None
     assert options.keys.agent("") is None
 
 
 def test_an_agent_has_the_switches_of_its_own_and_the_numbers_of_all() -> None:
     options = options_by_agent(
-        settings_from(
+        parse_settings(
             b"""
             context_optimization:
               prompt_cache: {ttl: 1h}
@@ -207,7 +207,7 @@ def test_an_agent_has_the_switches_of_its_own_and_the_numbers_of_all() -> None:
     assert options("ana").on_overflow is OnOverflow.PASS
     assert (options("ben").compaction, options("ben").prompt_cache) == (False, True)
     for agent in ("ana", "ben"):
-        assert options(agent).fold.tail_keep_tokens == 5000
+        assert options(agent).compaction_options.tail_keep_tokens == 5000
         assert options(agent).layout.ttl is Ttl.ONE_HOUR
 
 

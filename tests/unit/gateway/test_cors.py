@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.gateway.asks import Ask, Receive, Scope, Send
-from foveate.gateway.client import Client
-from foveate.gateway.cors import Cors, answer_headers, preflight_headers
+from foveate.gateway.asks import IncomingRequest, Receive, Scope, Send
+from foveate.gateway.client import ClientResponse
+from foveate.gateway.cors import CorsMiddleware, preflight_headers, response_headers
 
 HERE = "127.0.0.1"
 ASKS_BEFORE = (b"access-control-request-method", b"POST")
@@ -21,7 +21,7 @@ ORIGINS = st.sampled_from(["https://a.example", "https://b.example", "null", "ht
 def test_only_a_listed_origin_may_ever_read_and_never_with_credentials(
     origin: str, allowed: list[str], asked: bytes
 ) -> None:
-    answered, before = answer_headers(origin, allowed), preflight_headers(origin, asked, allowed)
+    answered, before = response_headers(origin, allowed), preflight_headers(origin, asked, allowed)
 
     assert (answered is not None) == bool(before) == (origin in allowed or "*" in allowed)
     for said in (answered or [], before):
@@ -30,17 +30,17 @@ def test_only_a_listed_origin_may_ever_read_and_never_with_credentials(
         assert b"access-control-allow-credentials" not in named
 
 
-async def answered(cors: Cors, *headers: tuple[bytes, bytes]) -> dict[bytes, bytes]:
+async def answered(cors: CorsMiddleware, *headers: tuple[bytes, bytes]) -> dict[bytes, bytes]:
     return dict((await sent_to(cors, *headers))["headers"])
 
 
-async def sent_to(cors: Cors, *headers: tuple[bytes, bytes]) -> MutableMapping[str, Any]:
+async def sent_to(cors: CorsMiddleware, *headers: tuple[bytes, bytes]) -> MutableMapping[str, Any]:
     """The head of the answer."""
     return (await said_to(cors, *headers))[0]
 
 
 async def said_to(
-    cors: Cors, *headers: tuple[bytes, bytes], method: str = "POST"
+    cors: CorsMiddleware, *headers: tuple[bytes, bytes], method: str = "POST"
 ) -> list[MutableMapping[str, Any]]:
     """All that is answered."""
     sent: list[MutableMapping[str, Any]] = []
@@ -64,7 +64,10 @@ async def provider(_scope: Scope, _receive: Receive, send: Send) -> None:
 
 
 async def test_what_a_provider_allows_does_not_hold_for_the_gateway() -> None:
-    closed, opened = Cors(provider, list, host=HERE), Cors(provider, lambda: ["https://a.example"], host=HERE)
+    closed, opened = (
+        CorsMiddleware(provider, list, host=HERE),
+        CorsMiddleware(provider, lambda: ["https://a.example"], host=HERE),
+    )
 
     own = (b"origin", b"http://localhost:1"), (b"host", b"localhost:1")
     assert await answered(closed, *own) == {b"vary": b"origin"}
@@ -74,7 +77,7 @@ async def test_what_a_provider_allows_does_not_hold_for_the_gateway() -> None:
 
 
 async def test_a_request_of_no_page_is_left_alone() -> None:
-    headers = await answered(Cors(provider, lambda: ["*"], host=HERE))
+    headers = await answered(CorsMiddleware(provider, lambda: ["*"], host=HERE))
 
     assert headers[b"Access-Control-Allow-Origin"] == b"*"
     assert b"vary" not in headers
@@ -103,7 +106,7 @@ async def test_a_page_that_is_not_listed_spends_nobodys_key(
     bound: str, name: bytes | None, origin: bytes | None, status: int, site: bytes | None
 ) -> None:
     """Defect: where a browser did not say whose page it was, as over plain HTTP, it was taken for none."""
-    cors = Cors(provider, list, host=bound, host_names=lambda: ["host.docker.internal"])
+    cors = CorsMiddleware(provider, list, host=bound, host_names=lambda: ["host.docker.internal"])
     said = {b"host": name, b"origin": origin, b"sec-fetch-site": site}
 
     head = await sent_to(cors, *((named, value) for named, value in said.items() if value is not None))
@@ -118,11 +121,11 @@ class Remembered:
     here: int = 0
     gone: list[tuple[str, int, str]] = field(default_factory=list)
 
-    def came(self, _client: Client) -> None:
+    def on_start(self, _client: ClientResponse) -> None:
         self.here += 1
 
-    def went(self, ask: Ask, client: Client) -> None:
-        self.gone.append((ask.id, client.status, client.refused))
+    def on_end(self, request: IncomingRequest, response: ClientResponse) -> None:
+        self.gone.append((request.id, response.status, response.error_code))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +149,7 @@ async def test_what_is_answered_before_the_doors_has_an_id_and_is_told(
     seen = Remembered()
 
     head, body = await said_to(
-        Cors(provider, lambda: ["http://a"], host=HERE, traffic=seen), *headers, method=method
+        CorsMiddleware(provider, lambda: ["http://a"], host=HERE, observer=seen), *headers, method=method
     )
 
     named = dict(head["headers"])

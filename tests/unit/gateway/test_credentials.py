@@ -3,10 +3,10 @@
 import pytest
 
 from foveate.errors import KeyRefused
-from foveate.gateway.asks import Ask, ask_of
+from foveate.gateway.asks import IncomingRequest, parse_request
 from foveate.gateway.credentials import check_credentials, official_provider
-from foveate.gateway.doors import Family
-from foveate.gateway.keys import new_key
+from foveate.gateway.doors import ApiFamily
+from foveate.gateway.keys import generate_key
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Upstream
 
 CHAT = "/v1/chat/completions"
@@ -16,7 +16,7 @@ def upstream(url: str, *, replaces_keys: bool = False) -> Upstream:
     return Upstream(
         name="there",
         base_url=url,
-        family=Family.OPENAI,
+        family=ApiFamily.OPENAI,
         provider="any",
         key="ours",
         replaces_keys=replaces_keys,
@@ -38,19 +38,19 @@ OFFICIAL = {
 }
 
 
-def asked(header: str, value: str, *, path: str = CHAT, query: str = "") -> Ask:
+def asked(header: str, value: str, *, path: str = CHAT, query: str = "") -> IncomingRequest:
     headers = [(header.encode(), value.encode())] if header else []
-    return ask_of({"method": "POST", "path": path, "query_string": query.encode(), "headers": headers})
+    return parse_request({"method": "POST", "path": path, "query_string": query.encode(), "headers": headers})
 
 
-def goes_to(ask: Ask) -> set[str]:
+def goes_to(ask: IncomingRequest) -> set[str]:
     """The official providers that a request may go to."""
     said = {provider: refusal(ask, url) for provider, url in OFFICIAL.items()}
     assert all("Nothing was sent" in text and "secret" not in text for text in said.values() if text)
     return {provider for provider, text in said.items() if not text}
 
 
-def refusal(ask: Ask, url: str) -> str:
+def refusal(ask: IncomingRequest, url: str) -> str:
     try:
         check_credentials(ask, upstream(url))
     except KeyRefused as error:
@@ -132,9 +132,9 @@ def test_a_path_of_one_provider_is_not_forwarded_to_another(path: str, owners: s
 def test_a_key_that_is_replaced_goes_nowhere_but_one_in_the_address_does() -> None:
     paying = upstream(OFFICIAL["openai"], replaces_keys=True)
     check_credentials(asked("x-api-key", "sk-ant-secret"), paying)
-    check_credentials(asked("x-api-key", new_key()), upstream(OFFICIAL["openai"]))
+    check_credentials(asked("x-api-key", generate_key()), upstream(OFFICIAL["openai"]))
     with pytest.raises(KeyRefused, match="shows a Google API key, and would go to there"):
-        check_credentials(asked("x-api-key", new_key(), query="key=AIzaSecret"), paying)
+        check_credentials(asked("x-api-key", generate_key(), query="key=AIzaSecret"), paying)
 
 
 def test_every_upstream_that_is_known_by_name_and_not_local_has_an_official_address() -> None:

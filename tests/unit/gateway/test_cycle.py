@@ -9,7 +9,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from foveate.gateway.asks import Receive, Scope, Send
-from foveate.gateway.cycle import CYCLE, Served
+from foveate.gateway.cycle import CYCLE_SCOPE_KEY, RequestConnection
 from foveate.gateway.http import PlainHttp
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -73,8 +73,8 @@ async def test_that_a_client_has_gone_is_told_at_once_also_where_another_request
     is_asked, has_gone = asyncio.Event(), asyncio.Event()
 
     async def app(scope: Scope, _: Receive, __: Send) -> None:
-        served: Served = scope[CYCLE]
-        served.when_gone(has_gone.set)
+        served: RequestConnection = scope[CYCLE_SCOPE_KEY]
+        served.on_disconnect(has_gone.set)
         is_asked.set()
         await has_gone.wait()
 
@@ -92,7 +92,7 @@ async def test_a_body_that_is_whole_is_given_once_and_the_next_to_be_heard_is_th
     is_over = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, _: Send) -> None:
-        heard.append(scope[CYCLE].whole_body())
+        heard.append(scope[CYCLE_SCOPE_KEY].take_complete_body())
         heard.append((await receive())["type"])
         is_over.set()
 
@@ -109,7 +109,7 @@ async def test_a_body_that_is_not_whole_is_not_given() -> None:
     found: list[bytes | None] = []
 
     async def app(scope: Scope, _: Receive, __: Send) -> None:
-        found.append(scope[CYCLE].whole_body())
+        found.append(scope[CYCLE_SCOPE_KEY].take_complete_body())
 
     assert await answered(app, POST[:-1]) != b""
     assert found == [None]

@@ -14,7 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.gateway.body_errors import TooLarge
-from foveate.gateway.encodings import encodings_of, read_beside, unpacked, without_encodings
+from foveate.gateway.encodings import (
+    decompress,
+    decompress_in_thread,
+    parse_content_encodings,
+    strip_content_encoding,
+)
 
 BODY = b'{"model": "gpt-4.1"}' * 50
 RAW = zlib.compressobj(wbits=-zlib.MAX_WBITS)
@@ -53,7 +58,7 @@ def zipped(data: bytes) -> bytes:
 def test_a_body_is_unpacked_as_its_headers_say(packed: bytes, said: list[bytes]) -> None:
     headers = [(b"content-encoding", value) for value in said]
 
-    assert unpacked(packed, encodings_of(headers), limit_bytes=len(BODY)) == BODY
+    assert decompress(packed, parse_content_encodings(headers), limit_bytes=len(BODY)) == BODY
 
 
 def test_a_body_of_many_parts_takes_no_longer_than_its_bytes_do() -> None:
@@ -62,9 +67,9 @@ def test_a_body_of_many_parts_takes_no_longer_than_its_bytes_do() -> None:
     behind = gzip.compress(random.Random(1).randbytes(16_000_000), 0)
     began = time.process_time()
 
-    assert unpacked(parts + behind, ("gzip",), limit_bytes=20_000_000) is not None
-    assert unpacked(gzip.compress(b"") * 80_000, ("gzip",), limit_bytes=20_000_000) is None
-    assert unpacked(gzip.compress(b"", 9), ("gzip",) * 5, limit_bytes=99) is None
+    assert decompress(parts + behind, ("gzip",), limit_bytes=20_000_000) is not None
+    assert decompress(gzip.compress(b"") * 80_000, ("gzip",), limit_bytes=20_000_000) is None
+    assert decompress(gzip.compress(b"", 9), ("gzip",) * 5, limit_bytes=99) is None
     assert time.process_time() - began < 1.5
 
 
@@ -73,11 +78,11 @@ async def test_what_is_read_beside_others_is_the_same(size: int) -> None:
     body = random.Random(1).randbytes(size)
     packed = gzip.compress(body)
 
-    assert await read_beside(packed, ("gzip",), limit_bytes=size) == body
-    assert await read_beside(body, (), limit_bytes=size) == body
-    assert await read_beside(body, ("gzip",), limit_bytes=size) is None
+    assert await decompress_in_thread(packed, ("gzip",), limit_bytes=size) == body
+    assert await decompress_in_thread(body, (), limit_bytes=size) == body
+    assert await decompress_in_thread(body, ("gzip",), limit_bytes=size) is None
     with pytest.raises(TooLarge):
-        await read_beside(packed, ("gzip",), limit_bytes=size - 1)
+        await decompress_in_thread(packed, ("gzip",), limit_bytes=size - 1)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +105,7 @@ async def test_what_is_read_beside_others_is_the_same(size: int) -> None:
     ],
 )
 def test_what_is_packed_otherwise_or_broken_cannot_be_read(packed: bytes, encoding: str) -> None:
-    assert unpacked(packed, (encoding,), limit_bytes=10_000) is None
+    assert decompress(packed, (encoding,), limit_bytes=10_000) is None
 
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
@@ -114,11 +119,11 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("encoding", PACKERS)
 def test_no_more_is_unpacked_than_a_body_may_have(encoding: str) -> None:
     pack = PACKERS[encoding]
-    assert unpacked(pack(bytes(1_000_000)), (encoding,), limit_bytes=1_000_000) == bytes(1_000_000)
+    assert decompress(pack(bytes(1_000_000)), (encoding,), limit_bytes=1_000_000) == bytes(1_000_000)
     with pytest.raises(TooLarge):
-        unpacked(pack(bytes(1_000_001)), (encoding,), limit_bytes=1_000_000)
+        decompress(pack(bytes(1_000_001)), (encoding,), limit_bytes=1_000_000)
     with pytest.raises(TooLarge):
-        unpacked(gzip.compress(BODY) * 2, ("gzip",), limit_bytes=2 * len(BODY) - 1)
+        decompress(gzip.compress(BODY) * 2, ("gzip",), limit_bytes=2 * len(BODY) - 1)
 
 
 @pytest.mark.parametrize("encoding", PACKERS)
@@ -128,7 +133,7 @@ def test_a_bomb_takes_little_more_memory_than_a_body_may_have(encoding: str) -> 
     tracemalloc.start()
     try:
         with pytest.raises(TooLarge):
-            unpacked(bomb, (encoding,), limit_bytes=1_000_000, grow=grown.append)
+            decompress(bomb, (encoding,), limit_bytes=1_000_000, grow=grown.append)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -141,10 +146,10 @@ def test_a_bomb_takes_little_more_memory_than_a_body_may_have(encoding: str) -> 
 def test_a_body_is_unpacked_whole_or_not_at_all(data: bytes, encoding: str, cut: int) -> None:
     packed = PACKERS[encoding](data)
 
-    assert unpacked(packed, (encoding,), limit_bytes=3_000) == data
+    assert decompress(packed, (encoding,), limit_bytes=3_000) == data
     if 0 < cut < len(packed):
-        assert unpacked(packed[:cut], (encoding,), limit_bytes=3_000) is None
+        assert decompress(packed[:cut], (encoding,), limit_bytes=3_000) is None
 
 
 def test_an_unpacked_body_has_no_header_that_says_it_is_packed() -> None:
-    assert without_encodings([(b"content-encoding", b"gzip"), (b"a", b"b")]) == [(b"a", b"b")]
+    assert strip_content_encoding([(b"content-encoding", b"gzip"), (b"a", b"b")]) == [(b"a", b"b")]

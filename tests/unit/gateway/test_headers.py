@@ -2,8 +2,8 @@
 
 import pytest
 
-from foveate.gateway.asks import ask_of
-from foveate.gateway.headers import brought_back, sent_on, signed_names
+from foveate.gateway.asks import parse_request
+from foveate.gateway.headers import forward_request_headers, forward_response_headers, signed_header_names
 
 CAME = [
     (b"host", b"127.0.0.1:8090"),
@@ -22,7 +22,7 @@ CAME = [
 
 
 def test_what_belongs_to_one_connection_or_to_foveate_goes_no_further() -> None:
-    sent = sent_on(CAME, reads_answer=False, key=None, set_={})
+    sent = forward_request_headers(CAME, reads_response=False, key=None, overrides={})
 
     assert sent == [
         (b"content-type", b"application/json"),
@@ -35,22 +35,24 @@ def test_what_belongs_to_one_connection_or_to_foveate_goes_no_further() -> None:
 
 
 def test_an_answer_that_is_looked_at_is_asked_for_unpacked() -> None:
-    sent = sent_on(CAME, reads_answer=True, key=None, set_={})
+    sent = forward_request_headers(CAME, reads_response=True, key=None, overrides={})
 
     assert [value for name, value in sent if name == b"accept-encoding"] == [b"identity"]
 
 
 def test_a_key_of_the_gateway_takes_the_place_of_all_that_the_client_brought() -> None:
     came = [*CAME, (b"authorization", b"Bearer fov-1"), (b"api-key", b"x")]
-    sent = sent_on(came, reads_answer=False, key=[(b"x-api-key", b"sk-upstream")], set_={})
+    sent = forward_request_headers(
+        came, reads_response=False, key=[(b"x-api-key", b"sk-upstream")], overrides={}
+    )
 
     keys = [(name, value) for name, value in sent if b"key" in name or name == b"authorization"]
     assert keys == [(b"x-api-key", b"sk-upstream")]
 
 
 def test_headers_are_set_and_an_empty_one_is_left_out() -> None:
-    sent = sent_on(
-        CAME, reads_answer=False, key=None, set_={b"anthropic-beta": b"b-2", b"x-stainless-lang": b""}
+    sent = forward_request_headers(
+        CAME, reads_response=False, key=None, overrides={b"anthropic-beta": b"b-2", b"x-stainless-lang": b""}
     )
 
     assert (b"anthropic-beta", b"b-2") in sent
@@ -76,8 +78,10 @@ def test_an_answer_brings_its_headers_back_but_those_of_its_connection() -> None
         (b"set-cookie", b"b"),
     ]
 
-    assert brought_back(came, is_changed=False) == kept
-    assert brought_back(came, is_changed=True) == [pair for pair in kept if pair[0] != b"content-length"]
+    assert forward_response_headers(came, is_changed=False) == kept
+    assert forward_response_headers(came, is_changed=True) == [
+        pair for pair in kept if pair[0] != b"content-length"
+    ]
 
 
 def test_what_a_signature_of_aws_covers_stays_as_it_is() -> None:
@@ -85,14 +89,16 @@ def test_what_a_signature_of_aws_covers_stays_as_it_is() -> None:
     signature = b"AWS4-HMAC-SHA256 Credential=AKIA/1/r/s/aws4_request, SignedHeaders=%b, Signature=0" % names
     signed = [*CAME, (b"x-amz-date", b"20261117T000000Z"), (b"authorization", signature)]
 
-    sent = sent_on(signed, reads_answer=True, key=None, set_={})
-    assert signed_names(signed) == frozenset(names.split(b";"))
+    sent = forward_request_headers(signed, reads_response=True, key=None, overrides={})
+    assert signed_header_names(signed) == frozenset(names.split(b";"))
     assert [pair for pair in sent if pair[0] in names.split(b";")] == [
         (b"accept-encoding", b"gzip, br"),
         (b"x-foveate-agent", b"ana"),
         (b"x-amz-date", b"20261117T000000Z"),
     ]
-    replaced = sent_on(signed, reads_answer=True, key=[(b"authorization", b"Bearer k")], set_={})
+    replaced = forward_request_headers(
+        signed, reads_response=True, key=[(b"authorization", b"Bearer k")], overrides={}
+    )
     assert (b"accept-encoding", b"identity") in replaced
     assert b"x-foveate-agent" not in dict(replaced)
 
@@ -101,19 +107,24 @@ def test_what_a_signature_of_aws_covers_stays_as_it_is() -> None:
     "said", [b"Bearer AWS4", b"AWS4-HMAC-SHA256 Credential=a", b"Bearer SignedHeaders=host"]
 )
 def test_without_a_signature_nothing_is_covered(said: bytes) -> None:
-    assert signed_names([(b"authorization", said), (b"x-other", b"AWS4-A SignedHeaders=host")]) == frozenset()
+    assert (
+        signed_header_names([(b"authorization", said), (b"x-other", b"AWS4-A SignedHeaders=host")])
+        == frozenset()
+    )
 
 
 def test_several_lines_of_betas_are_read_as_one_list_and_go_on_as_they_came() -> None:
     raw = [(b"anthropic-beta", b"a-1"), (b"x-api-key", b"k"), (b"anthropic-beta", b"b-2, c-3")]
-    ask = ask_of({"method": "POST", "path": "/v1/messages", "query_string": b"", "headers": raw})
+    ask = parse_request({"method": "POST", "path": "/v1/messages", "query_string": b"", "headers": raw})
 
     assert ask.headers["anthropic-beta"] == "a-1,b-2, c-3"
-    assert sent_on(ask.raw_headers, reads_answer=False, key=None, set_={}) == raw
+    assert forward_request_headers(ask.raw_headers, reads_response=False, key=None, overrides={}) == raw
 
 
 def test_betas_that_are_set_take_the_place_of_all_lines() -> None:
     raw = [(b"anthropic-beta", b"a-1"), (b"anthropic-beta", b"b-2")]
-    sent = sent_on(raw, reads_answer=False, key=None, set_={b"anthropic-beta": b"a-1,b-2,c-3"})
+    sent = forward_request_headers(
+        raw, reads_response=False, key=None, overrides={b"anthropic-beta": b"a-1,b-2,c-3"}
+    )
 
     assert sent == [(b"anthropic-beta", b"a-1,b-2,c-3")]

@@ -11,7 +11,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from foveate.gateway.asks import Receive, Scope, Send
-from foveate.gateway.http import MOST_HEAD_BYTES, PlainHttp
+from foveate.gateway.http import MAX_HEAD_BYTES, PlainHttp
 
 POST = b"POST /v1/messages HTTP/1.1\r\nhost: a\r\ncontent-length: 8\r\n"
 BODY = b"upgrade:"
@@ -22,7 +22,7 @@ TRAILED = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\
 class Eager(PlainHttp):
     """One that tells at once what has come of a body."""
 
-    told_every_seconds = 0.0
+    notify_seconds = 0.0
 
 
 class Hurried(PlainHttp):
@@ -151,7 +151,7 @@ async def test_trailers_have_the_limit_of_heads(line: bytes) -> None:
     flood = line * (64 * 1024 // len(line))
     async with served() as here:
         try:
-            answer = await said(here, TRAILED, *[flood] * (2 * MOST_HEAD_BYTES // len(flood)))
+            answer = await said(here, TRAILED, *[flood] * (2 * MAX_HEAD_BYTES // len(flood)))
         except ConnectionError:
             answer = b""
 

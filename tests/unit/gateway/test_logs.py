@@ -17,16 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from foveate.engine.calls import Done, Problem
-from foveate.engine.redacting import redacted
+from foveate.engine.calls import AppliedEdit, StepFailure
+from foveate.engine.redacting import redact_keys
 from foveate.gateway import logs
 from foveate.gateway.logs import LogWriter
-from foveate.gateway.told import Told, told_line, told_object
-from foveate.values import Area, Mark, Place
+from foveate.gateway.told import AccessRecord, format_line, record_to_json
+from foveate.values import Area, CacheBreakpoint, Place
 from tests.support.examples import limit_examples
 
-MARK = Mark(place=Place(Area.MESSAGES, 0, 0), reason="it pays")
-TOLD = Told(
+MARK = CacheBreakpoint(place=Place(Area.MESSAGES, 0, 0), reason="it pays")
+TOLD = AccessRecord(
     at=1_800_000_000.25,
     id="req_1",
     method="POST",
@@ -42,14 +42,14 @@ TOLD = Told(
     output_tokens=512,
     dollars=Decimal("0.0123456"),
     added_seconds=0.0006,
-    whole_seconds=1.5,
-    is_billed=True,
-    done=(Done("cache", MARK), Done("cache", MARK)),
-    problems=(Problem("fold", "StoreUnavailable: gone"),),
+    total_seconds=1.5,
+    has_usage=True,
+    applied_edits=(AppliedEdit("cache", MARK), AppliedEdit("cache", MARK)),
+    problems=(StepFailure("fold", "StoreUnavailable: gone"),),
 )
 
 
-def written(*told: Told, as_json: bool = False, colours: bool = False) -> str:
+def written(*told: AccessRecord, as_json: bool = False, colours: bool = False) -> str:
     output = io.BytesIO()
     writer = LogWriter(output, as_json=as_json, colours=colours)
     for one in told:
@@ -69,12 +69,12 @@ def test_a_line_has_all_that_is_asked_of_a_request() -> None:
 
 
 def test_lines_stand_below_each_other_also_where_names_are_long_and_nothing_was_billed() -> None:
-    other = Told(
-        at=0.0, id="req_1", method="GET", path="/v1/models", agent="x" * 99, status=404, whole_seconds=0.1,
+    other = AccessRecord(
+        at=0.0, id="req_1", method="GET", path="/v1/models", agent="x" * 99, status=404, total_seconds=0.1,
         added_seconds=None,
     )  # fmt: skip
 
-    one, two = told_line(TOLD), told_line(other)
+    one, two = format_line(TOLD), format_line(other)
 
     assert one.index("req_1") == two.index("req_1")
     assert "GET /v1/models" in two
@@ -86,8 +86,8 @@ def test_of_long_names_no_more_is_remembered_than_is_shown() -> None:
     try:
         for number in range(20):
             long = f"{number} {'x' * 1_000_000}"
-            told_line(replace(TOLD, path=long, session=long, model=""))
-            told_object(replace(TOLD, model=long))
+            format_line(replace(TOLD, path=long, session=long, model=""))
+            record_to_json(replace(TOLD, model=long))
         del long
         held_bytes, _ = tracemalloc.get_traced_memory()
     finally:
@@ -127,9 +127,9 @@ def test_colours_are_only_where_they_are_wanted() -> None:
 @settings(max_examples=limit_examples(50))
 @given(st.text(alphabet=st.characters(categories=("L", "Cc", "Cs", "Zl", "Zp")), max_size=30), st.booleans())
 def test_no_name_that_a_client_sends_breaks_a_line_or_disturbs_a_terminal(name: str, as_json: bool) -> None:
-    told = Told(
+    told = AccessRecord(
         at=0.0, id="req_1", method="GET", path=name, agent=name, session=name, model=name, status=200,
-        whole_seconds=0.0, reason=name, refused="x",
+        total_seconds=0.0, error_reason=name, error_code="x",
     )  # fmt: skip
 
     line = written(told, as_json=as_json)
@@ -152,7 +152,7 @@ def test_no_name_that_a_client_sends_breaks_a_line_or_disturbs_a_terminal(name: 
     ],
 )
 def test_what_looks_like_a_key_is_left_out_of_any_line(text: str) -> None:
-    shown = redacted(f"it said {text} there")
+    shown = redact_keys(f"it said {text} there")
 
     assert "[key]" in shown
     for secret in ("abcdef", "whatever1", "secret1"):
@@ -163,7 +163,7 @@ def test_what_looks_like_a_key_is_left_out_of_any_line(text: str) -> None:
 def root() -> Iterator[logging.Logger]:
     before = logging.getLogger("foveate").level
     yield logging.getLogger("foveate.of a test")
-    writer = logs.current()
+    writer = logs.current_writer()
     logging.getLogger().removeHandler(writer)
     writer.close()
     logging.getLogger("foveate").setLevel(before)
@@ -171,7 +171,7 @@ def root() -> Iterator[logging.Logger]:
 
 def test_what_modules_tell_goes_there_too_with_where_it_failed(root: logging.Logger) -> None:
     output = io.BytesIO()
-    writer = logs.start(as_json=False, level="info", output=output)
+    writer = logs.start_writer(as_json=False, level="info", output=output)
 
     root.info("of %s", "ana\x1b[31m")
     root.debug("not this")
@@ -192,7 +192,7 @@ def test_what_modules_tell_goes_there_too_with_where_it_failed(root: logging.Log
 def test_who_writes_is_not_waited_for_and_what_is_lost_is_told() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as read, os.fdopen(writing, "wb", buffering=0) as pipe:
-        writer = LogWriter(pipe, as_json=False, colours=False, most_waiting=2000)
+        writer = LogWriter(pipe, as_json=False, colours=False, max_waiting=2000)
         started = time.perf_counter()
         for _ in range(6000):  # more than the pipe takes, which nobody reads yet
             writer.put(TOLD)
@@ -300,6 +300,6 @@ def waited_for(what: Callable[[], bool]) -> None:
 
 
 def test_an_object_always_has_the_same_keys() -> None:
-    little = Told(at=0.0, id="r", method="GET", path="/", agent="a", status=0, whole_seconds=0.0)
+    little = AccessRecord(at=0.0, id="r", method="GET", path="/", agent="a", status=0, total_seconds=0.0)
 
-    assert told_object(little).keys() == told_object(TOLD).keys()
+    assert record_to_json(little).keys() == record_to_json(TOLD).keys()

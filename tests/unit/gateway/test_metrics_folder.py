@@ -9,24 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.engine import series
-from foveate.engine.board import Board, Sample, summed
+from foveate.engine.board import MetricsRegistry, Sample, merge_samples
 from foveate.gateway import metrics_folder
 from tests.support.examples import limit_examples
 
 
 def counted(requests: int, *, open_requests: int, read: int, is_valid: bool) -> list[Sample]:
-    board = Board()
-    board.tally(series.REQUESTS, "ana", "anthropic", "m", "200").value += requests
-    board.tally(series.OPEN_REQUESTS).value = open_requests
-    board.tally(series.CONFIG_VALID).value = int(is_valid)
-    board.tally(series.WINDOW_READ, "ana").value = read
-    board.tally(series.WINDOW_INPUT, "ana").value = 100
-    board.spread(series.ADDED_SECONDS).observe(0.001 * requests)
+    board = MetricsRegistry()
+    board.scalar(series.REQUESTS, "ana", "anthropic", "m", "200").value += requests
+    board.scalar(series.OPEN_REQUESTS).value = open_requests
+    board.scalar(series.CONFIG_VALID).value = int(is_valid)
+    board.scalar(series.WINDOW_READ, "ana").value = read
+    board.scalar(series.WINDOW_INPUT, "ana").value = 100
+    board.histogram(series.ADDED_SECONDS).observe(0.001 * requests)
     return board.samples()
 
 
 def write(folder: Path, requests: int) -> None:
-    metrics_folder.write(folder, counted(requests, open_requests=1, read=50, is_valid=True))
+    metrics_folder.write_samples(folder, counted(requests, open_requests=1, read=50, is_valid=True))
 
 
 def worker_that_wrote(folder: Path, requests: int) -> int:
@@ -39,60 +39,60 @@ def worker_that_wrote(folder: Path, requests: int) -> int:
 
 
 def values(samples: list[Sample]) -> dict[str, list[float]]:
-    return {sample.name: sample.numbers for sample in samples}
+    return {sample.name: sample.values for sample in samples}
 
 
 @pytest.mark.slow
 @pytest.mark.process
 def test_any_worker_shows_the_numbers_of_all_and_of_dead_ones_what_they_had_counted() -> None:
     environment: dict[str, str] = {}
-    folder = metrics_folder.prepare(environment)
+    folder = metrics_folder.create_folder(environment)
     try:
-        assert metrics_folder.folder_in(environment) == folder
+        assert metrics_folder.find_folder(environment) == folder
         one, two = worker_that_wrote(folder, 3), worker_that_wrote(folder, 4)
         write(folder, 1000)  # our own file is not one of the others
         own = counted(5, open_requests=2, read=90, is_valid=False)
 
-        found = values(summed([(own, True), *metrics_folder.others(folder)]))
+        found = values(merge_samples([(own, True), *metrics_folder.read_other_workers(folder)]))
         assert found["foveate_requests_total"] == [12]
         assert found["foveate_open_requests"] == [4]
         assert found["foveate_config_valid"] == [0]
         assert found["foveate_cache_window_read_tokens"] == [190]
         assert sum(found["foveate_added_seconds"][1:]) == 3
 
-        metrics_folder.mark_dead(one, folder)
-        metrics_folder.mark_dead(two, folder)
-        metrics_folder.mark_dead(two, folder)
-        found = values(summed([(own, True), *metrics_folder.others(folder)]))
+        metrics_folder.mark_worker_dead(one, folder)
+        metrics_folder.mark_worker_dead(two, folder)
+        metrics_folder.mark_worker_dead(two, folder)
+        found = values(merge_samples([(own, True), *metrics_folder.read_other_workers(folder)]))
         assert found["foveate_requests_total"] == [12]
         assert found["foveate_open_requests"] == [2]
     finally:
-        metrics_folder.remove(folder)
+        metrics_folder.remove_folder(folder)
     assert not folder.exists()
 
 
 def test_each_start_has_a_folder_of_its_own() -> None:
-    folders = [metrics_folder.prepare({}) for _ in range(2)]
+    folders = [metrics_folder.create_folder({}) for _ in range(2)]
     for folder in folders:
-        metrics_folder.remove(folder)
+        metrics_folder.remove_folder(folder)
 
     assert folders[0] != folders[1]
-    assert metrics_folder.folder_in({}) is None
+    assert metrics_folder.find_folder({}) is None
 
 
 def test_a_folder_that_was_cleaned_away_is_made_anew_by_whoever_writes_next(tmp_path: Path) -> None:
     """Defect: /metrics was an error until a restart once somebody had cleaned up the folder."""
-    folder = metrics_folder.prepare({}, within=tmp_path)
-    metrics_folder.remove(folder)
+    folder = metrics_folder.create_folder({}, parent=tmp_path)
+    metrics_folder.remove_folder(folder)
 
-    assert metrics_folder.others(folder) == []
+    assert metrics_folder.read_other_workers(folder) == []
     write(folder, 3)
     assert [path.suffix for path in folder.iterdir()] == [".live"]
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def prepare_and_die(within: Path) -> None:
-    metrics_folder.prepare({}, within=within)
+    metrics_folder.create_folder({}, parent=within)
     os._exit(0)
 
 
@@ -103,12 +103,12 @@ def test_what_a_killed_gateway_has_left_is_removed_and_what_another_uses_is_not(
     process.start()
     process.join()
     (left,) = tmp_path.iterdir()
-    running = metrics_folder.prepare({}, within=tmp_path)
+    running = metrics_folder.create_folder({}, parent=tmp_path)
     assert left.exists()  # it has only just been written to
     for folder in (left, running):
         os.utime(folder, (0, 0))
 
-    fresh = metrics_folder.prepare({}, within=tmp_path)
+    fresh = metrics_folder.create_folder({}, parent=tmp_path)
 
     assert {*tmp_path.iterdir()} == {running, fresh}
 
@@ -120,7 +120,7 @@ def test_what_was_counted_is_never_lost_by_a_death_nor_counted_twice(workers: li
         (counted(number, open_requests=number, read=0, is_valid=True), is_alive) for number, is_alive in workers
     ]
 
-    found = values(summed(processes))
+    found = values(merge_samples(processes))
 
     assert found["foveate_requests_total"] == [sum(number for number, _ in workers)]
     alive = [number for number, is_alive in workers if is_alive]

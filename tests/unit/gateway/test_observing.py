@@ -13,15 +13,15 @@ import pytest
 
 from foveate.config.live import LiveSettings
 from foveate.engine import series
-from foveate.engine.board import Board
+from foveate.engine.board import MetricsRegistry
 from foveate.errors import StoreUnavailable
 from foveate.gateway import metrics_folder
-from foveate.gateway.configured import Choices, choices_of
+from foveate.gateway.configured import ResolvedConfig, resolve_config
 from foveate.gateway.logs import LogWriter
-from foveate.gateway.observing import Observing, Parts
-from foveate.gateway.pages import DETAILS, Page
+from foveate.gateway.observing import Instrumentation, ObservedParts
+from foveate.gateway.pages import DETAILS_SCOPE_KEY, AsgiApp
 from foveate.gateway.telemetry import Telemetry
-from foveate.prompt.workspace import WorkspaceCounts
+from foveate.prompt.workspace import WorkspaceCacheStats
 
 
 class Store:
@@ -55,25 +55,25 @@ def configure(path: Path, said: str) -> None:
     path.write_text(said)
 
 
-def settings(path: Path) -> LiveSettings[Choices]:
-    return LiveSettings(path, lambda found: choices_of(found, {}), look_every_seconds=0.0)
+def settings(path: Path) -> LiveSettings[ResolvedConfig]:
+    return LiveSettings(path, lambda found: resolve_config(found, {}), check_interval_seconds=0.0)
 
 
-def observing(path: Path, *, folder: Path | None = None) -> tuple[Observing, LogWriter]:
+def observing(path: Path, *, folder: Path | None = None) -> tuple[Instrumentation, LogWriter]:
     writer = LogWriter(io.BytesIO(), as_json=False, colours=False)
-    return Observing(settings(path), version="1.2.3", log=writer, folder=folder), writer
+    return Instrumentation(settings(path), version="1.2.3", log=writer, folder=folder), writer
 
 
-def parts(store: Store) -> Parts:
-    return Parts(
+def parts(store: Store) -> ObservedParts:
+    return ObservedParts(
         store="db.example/foveate",
         probe=store.probe,
-        bills=lambda: (2, 1, 3),
-        workspaces=lambda: {"/w": WorkspaceCounts(hits=4, misses=2, invalidations=1)},
+        count_charges=lambda: (2, 1, 3),
+        workspaces=lambda: {"/w": WorkspaceCacheStats(hits=4, misses=2, invalidations=1)},
     )
 
 
-async def asked(page: Page) -> tuple[int, bytes]:
+async def asked(page: AsgiApp) -> tuple[int, bytes]:
     sent: list[MutableMapping[str, Any]] = []
 
     async def send(message: MutableMapping[str, Any]) -> None:
@@ -82,14 +82,14 @@ async def asked(page: Page) -> tuple[int, bytes]:
     async def receive() -> MutableMapping[str, Any]:
         return {"type": "http.request"}
 
-    await page({"method": "GET", "headers": [], DETAILS: True}, receive, send)
+    await page({"method": "GET", "headers": [], DETAILS_SCOPE_KEY: True}, receive, send)
     return sent[0]["status"], sent[1]["body"]
 
 
 async def test_a_store_that_goes_and_comes_is_seen_by_every_page(config: Path) -> None:
     watched, _ = observing(config)
     store = Store()
-    async with watched.running(parts(store)) as pages:
+    async with watched.serve_pages(parts(store)) as pages:
         assert (await asked(pages["/ready"]))[0] == 200
 
         store.is_there = False
@@ -105,13 +105,13 @@ async def test_a_store_that_goes_and_comes_is_seen_by_every_page(config: Path) -
         assert (await asked(pages["/ready"]))[0] == 200
         assert b"foveate_store_up 1.0" in (await asked(pages["/metrics"]))[1]
 
-        watched.ends_when(lambda: True)
+        watched.set_shutdown_check(lambda: True)
         assert (await asked(pages["/ready"]))[0] == 503
 
 
 async def test_what_others_count_is_on_the_page(config: Path) -> None:
     watched, _ = observing(config)
-    async with watched.running(parts(Store())) as pages:
+    async with watched.serve_pages(parts(Store())) as pages:
         _, body = await asked(pages["/metrics"])
 
     for line in (
@@ -130,9 +130,9 @@ async def test_a_changed_configuration_changes_the_log_and_an_invalid_one_nothin
     config: Path, level: logging.Logger
 ) -> None:
     watched, writer = observing(config)
-    async with watched.running(parts(Store())) as pages:
+    async with watched.serve_pages(parts(Store())) as pages:
         configure(config, "server: {log: json, log_level: warning}  # changed\n")
-        watched.choices()
+        watched.current_config()
         assert (writer.as_json, level.level) == (True, logging.WARNING)
 
         configure(config, "server: {log: lines, log_level: loud}\n")
@@ -145,14 +145,14 @@ async def test_a_changed_configuration_changes_the_log_and_an_invalid_one_nothin
 
 
 def test_what_is_chosen_changes_at_the_beginning_of_the_next_request(config: Path) -> None:
-    live = LiveSettings(config, lambda found: choices_of(found, {}), look_every_seconds=60.0)
+    live = LiveSettings(config, lambda found: resolve_config(found, {}), check_interval_seconds=60.0)
     writer = LogWriter(io.BytesIO(), as_json=False, colours=False)
-    watched = Observing(live, version="1", log=writer)
+    watched = Instrumentation(live, version="1", log=writer)
 
     configure(config, "server: {port: 9123}\n")
-    assert watched.chosen.settings.server.port != 9123
-    watched.begin()
-    assert watched.chosen.settings.server.port == 9123
+    assert watched.last_config.settings.server.port != 9123
+    watched.reload_config()
+    assert watched.last_config.settings.server.port == 9123
 
 
 class Told(Telemetry):
@@ -173,19 +173,19 @@ async def test_telemetry_is_switched_on_and_off_while_it_runs(config: Path) -> N
         return made[-1]
 
     writer = LogWriter(io.BytesIO(), as_json=False, colours=False)
-    watched = Observing(settings(config), version="1", log=writer, export=export)
+    watched = Instrumentation(settings(config), version="1", log=writer, export=export)
     assert made == []
     configure(config, "server: {opentelemetry: true}\n")
-    watched.choices()
-    watched.choices()
+    watched.current_config()
+    watched.current_config()
     assert len(made) == 1
     configure(config, "server: {opentelemetry: false}\n")
-    watched.choices()
+    watched.current_config()
     assert made[0].closed.wait(10)
 
     configure(config, "server: {opentelemetry: true}  # again\n")
-    watched.choices()
-    async with watched.running(parts(Store())):
+    watched.current_config()
+    async with watched.serve_pages(parts(Store())):
         assert not made[1].closed.is_set()
     assert made[1].closed.is_set()
 
@@ -198,9 +198,9 @@ def test_telemetry_that_cannot_be_set_up_is_told_and_stands_in_no_requests_way(
 
     configure(config, "server: {opentelemetry: true}\n")
     writer = LogWriter(io.BytesIO(), as_json=False, colours=False)
-    watched = Observing(settings(config), version="1", log=writer, export=export)
+    watched = Instrumentation(settings(config), version="1", log=writer, export=export)
 
-    assert watched.choices().settings.server.opentelemetry
+    assert watched.current_config().settings.server.opentelemetry
     assert "there is no OpenTelemetry: it cannot be set up" in caplog.text
 
 
@@ -208,21 +208,21 @@ async def test_the_page_of_a_worker_has_the_numbers_of_the_others_and_its_own_ar
     config: Path,
 ) -> None:
     environment: dict[str, str] = {}
-    folder = metrics_folder.prepare(environment)
+    folder = metrics_folder.create_folder(environment)
     try:
-        theirs = Board()
-        theirs.tally(series.REQUESTS, "ana", "anthropic", "m", "200").value = 3
-        metrics_folder.write(folder, theirs.samples())
+        theirs = MetricsRegistry()
+        theirs.scalar(series.REQUESTS, "ana", "anthropic", "m", "200").value = 3
+        metrics_folder.write_samples(folder, theirs.samples())
         (folder / f"{os.getpid()}.live").rename(folder / "1.live")  # as another process would have it
 
-        watched, _ = observing(config, folder=metrics_folder.folder_in(environment))
-        async with watched.running(parts(Store())) as pages:
-            watched.metrics.answered("ana", "anthropic", "m", 200)
+        watched, _ = observing(config, folder=metrics_folder.find_folder(environment))
+        async with watched.serve_pages(parts(Store())) as pages:
+            watched.metrics.count_response("ana", "anthropic", "m", 200)
             _, body = await asked(pages["/metrics"])
         assert b'foveate_requests_total{agent="ana",model="m",provider="anthropic",status="200"} 4.0' in body
         assert (folder / f"{os.getpid()}.live").exists()
     finally:
-        metrics_folder.remove(folder)
+        metrics_folder.remove_folder(folder)
 
 
 async def test_numbers_that_cannot_be_written_are_told_of_once(
@@ -232,7 +232,7 @@ async def test_numbers_that_cannot_be_written_are_told_of_once(
     (tmp_path / "file").touch()
     watched, _ = observing(config, folder=tmp_path / "file")
     for _ in range(2):  # at the end of each, numbers are written
-        async with watched.running(parts(Store())):
+        async with watched.serve_pages(parts(Store())):
             pass
 
     assert caplog.text.count("the numbers cannot be written") == 1
@@ -241,9 +241,9 @@ async def test_numbers_that_cannot_be_written_are_told_of_once(
 async def test_an_agent_of_the_configuration_is_shown_after_any_number_of_others(config: Path) -> None:
     watched, _ = observing(config)
     for number in range(200):
-        watched.metrics.refused_as(f"stranger {number}", "cap_exceeded")
-    watched.metrics.refused_as("ana", "cap_exceeded")
-    async with watched.running(parts(Store())) as pages:
+        watched.metrics.count_rejection(f"stranger {number}", "cap_exceeded")
+    watched.metrics.count_rejection("ana", "cap_exceeded")
+    async with watched.serve_pages(parts(Store())) as pages:
         _, body = await asked(pages["/metrics"])
 
     assert b'foveate_refusals_total{agent="ana",code="cap_exceeded"} 1.0' in body

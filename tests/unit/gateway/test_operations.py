@@ -2,13 +2,13 @@
 
 import pytest
 
-from foveate.gateway.asks import ask_of
+from foveate.gateway.asks import parse_request
 from foveate.gateway.operations import is_allowed
 from foveate.gateway.routing import ALLOWED_OPERATIONS
 
 
 def is_allowed_by_default(method: str, path: str) -> bool:
-    ask = ask_of({"method": method, "path": path, "query_string": b"", "headers": []})
+    ask = parse_request({"method": method, "path": path, "query_string": b"", "headers": []})
     return is_allowed(ask, ALLOWED_OPERATIONS)
 
 

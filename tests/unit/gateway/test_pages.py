@@ -8,22 +8,28 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.engine.board import Board, Sample
+from foveate.engine.board import MetricsRegistry, Sample
 from foveate.engine.series import REQUESTS
 from foveate.errors import BadSetting, StoreUnavailable
-from foveate.gateway.pages import DETAILS, Vitals, health_object, pages, probed
+from foveate.gateway.pages import (
+    DETAILS_SCOPE_KEY,
+    HealthStatus,
+    build_health_pages,
+    health_to_json,
+    probe_store,
+)
 
-WELL = Vitals(version="1.2.3", store="/data/foveate.sqlite")
+WELL = HealthStatus(version="1.2.3", store="/data/foveate.sqlite")
 
 
 def counted() -> list[Sample]:
-    board = Board()
-    board.tally(REQUESTS, "ana", "anthropic", "m", "200").value += 3
+    board = MetricsRegistry()
+    board.scalar(REQUESTS, "ana", "anthropic", "m", "200").value += 3
     return board.samples()
 
 
 async def asked(
-    path: str, vitals: Vitals, *, method: str = "GET", accept: bytes = b"", details: bool = True
+    path: str, vitals: HealthStatus, *, method: str = "GET", accept: bytes = b"", details: bool = True
 ) -> tuple[int, str, bytes]:
     """The status, content type and body of a page."""
     sent: list[MutableMapping[str, Any]] = []
@@ -34,11 +40,11 @@ async def asked(
     async def receive() -> MutableMapping[str, Any]:
         return {"type": "http.request"}
 
-    async def look() -> Vitals:
+    async def look() -> HealthStatus:
         return vitals
 
-    page = pages(look, counted)[path]
-    await page({"method": method, "headers": [(b"accept", accept)], DETAILS: details}, receive, send)
+    page = build_health_pages(look, counted)[path]
+    await page({"method": method, "headers": [(b"accept", accept)], DETAILS_SCOPE_KEY: details}, receive, send)
     start, body = sent
     headers = dict(start["headers"])
     assert method == "HEAD" or int(headers[b"content-length"]) == len(body["body"])
@@ -55,14 +61,14 @@ async def test_health_says_that_all_is_well() -> None:
 
 
 async def test_health_says_what_is_wrong_and_is_still_alive() -> None:
-    vitals = Vitals(
+    vitals = HealthStatus(
         version="1",
         config=BadSetting("foveate.yaml", "there is no setting 'prot' here", line=7, key="server.prot"),
         store_problem="the disk is full",
         failures={"session": 3},
-        bills_waiting=2,
+        charges_waiting=2,
         log_problem="No space left on device",
-        log_lost=7,
+        log_lines_lost=7,
     )
 
     status, _, body = await asked("/health", vitals)
@@ -79,24 +85,24 @@ async def test_health_says_what_is_wrong_and_is_still_alive() -> None:
 
 async def test_it_is_ready_only_while_the_store_answers_and_it_does_not_end() -> None:
     assert (await asked("/ready", WELL))[0] == 200
-    assert (await asked("/ready", Vitals(version="1", store_problem="gone")))[0] == 503
-    status, _, body = await asked("/ready", Vitals(version="1", is_ending=True))
+    assert (await asked("/ready", HealthStatus(version="1", store_problem="gone")))[0] == 503
+    status, _, body = await asked("/ready", HealthStatus(version="1", is_shutting_down=True))
     assert (status, json.loads(body)) == (503, {"ready": False, "problem": "ending"})
 
 
 @given(
     st.builds(
-        Vitals,
+        HealthStatus,
         version=st.just("1"),
         config=st.none() | st.just(BadSetting("f", "no")),
         store_problem=st.sampled_from(["", "gone"]),
         failures=st.dictionaries(st.sampled_from(["fold", "cost"]), st.integers(1, 3), max_size=2),
-        bills_waiting=st.integers(0, 1),
-        bills_lost=st.integers(0, 1),
+        charges_waiting=st.integers(0, 1),
+        charges_lost=st.integers(0, 1),
     )
 )
-def test_health_is_only_ok_where_nothing_in_it_is_wrong(vitals: Vitals) -> None:
-    said = health_object(vitals)
+def test_health_is_only_ok_where_nothing_in_it_is_wrong(vitals: HealthStatus) -> None:
+    said = health_to_json(vitals)
     wrong = [
         not said["config"]["valid"],
         not said["store"]["reachable"],
@@ -130,15 +136,15 @@ def failing(error: Exception) -> Callable[[], Awaitable[object]]:
 
 
 async def test_a_store_that_fails_or_stalls_is_told_and_not_waited_for() -> None:
-    assert await probed(lambda: asyncio.sleep(0)) == ""
-    assert await probed(failing(StoreUnavailable("db", "gone"))) == "db: gone"
-    assert await probed(failing(RuntimeError("no"))) == "RuntimeError: no"
-    assert await probed(lambda: asyncio.sleep(60), limit_seconds=0.01) == "no answer within 0.01 s"
+    assert await probe_store(lambda: asyncio.sleep(0)) == ""
+    assert await probe_store(failing(StoreUnavailable("db", "gone"))) == "db: gone"
+    assert await probe_store(failing(RuntimeError("no"))) == "RuntimeError: no"
+    assert await probe_store(lambda: asyncio.sleep(60), limit_seconds=0.01) == "no answer within 0.01 s"
 
 
 async def test_without_details_health_says_only_whether_all_is_well() -> None:
     where = "/home/ana/foveate.sqlite"
-    lost = Vitals(version="1", store=where, store_problem=f"{where}: is locked")
+    lost = HealthStatus(version="1", store=where, store_problem=f"{where}: is locked")
     assert await asked("/health", WELL, details=False) == (200, "application/json", b'{"status":"ok"}')
     assert (await asked("/health", lost, details=False))[2] == b'{"status":"degraded"}'
     status, _, body = await asked("/ready", lost, details=False)

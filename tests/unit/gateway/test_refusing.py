@@ -15,7 +15,7 @@ from foveate.errors import (
     NoUpstream,
     UpstreamUnreachable,
 )
-from foveate.gateway.refusing import reason_of, refusal_for
+from foveate.gateway.refusing import build_error_response, log_reason
 from foveate.values import Format
 from foveate.wire.refusals import error_body
 
@@ -31,19 +31,19 @@ from foveate.wire.refusals import error_body
     ],
 )
 def test_the_log_says_who_could_not_be_reached_and_nothing_else_of_the_address(url: str, said: str) -> None:
-    assert reason_of(UpstreamUnreachable(url, "no connection")) == said
+    assert log_reason(UpstreamUnreachable(url, "no connection")) == said
 
 
 def test_any_other_error_is_told_as_it_is() -> None:
-    assert reason_of(BadOption("no")) == "no"
+    assert log_reason(BadOption("no")) == "no"
 
 
 def test_the_log_names_a_duplicate_key_only_if_it_is_a_parameter() -> None:
     """Keys inside messages can be what a model or a user has written."""
     inside = DuplicateKey(("messages", 3, "content", 0, "input", "SECRET"))
 
-    assert reason_of(inside) == "a key occurs twice in `messages`"
-    assert reason_of(DuplicateKey(("max_tokens",))).startswith("the key `max_tokens` occurs twice")
+    assert log_reason(inside) == "a key occurs twice in `messages`"
+    assert log_reason(DuplicateKey(("max_tokens",))).startswith("the key `max_tokens` occurs twice")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_the_log_names_a_duplicate_key_only_if_it_is_a_parameter() -> None:
     ],
 )
 def test_bedrock_clients_are_told_errors_as_aws_words_them(error: FoveateError, status: int, kind: str) -> None:
-    refusal = refusal_for(error, Format.BEDROCK)
+    refusal = build_error_response(error, Format.BEDROCK)
 
     assert (refusal.status, refusal.kind) == (status, kind)
     assert json.loads(error_body(Format.BEDROCK, refusal, "req_1")) == {"message": refusal.message}
@@ -80,7 +80,7 @@ def test_bedrock_clients_are_told_errors_as_aws_words_them(error: FoveateError, 
 def test_gemini_clients_are_told_errors_as_google_words_them(
     error: FoveateError, status: int, kind: str
 ) -> None:
-    refusal = refusal_for(error, Format.GEMINI)
+    refusal = build_error_response(error, Format.GEMINI)
     said = json.loads(error_body(Format.GEMINI, refusal, "req_1"))["error"]
 
     assert (refusal.status, said["code"], said["status"]) == (status, status, kind)

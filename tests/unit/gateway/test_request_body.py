@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from foveate.gateway.asks import Receive
-from foveate.gateway.body_errors import BodyRefused, NoRoom, Stalled, TooLarge, TooSlow
+from foveate.gateway.body_errors import BodyRejected, NoRoom, Stalled, TooLarge, TooSlow
 from foveate.gateway.body_memory import BodyMemory
 from foveate.gateway.request_body import BodyLimits, read_body
 from foveate.values import Format
@@ -43,7 +43,7 @@ async def read(
         assert memory.used_bytes == 0
         return None
     assert memory.used_bytes == len(body.data)
-    body.held.release()
+    body.reservation.release()
     return body.data
 
 
@@ -111,7 +111,7 @@ async def test_nothing_is_read_of_a_body_for_which_there_is_no_memory() -> None:
     assert asked == [0]
     for body in bodies:
         assert body is not None
-        body.held.release()
+        body.reservation.release()
     assert await read_body(None, receive, LENGTH, limits=limits, memory=memory)
 
 
@@ -119,7 +119,7 @@ async def test_nothing_is_read_of_a_body_for_which_there_is_no_memory() -> None:
     ("error", "status"), [(TooLarge(9), 413), (Stalled(1), 408), (TooSlow(2), 408), (NoRoom(), 503)]
 )
 @pytest.mark.parametrize("api_format", [Format.ANTHROPIC, Format.CHAT])
-def test_each_refusal_has_its_status(error: BodyRefused, status: int, api_format: Format) -> None:
+def test_each_refusal_has_its_status(error: BodyRejected, status: int, api_format: Format) -> None:
     assert error.response(api_format).status == status
     assert error.may_retry is (status != 413)
     assert bool(error.headers) is (status == 503)

@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import dataclass, field
 
 from foveate.errors import StoreUnavailable
-from foveate.gateway.retention import EVERY_SECONDS, FIRST_SECONDS, forgetting
-from foveate.store import Forgotten
+from foveate.gateway.retention import FIRST_DELAY_SECONDS, INTERVAL_SECONDS, run_retention
+from foveate.store import PruneResult
 
 
 @dataclass
@@ -14,11 +14,11 @@ class Store:
 
     asked: list[tuple[float, float]] = field(default_factory=list)
 
-    async def forget(self, *, keep_days: float, now: float) -> Forgotten:
+    async def prune(self, *, keep_days: float, now: float) -> PruneResult:
         self.asked.append((keep_days, now))
         if len(self.asked) == 1:
             raise StoreUnavailable("db", "is away")
-        return Forgotten(sessions=1)
+        return PruneResult(sessions=1)
 
 
 async def test_what_is_old_is_forgotten_now_and_then_and_after_a_failure_too() -> None:
@@ -32,8 +32,8 @@ async def test_what_is_old_is_forgotten_now_and_then_and_after_a_failure_too() -
             enough.set()
             await asyncio.Event().wait()
 
-    async with forgetting(store, lambda: next(days), clock=lambda: 1000.0, wait=wait):
+    async with run_retention(store, lambda: next(days), clock=lambda: 1000.0, wait=wait):
         await enough.wait()
 
     assert store.asked == [(30.0, 1000.0), (7.0, 1000.0), (7.0, 1000.0)]
-    assert waited == [FIRST_SECONDS, EVERY_SECONDS, EVERY_SECONDS, EVERY_SECONDS]
+    assert waited == [FIRST_DELAY_SECONDS, INTERVAL_SECONDS, INTERVAL_SECONDS, INTERVAL_SECONDS]

@@ -3,12 +3,12 @@
 import pytest
 
 from foveate.errors import MalformedRequest, NoUpstream, WrongApi
-from foveate.gateway.asks import ask_of
-from foveate.gateway.doors import Family, door_of
-from foveate.gateway.named import model_of, with_path_model
+from foveate.gateway.asks import parse_request
+from foveate.gateway.doors import ApiFamily, match_endpoint
+from foveate.gateway.named import find_requested_model, replace_path_model
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Route, Routing, Upstream
 
-CHAT, MESSAGES = door_of("POST", "/v1/chat/completions", {}), door_of("POST", "/v1/messages", {})
+CHAT, MESSAGES = match_endpoint("POST", "/v1/chat/completions", {}), match_endpoint("POST", "/v1/messages", {})
 
 
 def routing(**routes: str) -> Routing:
@@ -20,60 +20,60 @@ def routing(**routes: str) -> Routing:
 
 def test_what_names_no_model_goes_where_all_models_go() -> None:
     """Defect: with a route for `*`, `GET /v1/models` went to OpenAI, with the key of somebody else's client."""
-    listing = door_of("GET", "/v1/models", {})
+    listing = match_endpoint("GET", "/v1/models", {})
 
-    assert routing(deepseek="*").of(listing, "").upstream.name == "deepseek"
-    assert routing(deepseek="deep*").of(listing, "").upstream.name == "openai"
+    assert routing(deepseek="*").match(listing, "").upstream.name == "deepseek"
+    assert routing(deepseek="deep*").match(listing, "").upstream.name == "openai"
 
 
 def test_a_model_whose_upstream_speaks_another_api_is_refused() -> None:
     """Defect: it went to the usual provider, silently."""
     with pytest.raises(WrongApi, match=r"'deepseek-chat' leads to deepseek, .* API of anthropic"):
-        routing(deepseek="*").of(MESSAGES, "deepseek-chat")
-    assert routing(deepseek="*").of(CHAT, "deepseek-chat").upstream.name == "deepseek"
+        routing(deepseek="*").match(MESSAGES, "deepseek-chat")
+    assert routing(deepseek="*").match(CHAT, "deepseek-chat").upstream.name == "deepseek"
     both = routing(deepseek="*", anthropic="*")
-    assert both.of(MESSAGES, "claude-sonnet-4-5").upstream.name == "anthropic"
+    assert both.match(MESSAGES, "claude-sonnet-4-5").upstream.name == "anthropic"
 
 
 def test_a_model_that_the_path_names_is_routed_and_told_apart_from_one_in_the_body() -> None:
-    gemini = door_of("POST", "/v1beta/models/quick:generateContent", {})
+    gemini = match_endpoint("POST", "/v1beta/models/quick:generateContent", {})
     aliases = Routing(
         upstreams=KNOWN_UPSTREAMS, routes=[Route(models="quick", upstream="google", model="gemini-3-flash")]
     )
 
-    assert aliases.of(gemini, "quick").served_model == "gemini-3-flash"
-    assert aliases.of(CHAT, "gpt-5").served_model == ""
-    assert routing().of(gemini, "gemini-3-pro").upstream.name == "google"
+    assert aliases.match(gemini, "quick").served_model == "gemini-3-flash"
+    assert aliases.match(CHAT, "gpt-5").served_model == ""
+    assert routing().match(gemini, "gemini-3-pro").upstream.name == "google"
     with pytest.raises(WrongApi, match=r"leads to deepseek, .* API of gemini"):
-        routing(deepseek="*").of(gemini, "quick")
+        routing(deepseek="*").match(gemini, "quick")
 
 
 def test_a_deployment_answers_as_the_model_that_is_configured_for_it() -> None:
     azure = Upstream(
         name="azure",
         base_url="https://house.openai.azure.com",
-        family=Family.AZURE,
+        family=ApiFamily.AZURE,
         provider="azure",
         deployments={"house": "gpt-5.1"},
     )
     found = Routing(upstreams={"azure": azure})
-    deployment = door_of("POST", "/openai/deployments/house/chat/completions", {})
-    in_body = door_of("POST", "/openai/v1/chat/completions", {})
+    deployment = match_endpoint("POST", "/openai/deployments/house/chat/completions", {})
+    in_body = match_endpoint("POST", "/openai/v1/chat/completions", {})
 
-    assert found.of(deployment, "house").served_model == "gpt-5.1"
-    assert found.of(in_body, "house").served_model == "gpt-5.1"
-    assert found.of(in_body, "attic").served_model == ""
+    assert found.match(deployment, "house").served_model == "gpt-5.1"
+    assert found.match(in_body, "house").served_model == "gpt-5.1"
+    assert found.match(in_body, "attic").served_model == ""
     url = "https://house.openai.azure.com/openai/v1/chat/completions?a=b"
     assert azure.url("/openai/v1/chat/completions", "a=b") == url
 
 
 def test_a_request_in_an_api_that_no_upstream_speaks_is_refused_with_what_to_do() -> None:
-    gemini = door_of("POST", "/v1beta/models/m:generateContent", {})
+    gemini = match_endpoint("POST", "/v1beta/models/m:generateContent", {})
     others = {name: known for name, known in KNOWN_UPSTREAMS.items() if name != "google"}
 
-    assert list(Routing(upstreams=others).possible(gemini)) == []
+    assert list(Routing(upstreams=others).possible_upstreams(gemini)) == []
     with pytest.raises(NoUpstream, match=r"no upstream .* Nothing was sent\. .* `api: gemini`"):
-        Routing(upstreams=others).of(gemini, "m")
+        Routing(upstreams=others).match(gemini, "m")
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_a_model_gets_another_name_in_the_path(path: str, sent: str) -> None:
         "headers": [],
     }
 
-    assert with_path_model(ask_of(scope), "a/b").raw_path == sent
+    assert replace_path_model(parse_request(scope), "a/b").raw_path == sent
     with pytest.raises(MalformedRequest, match="no place for the model"):
-        with_path_model(ask_of({**scope, "raw_path": b"/v1beta/elsewhere"}), "a/b")
+        replace_path_model(parse_request({**scope, "raw_path": b"/v1beta/elsewhere"}), "a/b")
 
 
 @pytest.mark.parametrize("name", ["llama.cpp", "vllm"])
@@ -103,7 +103,7 @@ def test_servers_on_this_machine_are_reached_by_both_apis(name: str) -> None:
     routed = Routing(upstreams=KNOWN_UPSTREAMS, routes=[Route(models="qwen*", upstream=name)])
 
     for door, path in ((CHAT, "/v1/chat/completions"), (MESSAGES, "/v1/messages")):
-        upstream = routed.of(door, "qwen3").upstream
+        upstream = routed.match(door, "qwen3").upstream
         assert (upstream.name, upstream.url(path).count("/v1")) == (name, 1)
 
 
@@ -135,4 +135,4 @@ def test_the_model_of_a_request_is_read_wherever_it_stands(
         "headers": [(b"content-type", kind)],
     }
 
-    assert model_of(ask_of(scope), body) == model
+    assert find_requested_model(parse_request(scope), body) == model

@@ -10,13 +10,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from foveate.config.loading import load_made
+from foveate.config.loading import load_and_build
 from foveate.engine.exchange import Exchange
 from foveate.errors import BadSetting
 from foveate.gateway import telemetry
-from foveate.gateway.asks import Ask, ask_of
-from foveate.gateway.client import Client
-from foveate.gateway.configured import choices_of
+from foveate.gateway.asks import IncomingRequest, parse_request
+from foveate.gateway.client import ClientResponse
+from foveate.gateway.configured import resolve_config
 from foveate.gateway.telemetry import Telemetry
 from tests.unit.engine.watched import ended
 
@@ -46,20 +46,22 @@ class Exported:
         return found
 
 
-def asked(path: str = "/v1/messages", **headers: str) -> Ask:
+def asked(path: str = "/v1/messages", **headers: str) -> IncomingRequest:
     named = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01", **headers}
     raw = [(name.encode(), value.encode()) for name, value in named.items()]
-    return ask_of(
+    return parse_request(
         {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": raw}
     )
 
 
-def answered(ask: Ask, exchange: Exchange | None, status: int = 200, refused: str = "") -> Client:
+def answered(
+    ask: IncomingRequest, exchange: Exchange | None, status: int = 200, refused: str = ""
+) -> ClientResponse:
     async def send(_: object) -> None:
         """Nobody is there."""
 
-    client = Client(ask, send)
-    client.exchange, client.status, client.refused = exchange, status, refused
+    client = ClientResponse(ask, send)
+    client.exchange, client.status, client.error_code = exchange, status, refused
     client.agent, client.provider = "ana", "anthropic"
     return client
 
@@ -67,7 +69,7 @@ def answered(ask: Ask, exchange: Exchange | None, status: int = 200, refused: st
 async def test_a_call_is_a_span_in_the_trace_of_its_client_with_what_was_billed() -> None:
     exported, ask = Exported(), asked()
 
-    exported.telemetry.ended(ask, answered(ask, await ended()))
+    exported.telemetry.on_request_end(ask, answered(ask, await ended()))
 
     (span,) = exported.spans()
     assert (span.name, span.kind) == ("chat claude-opus-4-5", SpanKind.CLIENT)
@@ -101,7 +103,7 @@ async def test_a_call_is_a_span_in_the_trace_of_its_client_with_what_was_billed(
 async def test_a_call_that_failed_says_so(status: int, refused: str, kind: str) -> None:
     exported, ask = Exported(), asked()
 
-    exported.telemetry.ended(ask, answered(ask, await ended(status=status or 200), status, refused))
+    exported.telemetry.on_request_end(ask, answered(ask, await ended(status=status or 200), status, refused))
 
     (span,) = exported.spans()
     assert span.attributes is not None
@@ -115,7 +117,7 @@ async def test_what_asks_no_model_is_no_span() -> None:
     for path in ("/v1/messages/count_tokens", "/v1/models", "/v1/messages"):
         ask = asked(path)
         exchange = None if path == "/v1/messages" else await ended()
-        exported.telemetry.ended(ask, answered(ask, exchange))
+        exported.telemetry.on_request_end(ask, answered(ask, exchange))
 
     assert exported.spans() == ()
     assert exported.points() == {}
@@ -124,7 +126,7 @@ async def test_what_asks_no_model_is_no_span() -> None:
 async def test_an_odd_traceparent_makes_a_trace_of_its_own() -> None:
     exported, ask = Exported(), asked(traceparent="nonsense")
 
-    exported.telemetry.ended(ask, answered(ask, await ended()))
+    exported.telemetry.on_request_end(ask, answered(ask, await ended()))
 
     assert exported.spans()[0].parent is None
 
@@ -132,7 +134,9 @@ async def test_an_odd_traceparent_makes_a_trace_of_its_own() -> None:
 def test_without_the_packages_the_setting_is_an_error_that_says_what_to_install(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     config.write_text("server:\n  opentelemetry: true\n")
-    assert load_made(config, lambda found: choices_of(found, {})).settings.server.opentelemetry
+    assert load_and_build(config, lambda found: resolve_config(found, {})).settings.server.opentelemetry
 
     with pytest.raises(BadSetting, match=r"foveate.yaml:2: .*pip install 'foveate\[otel\]'"):
-        load_made(config, lambda _: telemetry.check(("opentelemetry.sdk", "no_such_package_here.of_it")))
+        load_and_build(
+            config, lambda _: telemetry.check_installed(("opentelemetry.sdk", "no_such_package_here.of_it"))
+        )

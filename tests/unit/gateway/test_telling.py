@@ -2,16 +2,16 @@
 
 import pytest
 
-from foveate.engine.injecting.options import NOTHING_TOLD, Told
-from foveate.gateway.telling import told_in
+from foveate.engine.injecting.options import NO_SECTION_INPUTS, SectionInputs
+from foveate.gateway.telling import parse_section_headers
 
 
 def test_headers_of_others_tell_nothing() -> None:
-    assert told_in({"accept": "*/*", "user-agent": "x"}) is NOTHING_TOLD
+    assert parse_section_headers({"accept": "*/*", "user-agent": "x"}) is NO_SECTION_INPUTS
 
 
 def test_each_header_tells_its_own() -> None:
-    found = told_in(
+    found = parse_section_headers(
         {
             "x-foveate-focus": "Roses",
             "x-foveate-scope": "Garden",
@@ -22,7 +22,7 @@ def test_each_header_tells_its_own() -> None:
         }
     )
 
-    assert found == Told(
+    assert found == SectionInputs(
         focus="Roses", scope="Garden", channel="slack", sender="U1", metadata=(("topic", "beds"),)
     )
 
@@ -40,8 +40,8 @@ def test_each_header_tells_its_own() -> None:
     ],
 )
 def test_a_value_is_read_as_it_is_meant(said: str, meant: str) -> None:
-    assert told_in({"x-foveate-sender": said}).sender == meant
+    assert parse_section_headers({"x-foveate-sender": said}).sender == meant
 
 
 def test_an_empty_focus_is_none() -> None:
-    assert told_in({"x-foveate-focus": " "}).focus is None
+    assert parse_section_headers({"x-foveate-focus": " "}).focus is None

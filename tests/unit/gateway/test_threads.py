@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import pytest
 
-from foveate.config.settings import Server, Settings, StoreAt, UpstreamServer
+from foveate.config.settings import ServerSettings, Settings, StoreSettings, UpstreamSettings
 from foveate.errors import MalformedRequest, ThreadRefused
-from foveate.gateway.asks import Ask, ask_of
-from foveate.gateway.configured import gateway_options
-from foveate.gateway.refusing import may_retry, refusal_for
+from foveate.gateway.asks import IncomingRequest, parse_request
+from foveate.gateway.configured import build_gateway_options
+from foveate.gateway.refusing import build_error_response, may_retry
 from foveate.gateway.routing import ThreadMode
-from foveate.gateway.threads import Threads, ThreadTurn, begin_turn, thread_owner
+from foveate.gateway.threads import ThreadStore, ThreadTurn, begin_turn, hash_owner
 from foveate.values import Format
 from foveate.wire.threads import (
     ALREADY_CONTINUED,
@@ -44,9 +44,13 @@ def code_of(call: Callable[[], object]) -> str:
     return error.value.thread_code
 
 
-def ask(path: str = "/v1/messages", *, key: bytes = b"sk-1", agent: bytes = b"SDK", beta: bytes = BETA) -> Ask:
+def ask(
+    path: str = "/v1/messages", *, key: bytes = b"sk-1", agent: bytes = b"SDK", beta: bytes = BETA
+) -> IncomingRequest:
     headers = [(b"x-api-key", key), (b"user-agent", agent), (b"anthropic-beta", beta)]
-    return ask_of({"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers})
+    return parse_request(
+        {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+    )
 
 
 def body(thread: object, **fields: object) -> bytes:
@@ -54,7 +58,7 @@ def body(thread: object, **fields: object) -> bytes:
 
 
 async def turn_of(
-    threads: Threads, said: bytes, *, claims: bool = True, asked: Ask | None = None
+    threads: ThreadStore, said: bytes, *, claims: bool = True, asked: IncomingRequest | None = None
 ) -> ThreadTurn:
     turn = await begin_turn(threads, ThreadMode.HOLD, asked or ask(), "default", said, claims=claims)
     assert turn is not None
@@ -62,7 +66,7 @@ async def turn_of(
 
 
 def test_a_thread_is_found_by_its_owner_alone() -> None:
-    threads = Threads(Clock())
+    threads = ThreadStore(Clock())
     threads.store(OWNER, "msg_1", history())
 
     assert threads.history(OWNER, "msg_1") == history()
@@ -72,20 +76,20 @@ def test_a_thread_is_found_by_its_owner_alone() -> None:
 
 def test_owners_differ_by_agent_and_by_every_credential() -> None:
     owners = {
-        thread_owner(ask(), "ana"),
-        thread_owner(ask(), "ben"),
-        thread_owner(ask(key=b"sk-2"), "ana"),
-        thread_owner(ask(key=b"sk-ant-oat-1"), "ana"),
-        thread_owner(ask(key=b"sk-ant-oat-2"), "ana"),
+        hash_owner(ask(), "ana"),
+        hash_owner(ask(), "ben"),
+        hash_owner(ask(key=b"sk-2"), "ana"),
+        hash_owner(ask(key=b"sk-ant-oat-1"), "ana"),
+        hash_owner(ask(key=b"sk-ant-oat-2"), "ana"),
     }
 
     assert len(owners) == 5
-    assert thread_owner(ask(agent=b"other/2"), "ana") in owners
+    assert hash_owner(ask(agent=b"other/2"), "ana") in owners
 
 
 def test_a_thread_is_gone_an_hour_after_its_last_request() -> None:
     clock = Clock()
-    threads = Threads(clock)
+    threads = ThreadStore(clock)
     threads.store(OWNER, "msg_1", history())
     clock.now += 3599
     threads.claim(OWNER, "msg_1")
@@ -100,7 +104,7 @@ def test_a_thread_is_gone_an_hour_after_its_last_request() -> None:
 
 
 def test_threads_that_were_not_used_for_longest_make_room() -> None:
-    threads = Threads(Clock(), max_bytes=10_000)
+    threads = ThreadStore(Clock(), max_bytes=10_000)
     for number in range(100):
         threads.store(OWNER, f"msg_{number}", history(2_000))
 
@@ -111,7 +115,7 @@ def test_threads_that_were_not_used_for_longest_make_room() -> None:
 
 def test_a_long_thread_is_kept_once() -> None:
     """Each response replaces the one before it, of which only the id is kept."""
-    threads = Threads(Clock())
+    threads = ThreadStore(Clock())
     threads.store(OWNER, "msg_0", history())
     for number in range(200):
         threads.claim(OWNER, f"msg_{number}")
@@ -122,7 +126,7 @@ def test_a_long_thread_is_kept_once() -> None:
 
 
 def test_a_response_is_continued_once() -> None:
-    threads = Threads(Clock())
+    threads = ThreadStore(Clock())
     threads.store(OWNER, "msg_1", history())
     threads.claim(OWNER, "msg_1")
 
@@ -135,7 +139,7 @@ def test_a_response_is_continued_once() -> None:
 
 
 def test_an_id_that_two_responses_have_cannot_be_continued() -> None:
-    threads = Threads(Clock())
+    threads = ThreadStore(Clock())
     threads.store(OWNER, "msg_1", history(1))
     threads.store(OWNER, "msg_1", history(2))
 
@@ -143,23 +147,21 @@ def test_an_id_that_two_responses_have_cannot_be_continued() -> None:
 
 
 async def test_a_turn_goes_out_whole_and_without_its_beta() -> None:
-    threads = Threads(Clock())
-    threads.store(
-        thread_owner(ask(), "default"), "msg_1", ThreadHistory(b'"Be kind."', b"", b'{"role":"user"}')
-    )
+    threads = ThreadStore(Clock())
+    threads.store(hash_owner(ask(), "default"), "msg_1", ThreadHistory(b'"Be kind."', b"", b'{"role":"user"}'))
     asked = ask(beta=b"other-1," + BETA)
     turn = await turn_of(threads, body({"type": "continue", "previous_message_id": "msg_1"}), asked=asked)
 
     assert json.loads(turn.body) == {"model": "m", "messages": [{"role": "user"}], "system": "Be kind."}
-    assert dict(turn.ask.raw_headers)[b"anthropic-beta"] == b"other-1"
-    assert turn.ask.headers["anthropic-beta"] == "other-1"
+    assert dict(turn.request.raw_headers)[b"anthropic-beta"] == b"other-1"
+    assert turn.request.headers["anthropic-beta"] == "other-1"
     created = await turn_of(threads, body({"type": "create"}))
-    assert b"anthropic-beta" not in dict(created.ask.raw_headers)
+    assert b"anthropic-beta" not in dict(created.request.raw_headers)
 
 
 async def test_a_turn_that_ends_without_an_answer_can_be_repeated() -> None:
-    threads = Threads(Clock())
-    threads.store(thread_owner(ask(), "default"), "msg_1", history())
+    threads = ThreadStore(Clock())
+    threads.store(hash_owner(ask(), "default"), "msg_1", history())
     said = body({"type": "continue", "previous_message_id": "msg_1"})
     counted = await turn_of(threads, said, claims=False)
     first = await turn_of(threads, said)
@@ -171,8 +173,8 @@ async def test_a_turn_that_ends_without_an_answer_can_be_repeated() -> None:
 
 
 async def test_fields_that_a_thread_fixes_cannot_change() -> None:
-    threads = Threads(Clock())
-    threads.store(thread_owner(ask(), "default"), "msg_1", ThreadHistory(b'"Be kind."', b"", b"{}"))
+    threads = ThreadStore(Clock())
+    threads.store(hash_owner(ask(), "default"), "msg_1", ThreadHistory(b'"Be kind."', b"", b"{}"))
     thread = {"type": "continue", "previous_message_id": "msg_1"}
     with pytest.raises(ThreadRefused, match="`system` and `tools`") as error:
         await turn_of(threads, body(thread, system="Be rude.", tools=[{}]))
@@ -182,7 +184,7 @@ async def test_fields_that_a_thread_fixes_cannot_change() -> None:
 
 
 async def test_other_requests_and_those_that_are_passed_are_left_alone() -> None:
-    threads, create = Threads(Clock()), body({"type": "create"})
+    threads, create = ThreadStore(Clock()), body({"type": "create"})
     for mode, asked, said in (
         (ThreadMode.PASS, ask(), create),
         (ThreadMode.HOLD, ask(), b'{"messages":[]}'),
@@ -207,7 +209,7 @@ async def test_other_requests_and_those_that_are_passed_are_left_alone() -> None
 )
 def test_each_error_has_the_status_and_the_details_of_the_provider(code: str, status: int, kind: str) -> None:
     error = ThreadRefused(code, "no")
-    refusal = refusal_for(error, Format.ANTHROPIC)
+    refusal = build_error_response(error, Format.ANTHROPIC)
 
     assert (refusal.status, refusal.kind, refusal.details) == (status, kind, {"error_code": code})
     assert not may_retry(error)
@@ -217,20 +219,22 @@ def test_each_error_has_the_status_and_the_details_of_the_provider(code: str, st
     ("settings", "mode"),
     [
         (Settings(), ThreadMode.HOLD),
-        (Settings(server=Server(workers=2)), ThreadMode.REFUSE),
-        (Settings(store=StoreAt(url="postgresql://db/foveate")), ThreadMode.REFUSE),
-        (Settings(store=StoreAt(url="sqlite:///a.sqlite")), ThreadMode.HOLD),
+        (Settings(server=ServerSettings(workers=2)), ThreadMode.REFUSE),
+        (Settings(store=StoreSettings(url="postgresql://db/foveate")), ThreadMode.REFUSE),
+        (Settings(store=StoreSettings(url="sqlite:///a.sqlite")), ThreadMode.HOLD),
     ],
 )
 def test_threads_are_held_by_default_where_one_process_serves(settings: Settings, mode: ThreadMode) -> None:
-    upstreams = gateway_options(settings, {}).routing.upstreams
+    upstreams = build_gateway_options(settings, {}).routing.upstreams
 
     assert {upstream.threads for upstream in upstreams.values()} == {mode}
 
 
 def test_an_upstream_says_what_is_done_with_its_threads() -> None:
-    settings = Settings(server=Server(workers=2), upstreams={"anthropic": UpstreamServer(threads="pass")})
-    upstreams = gateway_options(settings, {}).routing.upstreams
+    settings = Settings(
+        server=ServerSettings(workers=2), upstreams={"anthropic": UpstreamSettings(threads="pass")}
+    )
+    upstreams = build_gateway_options(settings, {}).routing.upstreams
 
     assert upstreams["anthropic"].threads is ThreadMode.PASS
     assert upstreams["vllm"].threads is ThreadMode.REFUSE

@@ -2,14 +2,14 @@
 
 import gc
 
-from foveate.gateway.warming import set_aside
+from foveate.gateway.warming import freeze_garbage_collector
 
 
 def test_what_stays_to_the_end_is_not_searched_for_garbage() -> None:
     """Defect: every now and then all requests waited while code and tables were looked through."""
     before = gc.get_threshold()
     try:
-        set_aside()
+        freeze_garbage_collector()
 
         assert gc.get_freeze_count() > len(gc.get_objects())
         assert gc.get_threshold() > before

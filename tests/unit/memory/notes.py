@@ -22,7 +22,7 @@ class NoteFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forest:
+class NoteFolder:
     """Files, and every word of them that may be seen or may not; no word occurs twice, or inside another."""
 
     files: tuple[NoteFile, ...]
@@ -32,7 +32,7 @@ class Forest:
     ids: tuple[str, ...]
     """What was given as `ID`, of public and private entries; each is one of the words."""
 
-    def leaked(self, text: str) -> set[str]:
+    def leaked_words(self, text: str) -> set[str]:
         """The private words that are in `text`."""
         return {word for word in self.private if word in text}
 
@@ -86,7 +86,7 @@ _PRIVATE_HEADINGS = (":private:", ":PRIVATE:", ":{}:Private:", ":@personal:{}:",
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _NoteSyntax:
     """How one kind of file is written."""
 
     suffixes: tuple[str, ...]
@@ -99,7 +99,7 @@ class _Kind:
     planning: tuple[str, ...]
 
 
-_ORG = _Kind(
+_ORG = _NoteSyntax(
     suffixes=(".org", ".org", ".org_archive"),
     star="*",
     deepest=8,
@@ -124,7 +124,7 @@ _ORG = _Kind(
         "CLOSED: [2026-01-02 Fri 09:30]\n:PROPERTIES:\n:OWNER: {}\n:END:\n:LOGBOOK:\n- {}\n:END:\n",
     ),
 )
-_MARKDOWN = _Kind(
+_MARKDOWN = _NoteSyntax(
     suffixes=(".md", ".md", ".markdown"),
     star="#",
     deepest=6,
@@ -184,11 +184,11 @@ def _files(draw: st.DrawFn, word: _Words, number: int) -> NoteFile:
 
 
 @st.composite
-def forests(draw: st.DrawFn, max_files: int = 4) -> Forest:
+def note_folders(draw: st.DrawFn, max_files: int = 4) -> NoteFolder:
     """Up to so many files with nested headings, tags and planning, whole files and branches of them private."""
     word = _Words()
     files = tuple(draw(_files(word, number)) for number in range(draw(st.integers(1, max_files))))
-    return Forest(
+    return NoteFolder(
         files=files, public=frozenset(word.public), private=frozenset(word.private), ids=tuple(word.ids)
     )
 

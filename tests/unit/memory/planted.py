@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from foveate.memory.gate import Gate
-from foveate.memory.nodes import Document, Node, grow
-from foveate.memory.outline import Entry, Outline, Stamp, StampKind
+from foveate.memory.nodes import Document, Node, build_nodes
+from foveate.memory.outline import Outline, OutlineEntry, PlanningDate, PlanningKind
 
 LONG_AGO = datetime(2020, 1, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sown:
+class NodeSpec:
     """What a node is to be; `level` 0 is the file, which comes first."""
 
     title: str = ""
@@ -22,17 +22,19 @@ class Sown:
     todo: str = ""
     is_done: bool = False
     properties: Mapping[str, str] | None = None
-    stamps: tuple[Stamp, ...] = ()
+    planning_dates: tuple[PlanningDate, ...] = ()
 
 
-def planted(*sown: Sown, file: Sown | None = None, modified: datetime = LONG_AGO) -> list[Node]:
+def build_test_nodes(
+    *sown: NodeSpec, file: NodeSpec | None = None, modified: datetime = LONG_AGO
+) -> list[Node]:
     """A file with these headings, as nodes; the file itself is the first of them."""
     text, entries = "", []
-    for each in (file or Sown(title="notes", level=0), *sown):
+    for each in (file or NodeSpec(title="notes", level=0), *sown):
         start, heading = len(text), f"{'*' * each.level} {each.title}\n"
         text += heading + each.content + "\n"
         entries.append(
-            Entry(
+            OutlineEntry(
                 start=start,
                 body=start + len(heading),
                 content=start + len(heading),
@@ -43,7 +45,7 @@ def planted(*sown: Sown, file: Sown | None = None, modified: datetime = LONG_AGO
                 todo=each.todo,
                 is_done=each.is_done,
                 properties=each.properties or {},
-                stamps=each.stamps,
+                planning_dates=each.planning_dates,
             )
         )
     document = Document(
@@ -51,19 +53,19 @@ def planted(*sown: Sown, file: Sown | None = None, modified: datetime = LONG_AGO
         key="notes.org",
         modified=modified,
         digest=b"",
-        outline=Gate().admitted(Outline(text, entries)),
+        outline=Gate().redact(Outline(text, entries)),
     )
-    grow(document)
+    build_nodes(document)
     return document.nodes
 
 
-def deadline(at: datetime, *, has_time: bool = True, repeater: str = "") -> Stamp:
-    return Stamp(StampKind.DEADLINE, at, has_time, repeater)
+def deadline_at(at: datetime, *, has_time: bool = True, repeater: str = "") -> PlanningDate:
+    return PlanningDate(PlanningKind.DEADLINE, at, has_time, repeater)
 
 
-def closed(at: datetime) -> Stamp:
-    return Stamp(StampKind.CLOSED, at, has_time=True)
+def closed_at(at: datetime) -> PlanningDate:
+    return PlanningDate(PlanningKind.CLOSED, at, has_time=True)
 
 
-def titles(nodes: Iterable[Node]) -> list[str]:
+def node_titles(nodes: Iterable[Node]) -> list[str]:
     return [node.title for node in nodes]

@@ -16,7 +16,7 @@ _opened: list[list[str]] = []
 _is_hooked = False
 
 
-def write(folder: Path, files: Mapping[str, str]) -> Path:
+def write_files(folder: Path, files: Mapping[str, str]) -> Path:
     """The folder, with these files in it."""
     for name, text in files.items():
         path = folder / name
@@ -25,29 +25,29 @@ def write(folder: Path, files: Mapping[str, str]) -> Path:
     return folder
 
 
-def loaded(*paths: Path | str, gate: Gate | None = None) -> Library:
+def load_library(*paths: Path | str, gate: Gate | None = None) -> Library:
     library = Library(paths, gate or Gate())
     library.refresh()
     return library
 
 
-def ids(library: Library) -> dict[str, str]:
+def node_ids(library: Library) -> dict[str, str]:
     """The ids by title; for files in which no two headings have the same."""
     return {node.title: node.id for document in library.documents for node in document.nodes}
 
 
-def every_node(library: Library) -> Iterator[Node]:
+def all_nodes(library: Library) -> Iterator[Node]:
     """All of them, file by file."""
     for document in library.documents:
         yield from document.nodes
 
 
-def said(library: Library) -> list[str]:
+def problem_lines(library: Library) -> list[str]:
     """What is wrong, without the folder in which it is."""
     return [f"{Path(problem.path).name}: {problem.reason}" for problem in library.problems]
 
 
-def settled(library: Library) -> None:
+def wait_until_settled(library: Library) -> None:
     """Wait until a file that is written now has another time than when it was read."""
     for _ in range(1000):
         with opened_files() as opened:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.memory.embedding import default_embedder, unit
+from foveate.memory.embedding import default_embedder, normalize_rows
 
 
 def test_texts_about_the_same_are_nearer_than_others() -> None:
@@ -37,7 +37,7 @@ def test_what_stands_beside_a_text_does_not_change_its_row() -> None:
 
 
 def test_rows_without_a_direction_stay_zeros() -> None:
-    assert unit(np.array([[3, 4], [0, 0]], np.float32)).tolist() == [
+    assert normalize_rows(np.array([[3, 4], [0, 0]], np.float32)).tolist() == [
         [pytest.approx(0.6), pytest.approx(0.8)],
         [0, 0],
     ]

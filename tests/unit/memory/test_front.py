@@ -6,23 +6,23 @@ import pytest
 
 from foveate.memory.gate import Gate
 from foveate.memory.markdown import parse_markdown
-from foveate.memory.outline import Entry, Outline, StampKind
+from foveate.memory.outline import Outline, OutlineEntry, PlanningKind
 
 GATE = Gate()
 
 
 def outline(text: str) -> Outline:
     parsed = parse_markdown(text, GATE, name="name")
-    assert parsed.printed() == text
+    assert parsed.to_text() == text
     return parsed
 
 
-def file(text: str) -> Entry:
+def file(text: str) -> OutlineEntry:
     return outline(text).entries[0]
 
 
 def is_private(front: str) -> bool:
-    return "secret" not in GATE.admitted(outline(f"{front}\nsecret\n\n# A\nsecret\n")).text
+    return "secret" not in GATE.redact(outline(f"{front}\nsecret\n\n# A\nsecret\n")).text
 
 
 def test_yaml_gives_title_id_tags_dates_and_properties() -> None:
@@ -34,9 +34,9 @@ def test_yaml_gives_title_id_tags_dates_and_properties() -> None:
     found = file(text)
 
     assert (found.title, found.tags) == ("The file", ("a", "b", "c d", "e", "f"))
-    assert [(stamp.kind, stamp.at) for stamp in found.stamps] == [
-        (StampKind.DEADLINE, datetime(2026, 11, 20, 17)),
-        (StampKind.SCHEDULED, datetime(2026, 11, 19)),
+    assert [(stamp.kind, stamp.at) for stamp in found.planning_dates] == [
+        (PlanningKind.DEADLINE, datetime(2026, 11, 20, 17)),
+        (PlanningKind.SCHEDULED, datetime(2026, 11, 19)),
     ]
     assert found.properties["ID"] == "some-id"
     assert found.properties["DATE"] == "2026-02-31"
@@ -51,7 +51,7 @@ def test_toml_gives_the_same() -> None:
     found = file(f"+++\n{said}\nn = 1.5\n[x]\ny = 1\n+++\n")
 
     assert (found.title, found.tags) == ("T", ("a",))
-    assert found.stamps[0].at == datetime(2026, 11, 20, 17)
+    assert found.planning_dates[0].at == datetime(2026, 11, 20, 17)
     assert found.properties["DAY"] == "2026-01-02"
     assert (found.properties["DRAFT"], found.properties["N"], found.properties["X"]) == (
         "true",
@@ -66,7 +66,7 @@ def test_json_gives_the_same() -> None:
     found = file(text)
 
     assert (found.title, found.tags) == ("T", ("a", "b"))
-    assert found.stamps[0].at == datetime(2026, 11, 20, 17)
+    assert found.planning_dates[0].at == datetime(2026, 11, 20, 17)
     assert (found.properties["N"], found.properties["NO"]) == ("1.50", "")
     assert text[found.content :] == "\nText\n"
 
@@ -235,7 +235,7 @@ def test_front_matter_that_only_has_the_word_is_not_private(front: str) -> None:
 
 
 def test_a_privacy_tag_of_several_words_counts_where_tags_may_have_them() -> None:
-    gate = Gate.adding(["eyes only"])
+    gate = Gate.with_tags(["eyes only"])
 
     for tags in ("[Eyes Only]", "eyes only", "[a, eyes only"):
-        assert not gate.admitted(parse_markdown(f"---\ntags: {tags}\n---\nx", gate)).text
+        assert not gate.redact(parse_markdown(f"---\ntags: {tags}\n---\nx", gate)).text

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.errors import BadOption
-from foveate.memory.gate import PRIVACY_TAGS, Gate, PublicOutline
-from foveate.memory.outline import Entry, Outline, Stamp, StampKind
+from foveate.memory.gate import DEFAULT_PRIVACY_TAGS, Gate, PublicOutline
+from foveate.memory.outline import Outline, OutlineEntry, PlanningDate, PlanningKind
 from tests.unit.memory.planted import LONG_AGO
 
 
@@ -20,7 +20,7 @@ def outline(entries: Iterable[tuple[int, str, tuple[str, ...]]], problems: tuple
         start = len(text)
         text += f"{word}:heading\n{word}:planning\n{word}:content\n"
         found.append(
-            Entry(
+            OutlineEntry(
                 start=start,
                 body=start + len(word) + 9,
                 content=start + 2 * len(word) + 19,
@@ -29,7 +29,7 @@ def outline(entries: Iterable[tuple[int, str, tuple[str, ...]]], problems: tuple
                 title=word,
                 tags=tags,
                 properties={"KEY": word},
-                stamps=(Stamp(StampKind.CLOSED, LONG_AGO),),
+                planning_dates=(PlanningDate(PlanningKind.CLOSED, LONG_AGO),),
             )
         )
     return Outline(text, found, problems)
@@ -68,10 +68,10 @@ def outlines(draw: st.DrawFn) -> tuple[Outline, set[str], set[str]]:
 @given(made=outlines())
 def test_exactly_what_is_not_private_comes_through(made: tuple[Outline, set[str], set[str]]) -> None:
     read, public, private = made
-    admitted = Gate().admitted(read)
+    admitted = Gate().redact(read)
 
     assert set(words(admitted)) == public
-    assert admitted.printed() == admitted.text
+    assert admitted.to_text() == admitted.text
     assert not [word for word in private if word in repr(admitted)]
     assert admitted.problems == (() if private else read.problems)
 
@@ -79,7 +79,7 @@ def test_exactly_what_is_not_private_comes_through(made: tuple[Outline, set[str]
 @pytest.mark.slow
 @given(made=outlines())
 def test_what_comes_through_has_its_places_in_its_own_text(made: tuple[Outline, set[str], set[str]]) -> None:
-    admitted = Gate().admitted(made[0])
+    admitted = Gate().redact(made[0])
     text = admitted.text
 
     for entry in admitted.entries:
@@ -92,14 +92,14 @@ def test_what_comes_through_has_its_places_in_its_own_text(made: tuple[Outline, 
 @pytest.mark.slow
 @given(made=outlines())
 def test_what_has_come_through_comes_through_again_as_it_is(made: tuple[Outline, set[str], set[str]]) -> None:
-    once = Gate().admitted(made[0])
+    once = Gate().redact(made[0])
 
-    assert Gate().admitted(once) == once
+    assert Gate().redact(once) == once
     assert isinstance(once, PublicOutline)
 
 
 def test_a_private_file_leaves_nothing() -> None:
-    admitted = Gate().admitted(outline([(0, "file", ("private",)), (1, "one", ()), (3, "two", ())], ("odd",)))
+    admitted = Gate().redact(outline([(0, "file", ("private",)), (1, "one", ()), (3, "two", ())], ("odd",)))
 
     assert admitted == PublicOutline("", [], ())
 
@@ -109,7 +109,7 @@ def test_what_follows_a_private_branch_is_public_again() -> None:
         [(0, "file", ()), (2, "hidden", ("private",)), (40, "below", ()), (2, "next", ()), (3, "child", ())]
     )
 
-    assert words(Gate().admitted(read)) == ["file", "next", "child"]
+    assert words(Gate().redact(read)) == ["file", "next", "child"]
 
 
 @pytest.mark.parametrize(
@@ -130,31 +130,31 @@ def test_tags_match_whole(tag: str) -> None:
 def test_an_accent_hides_whether_it_is_one_character_or_two() -> None:
     composed, decomposed = "priv\u00e9", "prive\u0301"
 
-    assert Gate.adding([composed]).is_private(decomposed)
-    assert Gate.adding([decomposed]).is_private(composed)
+    assert Gate.with_tags([composed]).is_private(decomposed)
+    assert Gate.with_tags([decomposed]).is_private(composed)
 
 
 @pytest.mark.parametrize("unseen", ["\u200b", "\u00ad", "\u2060", "\ufeff", "\u200e", "\U000e0020"])
 def test_what_nobody_sees_in_a_tag_makes_no_difference(unseen: str) -> None:
     for tag in ("pri%svate", "%sprivate", "private%s", "%s:private:", "#%sPrivate%s/x"):
         assert Gate().is_private(tag.replace("%s", unseen))
-    assert Gate.adding([f"se{unseen}cret"]).is_private("secret")
+    assert Gate.with_tags([f"se{unseen}cret"]).is_private("secret")
 
 
 @pytest.mark.parametrize("tags", [["\u200b"], [":\u00ad:"]])
 def test_a_tag_that_nobody_sees_is_refused(tags: list[str]) -> None:
     with pytest.raises(BadOption):
-        Gate.adding(tags)
+        Gate.with_tags(tags)
 
 
 def test_tags_of_a_gate_hide_however_they_are_given() -> None:
     assert Gate(frozenset({":Secret:"})).is_private("secret")
-    assert Gate.adding([":one:two:", "#Three"]).tags == {*PRIVACY_TAGS, "one", "two", "three"}
+    assert Gate.with_tags([":one:two:", "#Three"]).tags == {*DEFAULT_PRIVACY_TAGS, "one", "two", "three"}
 
 
 @given(configured=st.sets(st.sampled_from("abcd"), min_size=1), added=st.sets(st.sampled_from("abcdef")))
 def test_tags_of_a_call_only_ever_add_to_what_is_configured(configured: set[str], added: set[str]) -> None:
-    gate = Gate.adding(added, to=configured)
+    gate = Gate.with_tags(added, base=configured)
 
     assert all(map(gate.is_private, configured | added))
     assert gate.tags == configured | added
@@ -163,6 +163,6 @@ def test_tags_of_a_call_only_ever_add_to_what_is_configured(configured: set[str]
 @pytest.mark.parametrize("tags", ["private", [""], [":"], ["one", " # "]])
 def test_what_is_no_list_of_tags_is_refused(tags: Iterable[str]) -> None:
     with pytest.raises(BadOption) as refusal:
-        Gate.adding(tags)
+        Gate.with_tags(tags)
 
     assert refusal.value.path == ("private",)

@@ -14,15 +14,15 @@ from foveate.errors import BadOption, UnreadableInput
 from foveate.memory.gate import Gate
 from foveate.memory.library import Library
 from tests.unit.memory.shelves import (
-    every_node,
+    all_nodes,
     folder_for_everybody,
-    ids,
-    loaded,
+    load_library,
+    node_ids,
     opened_files,
-    said,
-    settled,
+    problem_lines,
+    wait_until_settled,
     without_privileges,
-    write,
+    write_files,
 )
 
 WITH_ID = "* {}\n:PROPERTIES:\n:ID: {}\n:END:\n"
@@ -37,15 +37,17 @@ def texts(library: Library) -> str:
 
 
 def test_nothing_is_read_before_the_first_refresh(tmp_path: Path) -> None:
-    library = Library([write(tmp_path, {"a.md": "# One\n"}), "/nowhere"], Gate())
+    library = Library([write_files(tmp_path, {"a.md": "# One\n"}), "/nowhere"], Gate())
 
     assert (library.documents, library.problems, library.node("x")) == ((), (), None)
 
 
 def test_org_and_markdown_become_documents_by_key(tmp_path: Path) -> None:
-    write(tmp_path, {"b.org": "* Star\n", "a.md": "x\n# Hash\n", "sub/c.markdown": "text\n", "empty.md": ""})
+    write_files(
+        tmp_path, {"b.org": "* Star\n", "a.md": "x\n# Hash\n", "sub/c.markdown": "text\n", "empty.md": ""}
+    )
     os.utime(tmp_path / "a.md", (1_700_000_000, 1_700_000_000))
-    library = loaded(tmp_path)
+    library = load_library(tmp_path)
 
     assert names(library) == ["a.md", "b.org", "empty.md", "sub/c.markdown"]
     assert [node.title for node in library.documents[0].nodes] == ["a", "Hash"]
@@ -55,17 +57,17 @@ def test_org_and_markdown_become_documents_by_key(tmp_path: Path) -> None:
 
 
 def test_a_node_is_found_by_its_id(tmp_path: Path) -> None:
-    library = loaded(write(tmp_path, {"a.org": WITH_ID.format("One", "abc") + "* Two\n"}))
+    library = load_library(write_files(tmp_path, {"a.org": WITH_ID.format("One", "abc") + "* Two\n"}))
     node = library.node("abc")
 
     assert node is library.documents[0].nodes[1]
-    assert library.node(ids(library)["Two"]) is library.documents[0].nodes[2]
+    assert library.node(node_ids(library)["Two"]) is library.documents[0].nodes[2]
     assert library.node("abcd") is None
 
 
 def test_where_nothing_has_changed_nothing_is_opened_and_all_stays(tmp_path: Path) -> None:
-    library = loaded(write(tmp_path, {f"{n}.org": "* One\n" for n in range(20)}))
-    settled(library)
+    library = load_library(write_files(tmp_path, {f"{n}.org": "* One\n" for n in range(20)}))
+    wait_until_settled(library)
     before = library.version, library.documents, library.problems
     with opened_files() as opened:
         changes = library.refresh()
@@ -77,10 +79,10 @@ def test_where_nothing_has_changed_nothing_is_opened_and_all_stays(tmp_path: Pat
 
 
 def test_only_the_file_that_has_changed_is_opened_and_only_its_document_is_new(tmp_path: Path) -> None:
-    library = loaded(write(tmp_path, {f"{n:02}.org": f"* Title {n}\n" for n in range(20)}))
-    settled(library)
+    library = load_library(write_files(tmp_path, {f"{n:02}.org": f"* Title {n}\n" for n in range(20)}))
+    wait_until_settled(library)
     before, version = library.documents, library.version
-    write(tmp_path, {"07.org": "* Another\n"})
+    write_files(tmp_path, {"07.org": "* Another\n"})
     with opened_files() as opened:
         changes = library.refresh()
 
@@ -90,28 +92,28 @@ def test_only_the_file_that_has_changed_is_opened_and_only_its_document_is_new(t
     same = [new is old for new, old in zip(library.documents, before, strict=True)]
     assert same == [n != 7 for n in range(20)]
     assert library.version != version
-    assert ids(library).keys() >= {"Another"}
+    assert node_ids(library).keys() >= {"Another"}
     assert library.node(before[7].nodes[1].id) is None
 
 
 def test_a_change_shows_although_size_and_time_are_set_back(tmp_path: Path) -> None:
-    path = write(tmp_path, {"a.org": "* One\n"}) / "a.org"
-    library = loaded(tmp_path)
-    settled(library)
+    path = write_files(tmp_path, {"a.org": "* One\n"}) / "a.org"
+    library = load_library(tmp_path)
+    wait_until_settled(library)
     version, times = library.version, path.stat()
     with path.open("r+b") as file:
         file.write(b"* Two\n")
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     library.refresh()
 
-    assert "Two" in ids(library)
+    assert "Two" in node_ids(library)
     assert library.version != version
 
 
 def test_files_come_and_go(tmp_path: Path) -> None:
-    library = loaded(write(tmp_path, {"a.org": "* One\n", "b.org": "* Two\n"}))
+    library = load_library(write_files(tmp_path, {"a.org": "* One\n", "b.org": "* Two\n"}))
     (tmp_path / "a.org").unlink()
-    write(tmp_path, {"new/c.org": "* Three\n"})
+    write_files(tmp_path, {"new/c.org": "* Three\n"})
     changes = library.refresh()
 
     assert names(library) == ["b.org", "new/c.org"]
@@ -119,17 +121,17 @@ def test_files_come_and_go(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_replaced_by_renaming_is_read_again(tmp_path: Path) -> None:
-    library = loaded(write(tmp_path, {"a.org": "* One\n"}))
-    settled(library)
-    write(tmp_path, {"a.org.new": "* Two\n"})
+    library = load_library(write_files(tmp_path, {"a.org": "* One\n"}))
+    wait_until_settled(library)
+    write_files(tmp_path, {"a.org.new": "* Two\n"})
     (tmp_path / "a.org.new").replace(tmp_path / "a.org")
     library.refresh()
 
-    assert "Two" in ids(library)
+    assert "Two" in node_ids(library)
 
 
 def test_a_file_that_is_only_touched_is_a_newer_document_of_the_same_text(tmp_path: Path) -> None:
-    library = loaded(write(tmp_path, {"a.org": "* One\n"}))
+    library = load_library(write_files(tmp_path, {"a.org": "* One\n"}))
     before, version = library.documents[0], library.version
     os.utime(tmp_path / "a.org", (1_700_000_000, 1_700_000_000))
     library.refresh()
@@ -142,16 +144,16 @@ def test_a_file_that_is_only_touched_is_a_newer_document_of_the_same_text(tmp_pa
 
 @pytest.mark.parametrize("seconds", [-(10**11), 10**11])
 def test_a_time_that_no_calendar_has_is_no_harm(tmp_path: Path, seconds: int) -> None:
-    path = write(tmp_path, {"a.org": "* One\n"}) / "a.org"
+    path = write_files(tmp_path, {"a.org": "* One\n"}) / "a.org"
     os.utime(path, (seconds, seconds))
-    library = loaded(tmp_path)
+    library = load_library(tmp_path)
 
     assert names(library) == ["a.org"]
     assert isinstance(library.documents[0].modified, datetime)
 
 
 def test_a_path_that_is_not_there_is_an_error_at_first_and_later_a_problem(tmp_path: Path) -> None:
-    write(tmp_path, {"notes/a.org": "* One\n", "log.org": "* Two\n"})
+    write_files(tmp_path, {"notes/a.org": "* One\n", "log.org": "* Two\n"})
     library = Library([tmp_path / "notes", tmp_path / "lgo.org"], Gate())
     with pytest.raises(UnreadableInput, match=r"lgo\.org: No such file"):
         library.refresh()
@@ -162,26 +164,26 @@ def test_a_path_that_is_not_there_is_an_error_at_first_and_later_a_problem(tmp_p
     (tmp_path / "lgo.org").unlink()
     library.refresh()
     assert names(library) == ["notes/a.org"]
-    assert said(library) == ["lgo.org: No such file or directory"]
+    assert problem_lines(library) == ["lgo.org: No such file or directory"]
 
-    write(tmp_path, {"lgo.org": "* Back\n"})
+    write_files(tmp_path, {"lgo.org": "* Back\n"})
     library.refresh()
-    assert said(library) == []
+    assert problem_lines(library) == []
     assert names(library) == ["lgo.org", "notes/a.org"]
 
 
 def test_paths_mean_what_settings_mean_and_names_what_they_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path, {"home/notes/a.org": "", "cost $5/b.org": ""})
+    write_files(tmp_path, {"home/notes/a.org": "", "cost $5/b.org": ""})
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("NOTES_HERE", "~/notes")
 
     for written in ("~/notes", "$NOTES_HERE", "'${NOTES_HERE}/'", '"$HOME/notes'):
-        assert names(loaded(written)) == ["a.org"]
-    assert names(loaded(str(tmp_path / "cost $5"))) == ["b.org"]
+        assert names(load_library(written)) == ["a.org"]
+    assert names(load_library(str(tmp_path / "cost $5"))) == ["b.org"]
     with pytest.raises(BadOption, match="NOTES_THERE"):
-        loaded("$NOTES_THERE/a.org")
+        load_library("$NOTES_THERE/a.org")
 
 
 def test_a_single_path_is_not_taken_letter_by_letter(tmp_path: Path) -> None:
@@ -192,9 +194,9 @@ def test_a_single_path_is_not_taken_letter_by_letter(tmp_path: Path) -> None:
 def test_a_library_still_looks_where_it_looked_when_the_working_folder_is_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path, {"notes/a.org": "* One\n"})
+    write_files(tmp_path, {"notes/a.org": "* One\n"})
     monkeypatch.chdir(tmp_path)
-    library = loaded("notes")
+    library = load_library("notes")
     monkeypatch.chdir(tmp_path / "notes")
 
     assert library.refresh().removed == ()
@@ -202,23 +204,23 @@ def test_a_library_still_looks_where_it_looked_when_the_working_folder_is_anothe
 
 
 def test_what_is_not_utf_8_is_told_with_its_place_and_the_rest_is_read(tmp_path: Path) -> None:
-    write(tmp_path, {"a.org": "* One\n"})
+    write_files(tmp_path, {"a.org": "* One\n"})
     (tmp_path / "latin.org").write_bytes("* Caf\N{LATIN SMALL LETTER E WITH ACUTE}\n".encode("latin-1"))
-    library = loaded(tmp_path)
+    library = load_library(tmp_path)
 
     assert names(library) == ["a.org"]
-    assert said(library) == ["latin.org: is not UTF-8 (byte 5)"]
+    assert problem_lines(library) == ["latin.org: is not UTF-8 (byte 5)"]
 
-    settled(library)
-    assert said(library) == ["latin.org: is not UTF-8 (byte 5)"]
-    write(tmp_path, {"latin.org": "* Caf\N{LATIN SMALL LETTER E WITH ACUTE}\n"})
+    wait_until_settled(library)
+    assert problem_lines(library) == ["latin.org: is not UTF-8 (byte 5)"]
+    write_files(tmp_path, {"latin.org": "* Caf\N{LATIN SMALL LETTER E WITH ACUTE}\n"})
     library.refresh()
     assert names(library) == ["a.org", "latin.org"]
-    assert said(library) == []
+    assert problem_lines(library) == []
 
 
 def test_a_file_that_is_no_longer_utf_8_is_not_shown_as_it_was(tmp_path: Path) -> None:
-    library = loaded(write(tmp_path, {"a.org": "* One\n"}))
+    library = load_library(write_files(tmp_path, {"a.org": "* One\n"}))
     (tmp_path / "a.org").write_bytes(b"* One \xe9 :private:\n")
     changes = library.refresh()
 
@@ -227,37 +229,37 @@ def test_a_file_that_is_no_longer_utf_8_is_not_shown_as_it_was(tmp_path: Path) -
 
 
 def test_a_file_that_ends_within_a_character_is_half_written_once(tmp_path: Path) -> None:
-    path = write(tmp_path, {"a.org": "* One\n"}) / "a.org"
-    library = loaded(tmp_path)
+    path = write_files(tmp_path, {"a.org": "* One\n"}) / "a.org"
+    library = load_library(tmp_path)
     version = library.version
     path.write_bytes("* Two \N{EURO SIGN}".encode()[:-1])
     library.refresh()
 
-    assert list(ids(library)) == ["a", "One"]
-    assert said(library) == ["a.org: is not UTF-8 (byte 6)"]
+    assert list(node_ids(library)) == ["a", "One"]
+    assert problem_lines(library) == ["a.org: is not UTF-8 (byte 6)"]
     assert library.version != version
 
     path.write_bytes("* Two \N{EURO SIGN}\n".encode())
     library.refresh()
-    assert list(ids(library)) == ["a", "Two \N{EURO SIGN}"]
-    assert said(library) == []
+    assert list(node_ids(library)) == ["a", "Two \N{EURO SIGN}"]
+    assert problem_lines(library) == []
 
     path.write_bytes(b"* Three \xe2\x82")
     library.refresh()
     library.refresh()
     assert library.documents == ()
-    assert said(library) == ["a.org: is not UTF-8 (byte 8)"]
+    assert problem_lines(library) == ["a.org: is not UTF-8 (byte 8)"]
 
 
 def test_a_half_written_file_that_is_set_back_is_what_it_was(tmp_path: Path) -> None:
-    path = write(tmp_path, {"a.org": "* One\n"}) / "a.org"
-    library = loaded(tmp_path)
+    path = write_files(tmp_path, {"a.org": "* One\n"}) / "a.org"
+    library = load_library(tmp_path)
     path.write_bytes(b"* Two \xe2\x82")
     library.refresh()
     path.write_bytes(b"* One\n")
     library.refresh()
 
-    assert list(ids(library)) == ["a", "One"]
+    assert list(node_ids(library)) == ["a", "One"]
     assert library.problems == ()
 
 
@@ -281,8 +283,8 @@ def somebody_writing(path: Path) -> Iterator[None]:
 
 @pytest.mark.slow
 def test_a_file_that_changes_while_it_is_read_stays_what_it_was(tmp_path: Path) -> None:
-    path = write(tmp_path, {"a.org": "* One\n", "b.org": "* Other\n"}) / "a.org"
-    library = loaded(tmp_path)
+    path = write_files(tmp_path, {"a.org": "* One\n", "b.org": "* Other\n"}) / "a.org"
+    library = load_library(tmp_path)
     with path.open(
         "r+b"
     ) as file:  # so large that reading it takes longer than the clock of a file system stands
@@ -291,39 +293,39 @@ def test_a_file_that_changes_while_it_is_read_stays_what_it_was(tmp_path: Path) 
     with somebody_writing(path):
         for _ in range(20):  # on a busy machine nobody may have written while it was read
             library.refresh()
-            if said(library) == told:
+            if problem_lines(library) == told:
                 break
-        assert said(library) == told
-        assert list(ids(library)) == ["a", "One", "b", "Other"]
-        fresh = next(fresh for _ in range(20) if said(fresh := loaded(path)) == told)
+        assert problem_lines(library) == told
+        assert list(node_ids(library)) == ["a", "One", "b", "Other"]
+        fresh = next(fresh for _ in range(20) if problem_lines(fresh := load_library(path)) == told)
         assert fresh.documents == ()
     path.write_bytes(b"* Two\n")
     library.refresh()
-    assert list(ids(library)) == ["a", "Two", "b", "Other"]
-    assert said(library) == []
+    assert list(node_ids(library)) == ["a", "Two", "b", "Other"]
+    assert problem_lines(library) == []
 
 
 def test_a_file_that_cannot_be_opened_is_told_and_not_shown_as_it_was() -> None:
     with folder_for_everybody() as notes:
-        library = loaded(write(notes, {"a.org": "* One\n", "b.org": "* Two\n"}))
+        library = load_library(write_files(notes, {"a.org": "* One\n", "b.org": "* Two\n"}))
         (notes / "a.org").chmod(0)
         with without_privileges():
             library.refresh()
             assert names(library) == ["b.org"]
-            assert said(library) == ["a.org: Permission denied"]
+            assert problem_lines(library) == ["a.org: Permission denied"]
         (notes / "a.org").chmod(0o644)
         library.refresh()
         assert names(library) == ["a.org", "b.org"]
-        assert said(library) == []
+        assert problem_lines(library) == []
 
 
 def test_a_file_larger_than_what_is_read_is_told(tmp_path: Path) -> None:
-    with (write(tmp_path, {"a.org": "* One\n", "b.org": ""}) / "a.org").open("r+b") as file:
+    with (write_files(tmp_path, {"a.org": "* One\n", "b.org": ""}) / "a.org").open("r+b") as file:
         file.truncate(5_000_000_000)
-    library = loaded(tmp_path)
+    library = load_library(tmp_path)
 
     assert names(library) == ["b.org"]
-    assert said(library) == ["a.org: is larger than 1,000,000,000 bytes, the most that is read"]
+    assert problem_lines(library) == ["a.org: is larger than 1,000,000,000 bytes, the most that is read"]
 
 
 @pytest.mark.slow
@@ -331,7 +333,7 @@ def test_a_file_larger_than_what_is_read_is_told(tmp_path: Path) -> None:
 def test_a_file_of_50_megabytes_is_read(tmp_path: Path, name: str) -> None:
     star = "*" if name.endswith("org") else "#"
     text = f"{star} One\n" + "a line of text like any other\n" * 1_700_000 + f"{star} Last\nend\n"
-    library = loaded(write(tmp_path, {name: text}))
+    library = load_library(write_files(tmp_path, {name: text}))
 
     assert len(text) > 50_000_000
     assert [node.title for node in library.documents[0].nodes] == ["large", "One", "Last"]
@@ -339,7 +341,7 @@ def test_a_file_of_50_megabytes_is_read(tmp_path: Path, name: str) -> None:
 
 
 def test_what_the_parser_finds_odd_is_told(tmp_path: Path) -> None:
-    library = loaded(write(tmp_path, {"a.org": "* One\nDEADLINE: <2026-02-31 Tue>\n"}))
+    library = load_library(write_files(tmp_path, {"a.org": "* One\nDEADLINE: <2026-02-31 Tue>\n"}))
 
     assert names(library) == ["a.org"]
     assert [problem.path for problem in library.problems] == [str(tmp_path / "a.org")]
@@ -348,7 +350,9 @@ def test_what_the_parser_finds_odd_is_told(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_readers_see_one_state_or_the_next_while_it_is_refreshed(tmp_path: Path) -> None:
     count = 30
-    library = loaded(write(tmp_path, {f"{n:02}.org": WITH_ID.format(f"T{n}", f"id-{n}") for n in range(count)}))
+    library = load_library(
+        write_files(tmp_path, {f"{n:02}.org": WITH_ID.format(f"T{n}", f"id-{n}") for n in range(count)})
+    )
     stop, wrong = threading.Event(), []
 
     def read() -> None:
@@ -370,7 +374,7 @@ def test_readers_see_one_state_or_the_next_while_it_is_refreshed(tmp_path: Path)
         for thread in threads:
             thread.start()
         for turn in range(25):
-            write(tmp_path, {"03.org.new": WITH_ID.format(f"Turn {turn}", "id-3")})
+            write_files(tmp_path, {"03.org.new": WITH_ID.format(f"Turn {turn}", "id-3")})
             (tmp_path / "03.org.new").replace(tmp_path / "03.org")
             library.refresh()
             node = library.node("id-3")
@@ -387,9 +391,11 @@ def test_readers_see_one_state_or_the_next_while_it_is_refreshed(tmp_path: Path)
 
 def test_a_node_that_gives_way_has_no_id_that_one_below_the_other_has(tmp_path: Path) -> None:
     """Was: both were made from the id and the title."""
-    made = ids(loaded(write(tmp_path, {"a.org": "* Two\n"})))["Two"]
-    library = loaded(write(tmp_path, {"a.org": "* Two\n" + WITH_ID.format("One", made) + "** Two\n"}))
-    nodes = list(every_node(library))
+    made = node_ids(load_library(write_files(tmp_path, {"a.org": "* Two\n"})))["Two"]
+    library = load_library(
+        write_files(tmp_path, {"a.org": "* Two\n" + WITH_ID.format("One", made) + "** Two\n"})
+    )
+    nodes = list(all_nodes(library))
 
     assert len({node.id for node in nodes}) == len(nodes) == 4
     assert all(library.node(node.id) is node for node in nodes)

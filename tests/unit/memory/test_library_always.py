@@ -14,16 +14,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foveate.memory.library import Library
-from tests.unit.memory.notes import Forest, forests, note_texts
-from tests.unit.memory.shelves import every_node, ids, loaded, said, settled, write
+from tests.unit.memory.notes import NoteFolder, note_folders, note_texts
+from tests.unit.memory.shelves import (
+    all_nodes,
+    load_library,
+    node_ids,
+    problem_lines,
+    wait_until_settled,
+    write_files,
+)
 
 WITH_ID = "* {}\n:PROPERTIES:\n:ID: {}\n:END:\n"
 
 
 @contextmanager
-def shelf(forest: Forest) -> Iterator[Path]:
+def shelf(forest: NoteFolder) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
-        yield write(Path(name), {file.path: file.text for file in forest.files})
+        yield write_files(Path(name), {file.path: file.text for file in forest.files})
 
 
 def seen(library: Library) -> list[tuple[object, ...]]:
@@ -38,29 +45,29 @@ def seen(library: Library) -> list[tuple[object, ...]]:
             node.tags,
             node.parent and node.parent.id,
         )
-        for node in every_node(library)
+        for node in all_nodes(library)
     ]
 
 
 def assert_as_if_read_anew(library: Library, folder: Path) -> None:
-    anew = loaded(folder)
+    anew = load_library(folder)
     assert seen(library) == seen(anew)
     assert library.version == anew.version
     assert library.problems == anew.problems
-    for node in every_node(library):
+    for node in all_nodes(library):
         assert library.node(node.id) is node
 
 
 @pytest.mark.slow
-@given(forest=forests(), data=st.data())
+@given(forest=note_folders(), data=st.data())
 def test_any_edit_changes_the_version_and_to_take_it_back_brings_it_back(
-    forest: Forest, data: st.DataObject
+    forest: NoteFolder, data: st.DataObject
 ) -> None:
     with shelf(forest) as folder:
         file = data.draw(st.sampled_from(forest.files))
         path, before = folder / file.path, file.text.encode()
         os.utime(path, ns=(0, 1_700_000_000_123_456_789))
-        library = loaded(folder)
+        library = load_library(folder)
         version = library.version
         at = data.draw(st.integers(0, len(before)))
         instead = data.draw(st.sampled_from([b"", b"x", b"\n", b"*", b"\xff"]))
@@ -99,39 +106,41 @@ def strings(root: object) -> Iterator[str]:
 
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow])
-@given(forest=forests(), edited=forests())
-def test_nothing_private_can_be_reached_from_a_library(forest: Forest, edited: Forest) -> None:
+@given(forest=note_folders(), edited=note_folders())
+def test_nothing_private_can_be_reached_from_a_library(forest: NoteFolder, edited: NoteFolder) -> None:
     with shelf(forest) as folder:
-        library = loaded(folder)
+        library = load_library(folder)
         reached = "\0".join(strings(library))
-        assert not forest.leaked(reached)
+        assert not forest.leaked_words(reached)
         assert all(word in reached for word in forest.public)
 
         for file in forest.files:  # the private words of the one can be public ones of the other
             (folder / file.path).unlink()
-        write(folder, {file.path: file.text for file in edited.files})
+        write_files(folder, {file.path: file.text for file in edited.files})
         library.refresh()
         reached = "\0".join(strings(library))
-        assert not edited.leaked(reached)
+        assert not edited.leaked_words(reached)
         assert all(word in reached for word in edited.public)
 
 
 def test_what_becomes_private_is_forgotten(tmp_path: Path) -> None:
-    library = loaded(write(tmp_path, {"a.org": "* One\nsecret\n* Two\n", "b.org": "* Three\nsecret\n"}))
-    write(
+    library = load_library(
+        write_files(tmp_path, {"a.org": "* One\nsecret\n* Two\n", "b.org": "* Three\nsecret\n"})
+    )
+    write_files(
         tmp_path,
         {"a.org": "* One :private:\nsecret\n* Two\n", "b.org": "#+FILETAGS: private\n* Three\nsecret\n"},
     )
     changes = library.refresh()
 
     assert not [text for text in strings(library) if "secret" in text or "Three" in text]
-    assert list(ids(library)) == ["a", "Two"]
+    assert list(node_ids(library)) == ["a", "Two"]
     assert changes.removed == (str(tmp_path / "b.org"),)
 
 
 def test_what_is_wrong_with_private_notes_is_not_told(tmp_path: Path) -> None:
-    library = loaded(
-        write(
+    library = load_library(
+        write_files(
             tmp_path,
             {
                 "a.org": WITH_ID.format("Hidden :private:", "same") + "DEADLINE: <2026-02-31 Tue>\n",
@@ -142,7 +151,7 @@ def test_what_is_wrong_with_private_notes_is_not_told(tmp_path: Path) -> None:
     )
 
     assert library.problems == ()
-    assert ids(library)["Shown"] == "same"
+    assert node_ids(library)["Shown"] == "same"
     assert [document.key for document in library.documents] == ["a.org", "b.org"]
 
 
@@ -172,19 +181,19 @@ def written(tree: list[tuple[int, str, str, bool]], pinned: str) -> str:
 def test_after_any_changes_a_library_is_as_if_it_was_read_anew(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        library = loaded(folder)
+        library = load_library(folder)
         for _ in range(data.draw(st.integers(1, 5))):
             # An id that some node has by its titles, given to another.
-            pinned = data.draw(st.sampled_from(["y", *(node.id for node in every_node(library))]))
+            pinned = data.draw(st.sampled_from(["y", *(node.id for node in all_nodes(library))]))
             for path in data.draw(st.lists(st.sampled_from(FILES), min_size=1, max_size=2, unique=True)):
                 tree = data.draw(st.one_of(st.none(), headings, headings, headings))
                 if tree is None:
                     (folder / path).unlink(missing_ok=True)
                 else:
-                    write(folder, {path: written(tree, pinned)})
+                    write_files(folder, {path: written(tree, pinned)})
             library.refresh()
             assert_as_if_read_anew(library, folder)
-            nodes = list(every_node(library))
+            nodes = list(all_nodes(library))
             assert len({node.id for node in nodes}) == len(nodes)
 
 
@@ -193,52 +202,52 @@ def test_after_any_changes_a_library_is_as_if_it_was_read_anew(data: st.DataObje
 def test_whatever_a_file_says_it_is_read_whole(texts: list[str]) -> None:
     written = [text.encode("utf-8", "replace").decode() for text in texts]
     with tempfile.TemporaryDirectory() as name:
-        folder = write(
+        folder = write_files(
             Path(name), {f"{at}{'.org' if at % 2 else '.md'}": text for at, text in enumerate(written)}
         )
-        library = loaded(folder)
+        library = load_library(folder)
 
         for document in library.documents:
-            assert document.outline.printed() == document.outline.text
+            assert document.outline.to_text() == document.outline.text
         assert_as_if_read_anew(library, folder)
 
 
 @pytest.mark.slow
-@given(forest=forests())
-def test_ids_do_not_depend_on_where_the_folder_lies(forest: Forest) -> None:
+@given(forest=note_folders())
+def test_ids_do_not_depend_on_where_the_folder_lies(forest: NoteFolder) -> None:
     with shelf(forest) as here, shelf(forest) as there:
-        assert ids(loaded(here)) == ids(loaded(there))
+        assert node_ids(load_library(here)) == node_ids(load_library(there))
 
 
 def test_an_id_that_two_files_have_belongs_to_the_first_and_both_are_named(tmp_path: Path) -> None:
-    write(tmp_path, {"b.org": WITH_ID.format("Later", "same") + "** Child\n", "z.org": "* Other\n"})
-    library = loaded(tmp_path)
-    child = ids(library)["Child"]
-    assert ids(library)["Later"] == "same"
+    write_files(tmp_path, {"b.org": WITH_ID.format("Later", "same") + "** Child\n", "z.org": "* Other\n"})
+    library = load_library(tmp_path)
+    child = node_ids(library)["Child"]
+    assert node_ids(library)["Later"] == "same"
 
-    write(tmp_path, {"a.org": WITH_ID.format("Sooner", "same") + "** Child of it\n"})
-    settled(library)
-    found = ids(library)
+    write_files(tmp_path, {"a.org": WITH_ID.format("Sooner", "same") + "** Child of it\n"})
+    wait_until_settled(library)
+    found = node_ids(library)
     assert found["Sooner"] == "same"
     assert found["Later"] != "same"
     assert found["Child"] != child
-    assert said(library) == [
+    assert problem_lines(library) == [
         f"b.org: 'Later' has the id same of 'Sooner' in {tmp_path}/a.org, so it goes by {found['Later']}: "
         "give one of them another"
     ]
 
     (tmp_path / "a.org").unlink()
     library.refresh()
-    assert ids(library)["Later"] == "same"
-    assert ids(library)["Child"] == child
+    assert node_ids(library)["Later"] == "same"
+    assert node_ids(library)["Child"] == child
     assert library.problems == ()
 
 
 def test_an_id_that_one_file_has_twice_is_told(tmp_path: Path) -> None:
-    library = loaded(write(tmp_path, {"a.md": "# One {#same}\n\n# Two {#same}\n"}))
+    library = load_library(write_files(tmp_path, {"a.md": "# One {#same}\n\n# Two {#same}\n"}))
 
-    assert ids(library)["One"] == "same"
-    assert said(library)[0].startswith("a.md: 'Two' has the id same of 'One' here too, so it goes by")
+    assert node_ids(library)["One"] == "same"
+    assert problem_lines(library)[0].startswith("a.md: 'Two' has the id same of 'One' here too, so it goes by")
 
 
 @pytest.mark.slow
@@ -250,8 +259,8 @@ def test_the_real_notes_are_read_whole(tmp_path: Path, shared_data: Path) -> Non
         pytest.skip(f"no {archive}")
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path, filter="data")
-    library = loaded(tmp_path)
-    nodes = list(every_node(library))
+    library = load_library(tmp_path)
+    nodes = list(all_nodes(library))
 
     assert len(library.documents) == len(list(tmp_path.rglob("*.org")))
     assert len({node.id for node in nodes}) == len(nodes) > 6000

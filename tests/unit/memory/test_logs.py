@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from foveate.errors import BadOption
 from foveate.memory.gate import Gate
-from foveate.memory.logs import LogTail, log_limit, log_tail, tail_of
+from foveate.memory.logs import LogTail, log_limit_lines, read_log_tail, read_tail
 
 KB = 1024
 GATE = Gate()
@@ -23,7 +23,7 @@ def log(tmp_path: Path) -> Path:
 def test_the_twenty_newest_lines_are_shown_oldest_first(log: Path) -> None:
     log.write_text("".join(f"line {number}\n" for number in range(100)), encoding="utf-8")
 
-    assert log_tail(log, gate=GATE) == LogTail(tuple(f"line {number}" for number in range(80, 100)))
+    assert read_log_tail(log, gate=GATE) == LogTail(tuple(f"line {number}" for number in range(80, 100)))
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,13 @@ def test_the_twenty_newest_lines_are_shown_oldest_first(log: Path) -> None:
 def test_lines_end_where_they_do_and_nowhere_else(log: Path, written: bytes, lines: tuple[str, ...]) -> None:
     log.write_bytes(written)
 
-    assert log_tail(log, 2, gate=GATE) == LogTail(lines)
+    assert read_log_tail(log, 2, gate=GATE) == LogTail(lines)
 
 
 def test_no_lines_are_shown_where_none_are_wanted(log: Path) -> None:
     log.write_bytes(b"one\n")
 
-    assert log_tail(log, 0, gate=GATE) == LogTail()
+    assert read_log_tail(log, 0, gate=GATE) == LogTail()
 
 
 @pytest.mark.slow
@@ -66,7 +66,7 @@ def test_always_the_newest_lines_come_whole_whatever_block_they_are_cut_by(
     written = "\n".join([*lines, ""] if ended else lines).encode()
     expected = lines[:-1] if not ended and lines and not lines[-1] else lines
 
-    tail = tail_of(lambda start, size: written[start : start + size], len(written), limit, name="log")
+    tail = read_tail(lambda start, size: written[start : start + size], len(written), limit, name="log")
 
     if sum(len(line.encode()) + 1 for line in expected[-limit:]) < KB * KB:
         assert tail == LogTail(tuple(expected[-limit:]))
@@ -80,7 +80,7 @@ def test_of_a_long_log_only_the_end_is_read() -> None:
         asked.append(length)
         return b"a line of a very long log\n" * (length // 26 + 1)
 
-    assert len(tail_of(read, size, 20, name="log").lines) == 20
+    assert len(read_tail(read, size, 20, name="log").lines) == 20
     assert sum(asked) <= 64 * KB
 
 
@@ -90,13 +90,13 @@ def test_a_file_with_a_gigabyte_before_its_last_lines_is_read_from_the_end(log: 
         file.seek(0, os.SEEK_END)
         file.write(b"\nlast but one\nlast\n")
 
-    assert log_tail(log, 2, gate=GATE) == LogTail(("last but one", "last"))
+    assert read_log_tail(log, 2, gate=GATE) == LogTail(("last but one", "last"))
 
 
 def test_a_line_without_an_end_brings_only_its_own_end_along(log: Path) -> None:
     log.write_bytes("ä".encode() * 2_000_000 + b"x\nlast\n")
 
-    tail = log_tail(log, gate=GATE)
+    tail = read_log_tail(log, gate=GATE)
 
     assert tail.lines[1] == "last"
     assert 500 * KB < len(tail.lines[0]) <= 1024 * KB
@@ -108,18 +108,18 @@ def test_what_is_not_there_or_no_file_gives_no_lines_and_says_why(tmp_path: Path
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
 
-    assert log_tail(tmp_path / "gone.log", gate=GATE) == LogTail(
+    assert read_log_tail(tmp_path / "gone.log", gate=GATE) == LogTail(
         warnings=(f"{tmp_path / 'gone.log'}: No such file or directory",)
     )
-    assert log_tail(tmp_path, gate=GATE).warnings == (f"{tmp_path}: this is no file",)
-    assert log_tail(tmp_path / "pipe", gate=GATE).warnings == (f"{tmp_path / 'pipe'}: this is no file",)
-    assert "loop" in log_tail(tmp_path / "loop", gate=GATE).warnings[0]
-    assert log_tail("a\0b", gate=GATE).warnings == ("'a\\x00b': no file can have this name",)
-    assert log_tail("a\ud800b", gate=GATE).lines == ()
+    assert read_log_tail(tmp_path, gate=GATE).warnings == (f"{tmp_path}: this is no file",)
+    assert read_log_tail(tmp_path / "pipe", gate=GATE).warnings == (f"{tmp_path / 'pipe'}: this is no file",)
+    assert "loop" in read_log_tail(tmp_path / "loop", gate=GATE).warnings[0]
+    assert read_log_tail("a\0b", gate=GATE).warnings == ("'a\\x00b': no file can have this name",)
+    assert read_log_tail("a\ud800b", gate=GATE).lines == ()
 
 
 def test_a_log_that_is_emptied_while_it_is_read_gives_no_lines_and_says_so() -> None:
-    tail = tail_of(lambda _start, _size: b"", 5000, 20, name="agent.log")
+    tail = read_tail(lambda _start, _size: b"", 5000, 20, name="agent.log")
 
     assert tail == LogTail(warnings=("agent.log: it became shorter while it was read",))
 
@@ -134,7 +134,7 @@ def test_a_log_that_is_emptied_while_it_is_read_gives_no_lines_and_says_so() -> 
     ],
 )
 def test_the_environment_says_how_many_lines(environment: dict[str, str], limit: int) -> None:
-    assert log_limit(environment) == limit
+    assert log_limit_lines(environment) == limit
 
 
 @pytest.mark.parametrize("said", ["many", "-1", "1.5", "9" * 5000])
@@ -142,14 +142,14 @@ def test_a_number_of_lines_that_cannot_be_read_is_an_error_that_names_the_variab
     with pytest.raises(
         BadOption, match="CONTEXT_LOG_LIMIT is a whole number of lines, 0 or more, not"
     ) as caught:
-        log_limit({"CONTEXT_LOG_LIMIT": said})
+        log_limit_lines({"CONTEXT_LOG_LIMIT": said})
 
     assert len(str(caught.value)) < 150
 
 
 def test_a_number_of_lines_below_0_is_refused(log: Path) -> None:
     with pytest.raises(BadOption, match="limit_lines is a number of lines, 0 or more, not -1"):
-        log_tail(log, -1, gate=GATE)
+        read_log_tail(log, -1, gate=GATE)
 
 
 @pytest.mark.parametrize(
@@ -172,17 +172,21 @@ def test_of_a_log_in_notes_only_what_is_public_is_shown(
     (tmp_path / "link").symlink_to(log)
 
     for path in (log, str(log), tmp_path / "link"):
-        assert log_tail(path, 3, gate=GATE) == LogTail(("rain", heading % "Tuesday", "sun"))
-    assert log_tail(log, gate=Gate.adding(["x"], to=["y"])).lines[-3:] == ("secret", heading % "Tuesday", "sun")
+        assert read_log_tail(path, 3, gate=GATE) == LogTail(("rain", heading % "Tuesday", "sun"))
+    assert read_log_tail(log, gate=Gate.with_tags(["x"], base=["y"])).lines[-3:] == (
+        "secret",
+        heading % "Tuesday",
+        "sun",
+    )
 
 
 def test_a_log_that_is_private_far_above_its_newest_lines_is_so_to_its_end(tmp_path: Path) -> None:
     log = tmp_path / "log.org"
     log.write_bytes(b"* A\nshown\n* Bank :private:\n" + b"secret\n" * 200_000)
 
-    assert log_tail(log, gate=GATE) == LogTail(("* A", "shown"))
+    assert read_log_tail(log, gate=GATE) == LogTail(("* A", "shown"))
     log.write_bytes(b"#+FILETAGS: :private:\n" + log.read_bytes())
-    assert log_tail(log, gate=GATE) == LogTail()
+    assert read_log_tail(log, gate=GATE) == LogTail()
 
 
 def test_notes_that_are_too_large_or_not_utf_8_give_no_lines_and_say_so(tmp_path: Path) -> None:
@@ -192,15 +196,15 @@ def test_notes_that_are_too_large_or_not_utf_8_give_no_lines_and_say_so(tmp_path
     other.write_bytes("# A :private:\nsecret\n".encode("utf-16"))
     cut.write_bytes("# A\nb\u00e4".encode()[:-1])
 
-    assert log_tail(large, gate=GATE) == LogTail(
+    assert read_log_tail(large, gate=GATE) == LogTail(
         warnings=(f"{large}: more than 67,108,864 bytes of notes, which are read whole",)
     )
-    assert log_tail(other, gate=GATE) == LogTail(warnings=(f"{other}: not UTF-8 from byte 0 on",))
-    assert log_tail(cut, gate=GATE) == LogTail(("# A", "b\ufffd"))
+    assert read_log_tail(other, gate=GATE) == LogTail(warnings=(f"{other}: not UTF-8 from byte 0 on",))
+    assert read_log_tail(cut, gate=GATE) == LogTail(("# A", "b\ufffd"))
 
 
 def test_a_log_that_is_no_notes_is_shown_as_it_is(tmp_path: Path) -> None:
     log = tmp_path / "example.org.log"
     log.write_bytes(b"* A :private:\nshown\n")
 
-    assert log_tail(log, gate=GATE) == LogTail(("* A :private:", "shown"))
+    assert read_log_tail(log, gate=GATE) == LogTail(("* A :private:", "shown"))

@@ -6,18 +6,18 @@ import pytest
 
 from foveate.memory.gate import Gate
 from foveate.memory.markdown import parse_markdown
-from foveate.memory.outline import Entry, Outline, StampKind
+from foveate.memory.outline import Outline, OutlineEntry, PlanningKind
 
 GATE = Gate()
 
 
 def outline(text: str) -> Outline:
     parsed = parse_markdown(text, GATE, name="name")
-    assert parsed.printed() == text
+    assert parsed.to_text() == text
     return parsed
 
 
-def entry(text: str) -> Entry:
+def entry(text: str) -> OutlineEntry:
     """What a heading says that is not the title of its file."""
     return outline(f"Text before it.\n\n{text}").entries[1]
 
@@ -111,16 +111,23 @@ def test_an_id_stands_in_braces_at_the_end() -> None:
 def test_planning_stands_below_a_heading_with_or_without_brackets(line: str) -> None:
     text = f"# A\n\n{line}\n\nText\n"
 
-    for (stamp,) in (entry(text).stamps, outline(text).entries[0].stamps):
-        assert (stamp.kind, stamp.at, stamp.has_time) == (StampKind.DEADLINE, datetime(2026, 11, 20, 17), True)
+    for (stamp,) in (entry(text).planning_dates, outline(text).entries[0].planning_dates):
+        assert (stamp.kind, stamp.at, stamp.has_time) == (
+            PlanningKind.DEADLINE,
+            datetime(2026, 11, 20, 17),
+            True,
+        )
     assert content(text, 0) == content(f"x\n\n{text}") == "\nText\n"
 
 
 def test_several_dates_and_impossible_ones_are_read_as_in_org() -> None:
     parsed = outline("x\n\n# A\nSCHEDULED: 2026-11-20 +1w DEADLINE: 2026-02-31\nCLOSED: 2026-01-02\n")
 
-    assert [stamp.kind for stamp in parsed.entries[1].stamps] == [StampKind.SCHEDULED, StampKind.CLOSED]
-    assert parsed.entries[1].stamps[0].repeater == "+1w"
+    assert [stamp.kind for stamp in parsed.entries[1].planning_dates] == [
+        PlanningKind.SCHEDULED,
+        PlanningKind.CLOSED,
+    ]
+    assert parsed.entries[1].planning_dates[0].repeater == "+1w"
     assert parsed.problems == ("line 4: DEADLINE is on a day that does not exist: 2026-02-31",)
 
 
@@ -188,7 +195,7 @@ def test_a_file_takes_over_all_that_the_heading_says_which_is_its_title() -> Non
     assert (file.title, file.todo, file.priority, file.is_done) == ("A", "TODO", "B", False)
     assert file.tags == ("a", "b", "c", "d", "e")
     assert (file.properties["ID"], file.properties["KEY"]) == ("some-id", "value")
-    assert [stamp.kind for stamp in file.stamps] == [StampKind.SCHEDULED, StampKind.DEADLINE]
+    assert [stamp.kind for stamp in file.planning_dates] == [PlanningKind.SCHEDULED, PlanningKind.DEADLINE]
     assert (file.start, file.end, content(text, 0)) == (0, len(text), "\nText\n")
 
 
@@ -212,7 +219,7 @@ def test_a_title_is_one_whatever_the_ends_of_lines_and_a_mark_before_it(
     text = mark + line_end.join((*front, "# A :a:", "DEADLINE: 2026-11-20", "Text", "## B", "b", ""))
     file, below = outline(text).entries
 
-    assert (file.title, file.tags, len(file.stamps), below.title) == ("A", ("a",), 1, "B")
+    assert (file.title, file.tags, len(file.planning_dates), below.title) == ("A", ("a",), 1, "B")
     assert (content(text, 0), content(text)) == (f"Text{line_end}", f"b{line_end}")
 
 
@@ -225,11 +232,11 @@ def test_a_title_is_one_whatever_the_ends_of_lines_and_a_mark_before_it(
     ],
 )
 def test_a_private_title_hides_the_file(text: str) -> None:
-    assert list(GATE.admitted(outline(text)).entries) == []
+    assert list(GATE.redact(outline(text)).entries) == []
 
 
 def test_what_is_private_below_a_title_hides_only_itself() -> None:
-    seen = GATE.admitted(outline("# A\nText\n## B :private:\n### C\n## D\n"))
+    seen = GATE.redact(outline("# A\nText\n## B :private:\n### C\n## D\n"))
 
     assert ([entry.title for entry in seen.entries], seen.text) == (["A", "D"], "# A\nText\n## D\n")
 
@@ -257,7 +264,7 @@ def test_lines_end_with_lf_cr_or_both_and_nowhere_else(line_end: str, mark: str)
         (0, "T"), (1, "A"), (2, "b\u2028# c\x0c# d"),
     ]  # fmt: skip
     assert parsed.entries[0].tags == ("x",)
-    assert len(parsed.entries[1].stamps) == 1
+    assert len(parsed.entries[1].planning_dates) == 1
     assert content(text, 2) == f"e{line_end}"
 
 

@@ -11,13 +11,13 @@ GATE = Gate()
 
 def outline(text: str) -> Outline:
     parsed = parse_markdown(text, GATE, name="name")
-    assert parsed.printed() == text
+    assert parsed.to_text() == text
     return parsed
 
 
 def is_private(text: str) -> bool:
     """Whether nothing of a text that says `secret` can be seen."""
-    return "secret" not in GATE.admitted(outline(text)).text
+    return "secret" not in GATE.redact(outline(text)).text
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_tag_in_a_block_hides_the_block_with_what_is_below_it_and_nothing_else
     text: str, seen: str, end: str
 ) -> None:
     """A task with a tag in it hid all that followed up to the next heading."""
-    admitted = GATE.admitted(outline(text.replace("\n", end)))
+    admitted = GATE.redact(outline(text.replace("\n", end)))
 
-    assert admitted.text == admitted.printed() == seen.replace("\n", end)
+    assert admitted.text == admitted.to_text() == seen.replace("\n", end)
     assert [admitted.text[entry.content : entry.content + 1] for entry in admitted.entries]

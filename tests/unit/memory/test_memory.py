@@ -6,7 +6,7 @@ import pytest
 
 from foveate import Memory
 from foveate.errors import BadOption, BudgetExceeded, UnreadableInput
-from tests.unit.memory.shelves import write
+from tests.unit.memory.shelves import write_files
 
 WITH_ID = "* {}\n:PROPERTIES:\n:ID: {}\n:END:\n"
 
@@ -16,7 +16,9 @@ def memory(tmp_path: Path) -> Memory:
     text = (
         f"{WITH_ID.format('One', 'first')}Text of one.\n* Two\n* Same\n* Same\n{WITH_ID.format('first', 'x')}"
     )
-    return Memory.load(write(tmp_path, {"a.org": text, "b.md": "# Notes\n\n## Three\n\nText of three.\n"}))
+    return Memory.load(
+        write_files(tmp_path, {"a.org": text, "b.md": "# Notes\n\n## Three\n\nText of three.\n"})
+    )
 
 
 def test_a_node_is_named_by_its_id_or_by_a_title_that_only_it_has(memory: Memory) -> None:
@@ -42,7 +44,7 @@ def test_a_node_that_is_not_there_is_an_error_that_names_one_that_is_called_alik
 
 
 def test_a_private_title_is_not_even_suggested(tmp_path: Path) -> None:
-    memory = Memory.load(write(tmp_path, {"a.org": "* Secret plan :private:\n* Other\n"}))
+    memory = Memory.load(write_files(tmp_path, {"a.org": "* Secret plan :private:\n* Other\n"}))
 
     with pytest.raises(BadOption) as error:
         memory.node("Secret pla")
@@ -67,7 +69,7 @@ def test_an_empty_memory_is_an_empty_view(tmp_path: Path) -> None:
 
 def test_tags_that_hide_add_to_those_that_always_do(tmp_path: Path) -> None:
     memory = Memory.load(
-        write(tmp_path, {"a.org": "* A :log:\n* B :private:\n* C :@personal:\n* D\n"}), private=("log",)
+        write_files(tmp_path, {"a.org": "* A :log:\n* B :private:\n* C :@personal:\n* D\n"}), private=("log",)
     )
 
     assert [node.title for node in memory.nodes] == ["a", "D"]
@@ -106,7 +108,7 @@ def test_a_focus_can_be_given_as_a_node(memory: Memory) -> None:
 
 def test_a_refresh_shows_what_has_changed_and_gives_another_version(memory: Memory, tmp_path: Path) -> None:
     version, three = memory.version, memory.node("Three")
-    write(tmp_path, {"a.org": "* Four\nA walrus was sighted.\n"})
+    write_files(tmp_path, {"a.org": "* Four\nA walrus was sighted.\n"})
 
     assert "Four" not in memory.render(limit_tokens=None).text
     changes = memory.refresh()
@@ -120,7 +122,7 @@ def test_a_refresh_shows_what_has_changed_and_gives_another_version(memory: Memo
 
 def test_a_node_from_before_a_refresh_is_the_one_that_now_has_its_id(memory: Memory, tmp_path: Path) -> None:
     before = memory.node("first")
-    write(tmp_path, {"a.org": f"{WITH_ID.format('Uno', 'first')}Another text.\n"})
+    write_files(tmp_path, {"a.org": f"{WITH_ID.format('Uno', 'first')}Another text.\n"})
     memory.refresh()
 
     assert "** Uno <<first>>\nAnother text." in memory.render(before).text

@@ -7,20 +7,20 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from foveate.memory.gate import Gate
-from foveate.memory.nodes import Document, Node, Refused, claims, grow
+from foveate.memory.nodes import Document, Node, RejectedId, build_nodes, claimed_ids
 from foveate.memory.org import parse_org
-from tests.unit.memory.planted import LONG_AGO, Sown, closed, planted, titles
+from tests.unit.memory.planted import LONG_AGO, NodeSpec, build_test_nodes, closed_at, node_titles
 
 
 def document(text: str, key: str = "notes.org") -> Document:
     """A file of Org that nothing has grown from yet."""
-    outline = Gate().admitted(parse_org(text, Gate(), name="notes"))
+    outline = Gate().redact(parse_org(text, Gate(), name="notes"))
     return Document(path=f"/{key}", key=key, modified=LONG_AGO, digest=b"", outline=outline)
 
 
 def grown(text: str, key: str = "notes.org") -> list[Node]:
     made = document(text, key)
-    grow(made)
+    build_nodes(made)
     return made.nodes
 
 
@@ -35,11 +35,11 @@ def with_id(title: str, id: str) -> str:  # noqa: A002
 def test_a_node_stands_in_the_nearest_heading_of_a_lower_level() -> None:
     file, one, deep, two, child = grown("* One\n**** Deep\n** Two\n*** Child\n")
 
-    assert titles(file.children) == ["One"]
-    assert titles(one.children) == ["Deep", "Two"]
-    assert titles(two.children) == ["Child"]
+    assert node_titles(file.children) == ["One"]
+    assert node_titles(one.children) == ["Deep", "Two"]
+    assert node_titles(two.children) == ["Child"]
     assert deep.children == ()
-    assert titles(child.ancestors()) == ["Two", "One", "notes"]
+    assert node_titles(child.ancestors()) == ["Two", "One", "notes"]
     assert [node.depth for node in (file, one, deep, two, child)] == [0, 1, 2, 2, 3]
 
 
@@ -145,29 +145,32 @@ def test_to_write_down_the_id_that_a_node_has_changes_nothing() -> None:
 
 def test_an_id_that_was_given_twice_belongs_to_the_first() -> None:
     made = document(with_id("One", "same") + with_id("Two", "same") + "** Child\n" + with_id("Three", "same"))
-    refused = grow(made)
+    refused = build_nodes(made)
     _, one, two, child, three = made.nodes
 
     assert one.id == "same"
-    assert refused == [Refused("same", two, is_made=False), Refused("same", three, is_made=False)]
+    assert refused == [
+        RejectedId("same", two, is_generated=False),
+        RejectedId("same", three, is_generated=False),
+    ]
     assert [two.id, child.id] == ids_in_order("* One\n* Two\n** Child\n")[2:]
     assert len({node.id for node in made.nodes}) == 5
 
 
 def test_an_id_that_belongs_to_another_document_is_refused() -> None:
     made = document(with_id("One", "same"))
-    refused = grow(made, {"same": "another.org"})
+    refused = build_nodes(made, {"same": "another.org"})
 
-    assert refused == [Refused("same", made.nodes[1], is_made=False)]
+    assert refused == [RejectedId("same", made.nodes[1], is_generated=False)]
     assert made.nodes[1].id == ids("* One\n")["One"]
 
 
 def test_a_made_id_gives_way_to_one_that_was_given() -> None:
     taken = ids("* One\n** Two\n")["One"]
     made = document("* One\n** Two\n")
-    refused = grow(made, {taken: "another.org"})
+    refused = build_nodes(made, {taken: "another.org"})
 
-    assert refused == [Refused(taken, made.nodes[1], is_made=True)]
+    assert refused == [RejectedId(taken, made.nodes[1], is_generated=True)]
     assert taken not in {node.id for node in made.nodes}
 
 
@@ -188,7 +191,7 @@ def test_private_nodes_count_neither_in_ids_nor_in_versions_nor_in_conflicts(
         if hidden_level is None:
             public.append(line)
     whole, without = document("".join(lines)), document("".join(public))
-    refused = grow(whole), grow(without)
+    refused = build_nodes(whole), build_nodes(without)
 
     assert [(node.id, node.version) for node in whole.nodes] == [
         (node.id, node.version) for node in without.nodes
@@ -199,7 +202,7 @@ def test_private_nodes_count_neither_in_ids_nor_in_versions_nor_in_conflicts(
 def test_the_ids_that_nodes_give_themselves_are_told_with_those_of_files() -> None:
     text = ":PROPERTIES:\n:ID: file\n:END:\n" + with_id("One", " one ") + "* Two\n"
 
-    assert list(claims(document(text).outline)) == ["file", "one"]
+    assert list(claimed_ids(document(text).outline)) == ["file", "one"]
 
 
 @pytest.mark.parametrize(
@@ -217,16 +220,16 @@ def test_the_ids_that_nodes_give_themselves_are_told_with_those_of_files() -> No
 def test_a_node_says_itself_when_it_was_changed_or_is_as_old_as_its_file(
     properties: dict[str, str], expected: datetime
 ) -> None:
-    nodes = planted(Sown(title="One", properties=properties), Sown(title="Below", level=2))
+    nodes = build_test_nodes(NodeSpec(title="One", properties=properties), NodeSpec(title="Below", level=2))
 
     assert [node.modified for node in nodes] == [LONG_AGO, expected, expected]
 
 
 def test_a_node_was_changed_when_it_was_closed_unless_it_began_later() -> None:
     begun, done = {"CREATED": "2026-01-01"}, datetime(2026, 2, 1, 9, 30)
-    nodes = planted(
-        Sown(title="Done", properties=begun, stamps=(closed(done),)),
-        Sown(title="Odd", properties=begun, stamps=(closed(LONG_AGO),)),
+    nodes = build_test_nodes(
+        NodeSpec(title="Done", properties=begun, planning_dates=(closed_at(done),)),
+        NodeSpec(title="Odd", properties=begun, planning_dates=(closed_at(LONG_AGO),)),
     )
 
     assert [node.modified for node in nodes[1:]] == [done, datetime(2026, 1, 1)]
@@ -235,20 +238,20 @@ def test_a_node_was_changed_when_it_was_closed_unless_it_began_later() -> None:
 @pytest.mark.parametrize(
     ("sown", "expected"),
     [
-        (Sown(title="One"), "note"),
-        (Sown(title="One", todo="TODO"), "task"),
-        (Sown(title="One", todo="TODO", tags=("Project",)), "project"),
-        (Sown(title="One", todo="TODO", properties={"TYPE": " Person "}), "person"),
+        (NodeSpec(title="One"), "note"),
+        (NodeSpec(title="One", todo="TODO"), "task"),
+        (NodeSpec(title="One", todo="TODO", tags=("Project",)), "project"),
+        (NodeSpec(title="One", todo="TODO", properties={"TYPE": " Person "}), "person"),
     ],
 )
-def test_a_node_is_what_it_says_or_else_what_it_looks_like(sown: Sown, expected: str) -> None:
-    assert planted(sown)[1].type == expected
-    assert planted(sown)[0].type == "document"
+def test_a_node_is_what_it_says_or_else_what_it_looks_like(sown: NodeSpec, expected: str) -> None:
+    assert build_test_nodes(sown)[1].type == expected
+    assert build_test_nodes(sown)[0].type == "document"
 
 
 def test_neither_nodes_nor_documents_show_their_text_when_they_are_printed() -> None:
     made = document("* One\nthe text of it\n")
-    grow(made)
+    build_nodes(made)
 
     assert "text" not in repr(made) + repr(made.nodes)
     assert "'One'" in repr(made.nodes[1])

@@ -6,18 +6,18 @@ import pytest
 
 from foveate.memory.gate import Gate
 from foveate.memory.org import parse_org
-from foveate.memory.outline import Entry, Outline, Stamp, StampKind
+from foveate.memory.outline import Outline, OutlineEntry, PlanningDate, PlanningKind
 
 GATE = Gate()
 
 
 def outline(text: str, *, name: str = "name") -> Outline:
     parsed = parse_org(text, GATE, name=name)
-    assert parsed.printed() == text
+    assert parsed.to_text() == text
     return parsed
 
 
-def entry(text: str) -> Entry:
+def entry(text: str) -> OutlineEntry:
     """The first heading of a text."""
     return outline(text).entries[1]
 
@@ -33,7 +33,7 @@ def titles(text: str) -> list[str]:
 
 def is_private(text: str) -> bool:
     """Whether nothing of a text that says `secret` can be seen."""
-    return "secret" not in GATE.admitted(outline(text)).text
+    return "secret" not in GATE.redact(outline(text)).text
 
 
 def test_a_heading_has_its_state_its_priority_its_title_and_its_tags() -> None:
@@ -107,16 +107,18 @@ def test_planning_and_drawers_are_read_in_any_order_and_are_not_content() -> Non
 
     assert content(text) == "\nText\n"
     assert found.properties == {"ID": "some-id", "EFFORT": "lots", "HEADER-ARGS:SH": ":x y", "K": "1 2"}
-    assert found.stamps == (
-        Stamp(StampKind.DEADLINE, datetime(2026, 11, 30), repeater="+1w"),
-        Stamp(StampKind.SCHEDULED, datetime(2026, 11, 20, 9, 5), has_time=True),
-        Stamp(StampKind.CLOSED, datetime(2026, 1, 2, 9, 30), has_time=True),
+    assert found.planning_dates == (
+        PlanningDate(PlanningKind.DEADLINE, datetime(2026, 11, 30), repeater="+1w"),
+        PlanningDate(PlanningKind.SCHEDULED, datetime(2026, 11, 20, 9, 5), has_time=True),
+        PlanningDate(PlanningKind.CLOSED, datetime(2026, 1, 2, 9, 30), has_time=True),
     )
 
 
 @pytest.mark.parametrize("repeater", ["+1w", "++2m", ".+3d", "+1m/2m"])
 def test_a_repeater_is_kept_as_written(repeater: str) -> None:
-    assert entry(f"* A\nSCHEDULED: <2026-11-20 Fri 17:00 {repeater} --2d>").stamps[0].repeater == repeater
+    assert (
+        entry(f"* A\nSCHEDULED: <2026-11-20 Fri 17:00 {repeater} --2d>").planning_dates[0].repeater == repeater
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_a_repeater_is_kept_as_written(repeater: str) -> None:
 )
 def test_an_impossible_date_is_told_and_the_rest_is_kept(said: str, kept: tuple[datetime, ...]) -> None:
     parsed = outline(f"* A\nText\n* B\nDEADLINE: {said} CLOSED: [2026-01-02 Fri]\nText\n")
-    stamps = parsed.entries[2].stamps
+    stamps = parsed.entries[2].planning_dates
 
     assert tuple(stamp.at for stamp in stamps) == (*kept, datetime(2026, 1, 2))
     assert len(parsed.problems) == 1
@@ -156,7 +158,7 @@ def test_what_is_not_understood_whole_stays_in_the_content(below: str) -> None:
 
 
 def test_dates_beside_words_and_properties_without_an_end_are_read_all_the_same() -> None:
-    assert entry("* A\nDEADLINE: <2026-11-20 Fri> but ask Bob\n").stamps[0].at == datetime(2026, 11, 20)
+    assert entry("* A\nDEADLINE: <2026-11-20 Fri> but ask Bob\n").planning_dates[0].at == datetime(2026, 11, 20)
     assert entry("* A\n:PROPERTIES:\n:ID: x\n").properties == {"ID": "x"}
     assert outline("* A\n:PROPERTIES:\n:ID: x\n").problems
 
@@ -351,13 +353,13 @@ def test_what_is_named_or_offered_as_private_is_not(text: str) -> None:
 
 
 def test_a_private_item_hides_what_stands_below_it_and_nothing_else() -> None:
-    seen = GATE.admitted(outline("* A\nfirst\n- one\n- two :private:\n  more\n- three\n** B\nlast\n"))
+    seen = GATE.redact(outline("* A\nfirst\n- one\n- two :private:\n  more\n- three\n** B\nlast\n"))
 
     assert seen.text == "* A\nfirst\n- one\n- three\n** B\nlast\n"
 
 
 def test_privacy_tags_are_those_of_the_gate() -> None:
-    gate = Gate.adding(["Top-Secret"])
+    gate = Gate.with_tags(["Top-Secret"])
 
-    assert "x" not in gate.admitted(parse_org("* A :top-secret:\nx", gate)).text
-    assert "x" in GATE.admitted(parse_org("* A :top-secret:\nx", GATE)).text
+    assert "x" not in gate.redact(parse_org("* A :top-secret:\nx", gate)).text
+    assert "x" in GATE.redact(parse_org("* A :top-secret:\nx", GATE)).text

@@ -15,12 +15,12 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from orgparse import loadi
 
-from foveate.memory.commonmark import headings, judged
+from foveate.memory.commonmark import find_headings, parse_headings
 from foveate.memory.gate import Gate
-from foveate.memory.outline import Outline, Stamp, StampKind
-from foveate.memory.parsing import parse
+from foveate.memory.outline import Outline, PlanningDate, PlanningKind
+from foveate.memory.parsing import parse_notes
 from tests.support.examples import limit_examples
-from tests.unit.memory.notes import Forest, each_line, forests, markdown_texts, note_texts, org_texts
+from tests.unit.memory.notes import NoteFolder, each_line, markdown_texts, note_folders, note_texts, org_texts
 
 GATE = Gate()
 paths = st.sampled_from(("a.org", "a.ORG", "a.org_archive", "a.md", "a.markdown", "a.txt", "a"))
@@ -28,25 +28,25 @@ paths = st.sampled_from(("a.org", "a.ORG", "a.org_archive", "a.md", "a.markdown"
 
 def check(outline: Outline, text: str) -> None:
     """That the entries are all of the text, one after the other."""
-    assert outline.printed() == outline.text == text
+    assert outline.to_text() == outline.text == text
     first, *rest = outline.entries
     assert (first.start, first.level) == (0, 0)
     assert outline.entries[-1].end == len(text)
     assert all(before.end == after.start for before, after in pairwise(outline.entries))
     assert all(entry.start <= entry.body <= entry.content <= entry.end for entry in outline.entries)
     assert all(entry.level >= 1 for entry in rest)
-    assert all(start < end for start, end in outline.private)
-    assert all(before[1] <= after[0] for before, after in pairwise(outline.private))
+    assert all(start < end for start, end in outline.private_ranges)
+    assert all(before[1] <= after[0] for before, after in pairwise(outline.private_ranges))
     assert all(
         any(entry.content <= start and end <= entry.end for entry in outline.entries)
-        for start, end in outline.private
+        for start, end in outline.private_ranges
     )
 
 
 @settings(max_examples=limit_examples(120))
 @given(text=note_texts, path=paths)
 def test_nothing_of_a_text_is_lost_whatever_it_is(text: str, path: str) -> None:
-    outline = parse(text, GATE, path=path)
+    outline = parse_notes(text, GATE, path=path)
 
     check(outline, text)
     event(f"{min(len(outline.entries), 5)} entries")
@@ -54,12 +54,12 @@ def test_nothing_of_a_text_is_lost_whatever_it_is(text: str, path: str) -> None:
 
 @pytest.mark.slow
 @settings(max_examples=limit_examples(120))
-@given(forest=forests())
-def test_no_private_word_comes_through_the_gate_and_every_public_one_does(forest: Forest) -> None:
-    seen = [GATE.admitted(parse(file.text, GATE, path=file.path)) for file in forest.files]
+@given(forest=note_folders())
+def test_no_private_word_comes_through_the_gate_and_every_public_one_does(forest: NoteFolder) -> None:
+    seen = [GATE.redact(parse_notes(file.text, GATE, path=file.path)) for file in forest.files]
     said = "".join(outline.text for outline in seen)
 
-    assert not forest.leaked(said + repr(seen))
+    assert not forest.leaked_words(said + repr(seen))
     assert not {word for word in forest.public if word not in said}
     assert {ident for ident in forest.ids if ident in forest.public} == {
         entry.properties["ID"] for outline in seen for entry in outline.entries if "ID" in entry.properties
@@ -70,7 +70,7 @@ def test_no_private_word_comes_through_the_gate_and_every_public_one_does(forest
 @settings(max_examples=limit_examples(120))
 @given(text=org_texts)
 def test_a_heading_line_with_a_privacy_tag_is_hidden_wherever_it_stands_in_org(text: str) -> None:
-    seen = GATE.admitted(parse(text, GATE, path="a.org")).text
+    seen = GATE.redact(parse_notes(text, GATE, path="a.org")).text
 
     assert not [line for line in each_line(seen) if re.match(r"\*+ (.*\s)?:private[:\s]", line)]
 
@@ -78,7 +78,7 @@ def test_a_heading_line_with_a_privacy_tag_is_hidden_wherever_it_stands_in_org(t
 @settings(max_examples=limit_examples(120))
 @given(text=markdown_texts)
 def test_a_heading_line_with_a_privacy_tag_is_hidden_wherever_it_stands_in_markdown(text: str) -> None:
-    seen = GATE.admitted(parse(text, GATE, path="a.md")).text
+    seen = GATE.redact(parse_notes(text, GATE, path="a.md")).text
 
     assert not [line for line in each_line(seen) if re.match(r"#+ (.*\s)?:private[:\s]", line)]
 
@@ -105,19 +105,19 @@ def test_the_headings_of_markdown_are_what_the_library_finds(
     lines: list[str], end: str, stretch_chars: int
 ) -> None:
     text = "\n".join(lines) + end
-    found, _ = judged(text)
+    found, _ = parse_headings(text)
 
-    assert headings(text, stretch_chars=stretch_chars) == found
+    assert find_headings(text, chunk_chars=stretch_chars) == found
     event(f"{min(len(found), 5)} headings")
 
 
 def test_a_definition_of_a_link_that_goes_on_behind_the_stretch_takes_no_heading_for_real() -> None:
     text = " # a\n[b]: c 'd\n===\ne\nf\nd'\n\n# g\n"
-    found, _ = judged(text)
+    found, _ = parse_headings(text)
 
     assert [heading.title for heading in found] == ["a", "g"]
     for stretch_chars in range(1, 40):
-        assert headings(text, stretch_chars=stretch_chars) == found
+        assert find_headings(text, chunk_chars=stretch_chars) == found
 
 
 def members(archive: Path) -> Iterator[tuple[str, bytes]]:
@@ -136,7 +136,7 @@ def test_a_real_collection_of_org_files_is_read_whole_and_as_orgparse_reads_it(s
         if not name.endswith(".org"):
             continue
         text = data.decode()
-        outline = parse(text, GATE, path=name)
+        outline = parse_notes(text, GATE, path=name)
         check(outline, text)
         nodes = list(loadi(text.split("\n"), name))[1:]
         assert len(nodes) == len(outline.entries) - 1
@@ -152,7 +152,7 @@ def test_a_real_collection_of_org_files_is_read_whole_and_as_orgparse_reads_it(s
                 assert (node.heading, node.shallow_tags) == (entry.title, set(entry.tags))
             theirs = {"scheduled": node.scheduled, "deadline": node.deadline, "closed": node.closed}
             assert {kind: date.start for kind, date in theirs.items() if date} == {
-                stamp.kind: stamp.at if stamp.has_time else stamp.at.date() for stamp in entry.stamps
+                stamp.kind: stamp.at if stamp.has_time else stamp.at.date() for stamp in entry.planning_dates
             }
     assert count == 6669
 
@@ -167,9 +167,9 @@ def test_a_real_collection_of_markdown_is_read_whole_and_as_the_library_reads_it
             text = json.loads(data)["content"]
         else:
             continue
-        outline = parse(text, GATE, path=name)
+        outline = parse_notes(text, GATE, path=name)
         check(outline, text)
-        found, _ = judged(text)
+        found, _ = parse_headings(text)
         # The only heading of the first level is the title of its file.
         is_titled = len(outline.entries) == len(found)
         titled |= is_titled
@@ -246,14 +246,14 @@ def test_no_text_takes_longer_than_its_length_explains(name: str, path: str) -> 
     text = _KILLERS[name]
     started = time.process_time()
 
-    check(parse(text, GATE, path=path), text)
+    check(parse_notes(text, GATE, path=path), text)
 
     # What is quadratic takes minutes, so a slow machine may take its time.
     assert time.process_time() - started < 10
 
 
 def test_two_thousand_levels_are_two_thousand_entries() -> None:
-    outline = parse(_KILLERS["deep"], GATE, path="a.org")
+    outline = parse_notes(_KILLERS["deep"], GATE, path="a.org")
 
     assert [entry.level for entry in outline.entries] == list(range(2001))
 
@@ -267,13 +267,13 @@ def test_the_suffix_says_what_a_file_is_and_the_stem_what_it_is_called() -> None
         ("a.org_archive", "Star"),
         ("a.md", "Hash"),
     ):
-        assert parse(text, GATE, path=path).entries[1].title == title
-    assert parse(text, GATE, path="README").entries[1].title == "Hash"
-    assert parse(text, GATE, path="/x/My notes.org").entries[0].title == "My notes"
+        assert parse_notes(text, GATE, path=path).entries[1].title == title
+    assert parse_notes(text, GATE, path="README").entries[1].title == "Hash"
+    assert parse_notes(text, GATE, path="/x/My notes.org").entries[0].title == "My notes"
 
 
 def test_problems_are_told_by_line_and_not_by_the_thousand() -> None:
-    problems = parse(
+    problems = parse_notes(
         "x\r\n\r* A\nDEADLINE: <2026-02-31>\n" + "* A\nCLOSED: [x]\n" * 1000, GATE, path="a.org"
     ).problems
 
@@ -283,11 +283,13 @@ def test_problems_are_told_by_line_and_not_by_the_thousand() -> None:
 
 
 def test_a_stamp_is_in_the_time_of_its_writer() -> None:
-    (stamp,) = parse("# A\nDEADLINE: 2026-11-20T17:00:00+09:00\n", GATE, path="a.md").entries[0].stamps
+    (stamp,) = (
+        parse_notes("# A\nDEADLINE: 2026-11-20T17:00:00+09:00\n", GATE, path="a.md").entries[0].planning_dates
+    )
 
-    assert isinstance(stamp, Stamp)
+    assert isinstance(stamp, PlanningDate)
     assert (stamp.kind, stamp.at.isoformat(), stamp.at.tzinfo) == (
-        StampKind.DEADLINE,
+        PlanningKind.DEADLINE,
         "2026-11-20T17:00:00",
         None,
     )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.errors import BadOption
-from foveate.memory.paths import data_folder, expanded
+from foveate.memory.paths import data_folder, expand_path
 
 ENVIRON = {"HOME": "/home/ana", "NOTES": "~/notes", "DATA": '"/data"', "EMPTY": "", "DEEP": "$NOTES"}
 # What stands in a path without meaning anything there.
@@ -39,18 +39,18 @@ PLAIN = st.text(st.characters(exclude_characters="$~'\"\0", exclude_categories=[
     ],
 )
 def test_a_path_is_the_one_that_is_meant(written: str, meant: str) -> None:
-    assert expanded(written, ENVIRON) == meant
+    assert expand_path(written, ENVIRON) == meant
 
 
 def test_a_path_can_be_given_as_one() -> None:
-    assert expanded(Path("~/notes"), ENVIRON) == "/home/ana/notes"
+    assert expand_path(Path("~/notes"), ENVIRON) == "/home/ana/notes"
 
 
 def test_a_user_is_at_home_where_the_system_says() -> None:
     me = pwd.getpwuid(os.getuid())
 
-    assert expanded(f"~{me.pw_name}/notes", {}) == f"{me.pw_dir.rstrip('/')}/notes"
-    assert expanded("~", {}) == expanded("~", {"HOME": ""}) == me.pw_dir
+    assert expand_path(f"~{me.pw_name}/notes", {}) == f"{me.pw_dir.rstrip('/')}/notes"
+    assert expand_path("~", {}) == expand_path("~", {"HOME": ""}) == me.pw_dir
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def test_a_user_is_at_home_where_the_system_says() -> None:
 )
 def test_a_path_that_cannot_be_is_refused_by_name(written: str, said: str) -> None:
     with pytest.raises(BadOption, match="(?s)" + said) as caught:
-        expanded(written, ENVIRON, key=("memory", "paths", 0))
+        expand_path(written, ENVIRON, key=("memory", "paths", 0))
     assert caught.value.path == ("memory", "paths", 0)
 
 
 @given(path=PLAIN)
 def test_a_path_without_anything_to_expand_stays_as_it_is(path: str) -> None:
-    assert expanded(path, ENVIRON) == path
+    assert expand_path(path, ENVIRON) == path
 
 
 @given(
@@ -83,7 +83,7 @@ def test_a_path_without_anything_to_expand_stays_as_it_is(path: str) -> None:
     by=st.sampled_from(["~", "$HOME", "${HOME}", "/home/ana"]),
 )
 def test_however_a_path_is_quoted_and_begun_it_is_the_same(path: str, before: str, after: str, by: str) -> None:
-    assert expanded(f"{before}{by}/{path}{after}", ENVIRON) == f"/home/ana/{path}"
+    assert expand_path(f"{before}{by}/{path}{after}", ENVIRON) == f"/home/ana/{path}"
 
 
 def test_the_environment_names_the_data_folder_or_the_platform_does() -> None:

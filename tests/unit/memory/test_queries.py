@@ -10,22 +10,22 @@ from hypothesis import strategies as st
 
 from foveate.errors import BadOption
 from foveate.memory.nodes import Node
-from foveate.memory.queries import Query, active_projects, found, recent_tasks
-from tests.unit.memory.planted import Sown, closed, planted, titles
+from foveate.memory.queries import Query, active_projects, filter_nodes, recent_tasks
+from tests.unit.memory.planted import NodeSpec, build_test_nodes, closed_at, node_titles
 
 VIENNA = ZoneInfo("Europe/Vienna")
 NOW = datetime(2026, 11, 15, 9, 12, tzinfo=VIENNA)
-GARDEN = planted(
-    Sown(title="Roses", content="They need *water* every\n  second day.", tags=("Garden", "flowers")),
-    Sown(title="Prune", level=2, todo="TODO"),
-    Sown(title="Buy shears", level=2, todo="CANCELLED", is_done=True, properties={"TYPE": "Errand"}),
-    Sown(title="House", tags=("gardening", "project"), todo="WAITING"),
-    Sown(title="Cellar", level=2, content="Straße, Äpfel", todo="DONE", is_done=True),
+GARDEN = build_test_nodes(
+    NodeSpec(title="Roses", content="They need *water* every\n  second day.", tags=("Garden", "flowers")),
+    NodeSpec(title="Prune", level=2, todo="TODO"),
+    NodeSpec(title="Buy shears", level=2, todo="CANCELLED", is_done=True, properties={"TYPE": "Errand"}),
+    NodeSpec(title="House", tags=("gardening", "project"), todo="WAITING"),
+    NodeSpec(title="Cellar", level=2, content="Straße, Äpfel", todo="DONE", is_done=True),
 )
 
 
 def asked(nodes: list[Node] = GARDEN, **said: Any) -> list[str]:
-    return titles(found(nodes, Query.of(now=NOW, **said)))
+    return node_titles(filter_nodes(nodes, Query.parse(now=NOW, **said)))
 
 
 def test_a_query_that_asks_nothing_finds_everything_in_order() -> None:
@@ -39,7 +39,7 @@ def test_a_tag_matches_whole_with_or_without_colons_in_any_case_and_is_inherited
 
 def test_a_tag_matches_one_that_looks_the_same_as_the_gate_sees_it() -> None:
     """Was: a letter and its accent as two characters, or a soft hyphen, made it another tag."""
-    nodes = planted(Sown(title="Menu", tags=("cafe\u0301", "din\u00adner")))
+    nodes = build_test_nodes(NodeSpec(title="Menu", tags=("cafe\u0301", "din\u00adner")))
 
     assert asked(nodes, tag="café") == asked(nodes, tag="dinner") == ["Menu"]
 
@@ -65,7 +65,9 @@ def test_a_state_is_found_by_its_name_or_its_group(todo: str, expected: list[str
 
 
 def test_a_state_that_is_called_as_a_group_is_found_too() -> None:
-    nodes = planted(Sown(title="Odd", todo="OPEN", is_done=True), Sown(title="Even", todo="TODO"))
+    nodes = build_test_nodes(
+        NodeSpec(title="Odd", todo="OPEN", is_done=True), NodeSpec(title="Even", todo="TODO")
+    )
 
     assert asked(nodes, todo="open") == ["Odd", "Even"]
 
@@ -116,7 +118,7 @@ def test_all_that_is_asked_has_to_match() -> None:
 
 def dated(*days: str) -> list[Node]:
     """A node for each day, called by it."""
-    return planted(*(Sown(title=day, properties={"MODIFIED": day}) for day in days))[1:]
+    return build_test_nodes(*(NodeSpec(title=day, properties={"MODIFIED": day}) for day in days))[1:]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_hours_ago_have_passed_also_where_clocks_were_changed() -> None:
     now = datetime(2026, 10, 25, 9, 0, tzinfo=VIENNA)  # 02:00 to 03:00 came twice that night
     nodes = dated("2026-10-25 00:00", "2026-10-24 23:00")
 
-    assert titles(found(nodes, Query.of(since="10h", now=now))) == ["2026-10-25 00:00"]
+    assert node_titles(filter_nodes(nodes, Query.parse(since="10h", now=now))) == ["2026-10-25 00:00"]
 
 
 @pytest.mark.parametrize("name", ["since", "until"])
@@ -169,7 +171,7 @@ def test_hours_ago_have_passed_also_where_clocks_were_changed() -> None:
 )
 def test_a_moment_that_cannot_be_read_is_refused_with_what_can_be(name: str, said: str) -> None:
     with pytest.raises(BadOption, match=rf"{name} is a date \(2026-11-01\), .* \(12h, 7d, 2w\), not") as caught:
-        Query.of(now=NOW, **{name: said})
+        Query.parse(now=NOW, **{name: said})
 
     assert caught.value.path == (name,)
     assert len(str(caught.value)) < 200
@@ -186,7 +188,7 @@ def test_what_says_nothing_is_refused_by_name(said: dict[str, str], name: str) -
 
 def test_a_beginning_after_the_end_is_refused() -> None:
     with pytest.raises(BadOption, match="later than until"):
-        Query.of(since="2026-11-02", until="2026-11-01", now=NOW)
+        Query.parse(since="2026-11-02", until="2026-11-01", now=NOW)
 
 
 def test_a_text_where_a_time_belongs_is_refused() -> None:
@@ -204,11 +206,11 @@ def test_a_text_where_a_time_belongs_is_refused() -> None:
 )
 def test_always_a_day_is_all_that_lies_in_it_and_nothing_else(day: datetime, offset: timedelta) -> None:
     start = day.replace(hour=0, minute=0, second=0, microsecond=0)
-    query = Query.of(since=str(start.date()), until=str(start.date()), now=NOW)
+    query = Query.parse(since=str(start.date()), until=str(start.date()), now=NOW)
 
-    assert query.matches(planted(modified=start + offset)[0])
-    assert not query.matches(planted(modified=start - timedelta(microseconds=1))[0])
-    assert not query.matches(planted(modified=start + timedelta(days=1))[0])
+    assert query.matches(build_test_nodes(modified=start + offset)[0])
+    assert not query.matches(build_test_nodes(modified=start - timedelta(microseconds=1))[0])
+    assert not query.matches(build_test_nodes(modified=start + timedelta(days=1))[0])
 
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters='"'), min_size=1).filter(
@@ -220,7 +222,7 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_characters='"'), min_size=1
 def test_always_words_are_found_in_any_order_and_a_phrase_in_its_own(
     words: list[str], data: st.DataObject
 ) -> None:
-    node = planted(Sown(title="Title", content="\n".join(words)))[1]
+    node = build_test_nodes(NodeSpec(title="Title", content="\n".join(words)))[1]
     shuffled = data.draw(st.permutations(words))
 
     assert Query(text=" ".join(shuffled)).matches(node)
@@ -230,7 +232,7 @@ def test_always_words_are_found_in_any_order_and_a_phrase_in_its_own(
 
 @given(tag=st.from_regex(r"[\w@%]+", fullmatch=True), other=st.from_regex(r"[\w@%]+", fullmatch=True))
 def test_always_a_tag_is_found_by_itself_and_by_no_part_of_it(tag: str, other: str) -> None:
-    node = planted(Sown(title="Tagged", tags=(tag,)))[1]
+    node = build_test_nodes(NodeSpec(title="Tagged", tags=(tag,)))[1]
 
     assert Query(tag=f":{tag.casefold()}:").matches(node)
     assert Query(tag=other).matches(node) == (other.casefold() == tag.casefold())
@@ -238,36 +240,36 @@ def test_always_a_tag_is_found_by_itself_and_by_no_part_of_it(tag: str, other: s
 
 
 def test_a_project_is_tagged_itself_and_not_done() -> None:
-    nodes = planted(
-        Sown(title="A", tags=("Project",)),
-        Sown(title="below", level=2, todo="TODO"),
-        Sown(title="B", tags=("project",), todo="WAITING"),
-        Sown(title="C", tags=("project",), todo="CANCELLED", is_done=True),
-        Sown(title="D", tags=("projects",)),
-        file=Sown(title="file", level=0, tags=("project",)),
+    nodes = build_test_nodes(
+        NodeSpec(title="A", tags=("Project",)),
+        NodeSpec(title="below", level=2, todo="TODO"),
+        NodeSpec(title="B", tags=("project",), todo="WAITING"),
+        NodeSpec(title="C", tags=("project",), todo="CANCELLED", is_done=True),
+        NodeSpec(title="D", tags=("projects",)),
+        file=NodeSpec(title="file", level=0, tags=("project",)),
     )
 
-    assert titles(active_projects(nodes)) == ["file", "A", "B"]
+    assert node_titles(active_projects(nodes)) == ["file", "A", "B"]
 
 
 def test_finished_tasks_come_newest_first_by_when_they_were_closed() -> None:
-    nodes = planted(
-        Sown(title="old", todo="DONE", is_done=True, stamps=(closed(datetime(2026, 1, 1)),)),
-        Sown(title="open", todo="TODO", stamps=(closed(datetime(2026, 11, 14)),)),
-        Sown(title="changed", todo="DONE", is_done=True, properties={"MODIFIED": "2026-06-01"}),
-        Sown(
+    nodes = build_test_nodes(
+        NodeSpec(title="old", todo="DONE", is_done=True, planning_dates=(closed_at(datetime(2026, 1, 1)),)),
+        NodeSpec(title="open", todo="TODO", planning_dates=(closed_at(datetime(2026, 11, 14)),)),
+        NodeSpec(title="changed", todo="DONE", is_done=True, properties={"MODIFIED": "2026-06-01"}),
+        NodeSpec(
             title="twice",
             todo="CANCELLED",
             is_done=True,
-            stamps=(closed(datetime(2026, 2, 1)), closed(datetime(2026, 11, 1))),
+            planning_dates=(closed_at(datetime(2026, 2, 1)), closed_at(datetime(2026, 11, 1))),
         ),
-        Sown(title="unsaid", todo="DONE", is_done=True),
-        Sown(title="unsaid too", todo="DONE", is_done=True),
+        NodeSpec(title="unsaid", todo="DONE", is_done=True),
+        NodeSpec(title="unsaid too", todo="DONE", is_done=True),
         modified=datetime(2019, 1, 1),
     )
 
-    assert titles(recent_tasks(nodes)) == ["twice", "changed", "old", "unsaid", "unsaid too"]
-    assert titles(recent_tasks(nodes, 2)) == ["twice", "changed"]
+    assert node_titles(recent_tasks(nodes)) == ["twice", "changed", "old", "unsaid", "unsaid too"]
+    assert node_titles(recent_tasks(nodes, 2)) == ["twice", "changed"]
     assert recent_tasks(nodes, 0) == []
     with pytest.raises(BadOption, match="0 or more, not -1"):
         recent_tasks(nodes, -1)

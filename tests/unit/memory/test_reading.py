@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from foveate.errors import UnreadableInput
-from foveate.memory.reading import NotText, is_settled, read_whole, text_in
+from foveate.memory.reading import InvalidUtf8, decode_text, is_settled, read_stable
 from foveate.memory.walking import FileState
-from tests.unit.memory.shelves import loaded, opened_files, write
+from tests.unit.memory.shelves import load_library, opened_files, write_files
 
 SECOND_NS = 1_000_000_000
 
@@ -20,29 +20,29 @@ def changed_at(time_ns: int) -> FileState:
 def test_all_bytes_come_with_the_state_that_they_were_read_in(tmp_path: Path) -> None:
     path = tmp_path / "a.md"
     path.write_bytes(b"\xff\0text\r\n")
-    read = read_whole(str(path))
+    read = read_stable(str(path))
 
-    assert read == (b"\xff\0text\r\n", FileState.of(path.stat()))
+    assert read == (b"\xff\0text\r\n", FileState.from_stat(path.stat()))
 
 
 def test_a_pipe_that_has_taken_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.md")
 
     with pytest.raises(UnreadableInput, match="is not a file"):
-        read_whole(str(tmp_path / "a.md"))
+        read_stable(str(tmp_path / "a.md"))
 
 
 def test_a_file_that_is_gone_by_now_is_told_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(UnreadableInput, match=r"a\.md: No such file"):
-        read_whole(str(tmp_path / "a.md"))
+        read_stable(str(tmp_path / "a.md"))
 
 
 def test_nothing_stays_open(tmp_path: Path) -> None:
-    path = write(tmp_path, {"a.md": "text"}) / "a.md"
+    path = write_files(tmp_path, {"a.md": "text"}) / "a.md"
     before = [number for number in range(256) if is_open(number)]
-    read_whole(str(path))
+    read_stable(str(path))
     with pytest.raises(UnreadableInput, match="is not a file"):
-        read_whole(str(tmp_path))
+        read_stable(str(tmp_path))
 
     assert [number for number in range(256) if is_open(number)] == before
 
@@ -60,16 +60,18 @@ def is_open(number: int) -> bool:
     [
         (b"", ""),
         ("\ufeffBOM\r\n\0\N{EURO SIGN}".encode(), "\ufeffBOM\r\n\0\N{EURO SIGN}"),
-        (b"abc\xe9def", NotText(3, is_cut_off=False)),
-        (b"abc\xff", NotText(3, is_cut_off=False)),
-        (b"abc\xe2\x82", NotText(3, is_cut_off=True)),
-        (b"a\xe9bc\xe2\x82", NotText(1, is_cut_off=False)),
-        (b"\xff\xfea\0", NotText(0, is_cut_off=False)),
-        (b"\xed\xa0\x80", NotText(0, is_cut_off=False)),
+        (b"abc\xe9def", InvalidUtf8(3, is_truncated=False)),
+        (b"abc\xff", InvalidUtf8(3, is_truncated=False)),
+        (b"abc\xe2\x82", InvalidUtf8(3, is_truncated=True)),
+        (b"a\xe9bc\xe2\x82", InvalidUtf8(1, is_truncated=False)),
+        (b"\xff\xfea\0", InvalidUtf8(0, is_truncated=False)),
+        (b"\xed\xa0\x80", InvalidUtf8(0, is_truncated=False)),
     ],
 )
-def test_bytes_are_text_or_it_is_known_from_where_on_they_are_not(data: bytes, expected: str | NotText) -> None:
-    assert text_in(data) == expected
+def test_bytes_are_text_or_it_is_known_from_where_on_they_are_not(
+    data: bytes, expected: str | InvalidUtf8
+) -> None:
+    assert decode_text(data) == expected
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_what_was_read_within_a_tick_of_its_change_can_change_again_unseen(
 
 def test_a_file_that_was_read_within_a_tick_of_its_change_is_looked_into_once_more(tmp_path: Path) -> None:
     def is_opened_again(turn: int) -> bool:
-        library = loaded(write(tmp_path / str(turn), {"a.md": "text"}))
+        library = load_library(write_files(tmp_path / str(turn), {"a.md": "text"}))
         with opened_files() as opened:
             changes = library.refresh()
         assert changes.read == ()

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from foveate.errors import BadOption, UnreadableInput
 from foveate.memory.gate import Gate
-from foveate.memory.skill_folder import read_capabilities, skill_source
-from foveate.memory.skills import NO_SKILLS, Capabilities, Skill, capabilities, is_name
-from tests.unit.memory.notes import Forest, forests
+from foveate.memory.skill_folder import read_capabilities, read_skill
+from foveate.memory.skills import NO_SKILLS, Capabilities, Skill, build_capabilities, is_valid_name
+from tests.unit.memory.notes import NoteFolder, note_folders
 
 GATE = Gate()
 
@@ -26,7 +26,7 @@ def names(found: Capabilities) -> list[str]:
 
 
 def test_the_most_important_comes_first_then_the_first_by_name() -> None:
-    found = capabilities(
+    found = build_capabilities(
         [skill("b"), skill("C"), skill("a"), skill("low", priority=-1), skill("high", priority=7)]
     )
 
@@ -35,16 +35,18 @@ def test_the_most_important_comes_first_then_the_first_by_name() -> None:
 
 
 def test_the_list_says_what_each_does_and_needs() -> None:
-    found = capabilities([skill("ship", "BUILD", "sign", description="Ships it."), skill("build")])
+    found = build_capabilities([skill("ship", "BUILD", "sign", description="Ships it."), skill("build")])
 
     assert found.text == "Skill build\nSkill ship: Ships it. (needs build, sign [missing])"
     assert found.missing == {"sign"}
     assert found.warnings == ("ship.md: ship needs sign, and there is no such skill",)
-    assert capabilities([]).text == NO_SKILLS
+    assert build_capabilities([]).text == NO_SKILLS
 
 
 def test_names_between_blanks_are_several_unless_a_skill_is_called_so() -> None:
-    found = capabilities([skill("a", "web search"), skill("b", "web a"), skill("web search"), skill("web")])
+    found = build_capabilities(
+        [skill("a", "web search"), skill("b", "web a"), skill("web search"), skill("web")]
+    )
 
     assert {each.name: each.depends for each in found.skills} == {
         "a": ("web search",),
@@ -55,7 +57,7 @@ def test_names_between_blanks_are_several_unless_a_skill_is_called_so() -> None:
 
 
 def test_skills_that_need_each_other_are_told_and_listed_all_the_same() -> None:
-    found = capabilities(
+    found = build_capabilities(
         [skill("a", "b"), skill("b", "c"), skill("c", "a"), skill("self", "self"), skill("d", "a")]
     )
 
@@ -67,7 +69,7 @@ def test_skills_that_need_each_other_are_told_and_listed_all_the_same() -> None:
 
 
 def test_of_two_with_one_name_the_first_is_meant() -> None:
-    found = capabilities([skill("deploy"), Skill(name="Deploy", key="other.md")])
+    found = build_capabilities([skill("deploy"), Skill(name="Deploy", key="other.md")])
 
     assert names(found) == ["deploy"]
     assert found.warnings == ("other.md: deploy.md is called deploy already, so this one is left out",)
@@ -86,7 +88,7 @@ def test_always_every_skill_is_listed_in_order_and_every_circle_told(
         skill(name, *each, priority=rank) for (name, each), rank in zip(needs.items(), priorities, strict=False)
     ]
 
-    found = capabilities(made)
+    found = build_capabilities(made)
 
     assert sorted(names(found)) == sorted(needs)
     assert [each.priority for each in found.skills] == sorted((each.priority for each in made), reverse=True)
@@ -200,22 +202,22 @@ def test_private_skills_are_not_there_and_nothing_is_told_of_them(folder: Path) 
     write(folder / "open.md", "# Open\nSeen.\n## Below :private:\nHush.\n## After\nSeen too.\n")
 
     assert read_capabilities(folder, GATE) == Capabilities(skills=(skill("open"),))
-    assert skill_source(folder, "open", GATE) == "# Open\nSeen.\n## After\nSeen too.\n"
+    assert read_skill(folder, "open", GATE) == "# Open\nSeen.\n## After\nSeen too.\n"
     with pytest.raises(BadOption, match=r"^there is no skill 'secret'; there are: open$"):
-        skill_source(folder, "secret", GATE)
+        read_skill(folder, "secret", GATE)
 
 
 @pytest.mark.slow
-@given(forest=forests())
-def test_always_nothing_private_is_in_what_is_said_of_skills_or_read_from_them(forest: Forest) -> None:
+@given(forest=note_folders())
+def test_always_nothing_private_is_in_what_is_said_of_skills_or_read_from_them(forest: NoteFolder) -> None:
     with TemporaryDirectory() as folder:
         for file in forest.files:
             write(Path(folder) / file.path, file.text)
 
         found = read_capabilities(folder, GATE)
-        texts = [skill_source(folder, name, GATE) for name in names(found)]
+        texts = [read_skill(folder, name, GATE) for name in names(found)]
 
-    assert forest.leaked("\n".join([found.text, *found.warnings, *texts])) == set()
+    assert forest.leaked_words("\n".join([found.text, *found.warnings, *texts])) == set()
 
 
 def test_a_source_is_found_by_name_in_any_case(folder: Path) -> None:
@@ -223,8 +225,8 @@ def test_a_source_is_found_by_name_in_any_case(folder: Path) -> None:
     write(folder / "a.md", "# Other\n")
     (folder / "b.md").write_bytes(text.encode())
 
-    assert skill_source(folder, "Ship-It", GATE) == text
-    assert skill_source(folder, "SHIP-IT", GATE) == text
+    assert read_skill(folder, "Ship-It", GATE) == text
+    assert read_skill(folder, "SHIP-IT", GATE) == text
 
 
 def test_a_source_is_never_outside_of_the_folder(folder: Path) -> None:
@@ -263,7 +265,7 @@ def test_a_source_is_never_outside_of_the_folder(folder: Path) -> None:
         ),
     ):
         with pytest.raises(BadOption) as caught:
-            skill_source(folder, name, GATE)
+            read_skill(folder, name, GATE)
         assert caught.value.path == ("skill",)
         assert "\0" not in str(caught.value)
 
@@ -299,12 +301,12 @@ def test_a_folder_that_is_not_there_has_no_skills_and_says_so(tmp_path: Path) ->
     assert read_capabilities(gone, GATE).warnings == (f"{gone}: No such file or directory",)
     assert read_capabilities("a\0b", GATE).warnings == ("'a\\x00b': nothing can have this name",)
     with pytest.raises(UnreadableInput, match="No such file or directory"):
-        skill_source(gone, "a", GATE)
+        read_skill(gone, "a", GATE)
 
 
 @given(name=st.text() | st.sampled_from(["..", "a/b", "a\\b", ".a", " a", "a\n"]))
 def test_always_a_name_is_no_path(name: str) -> None:
-    if is_name(name):
+    if is_valid_name(name):
         assert Path(name).name == name
         assert not {"\0", "\n", "/", "\\"} & set(name)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from foveate.memory.vectors import VectorFile, embedded
+from foveate.memory.vectors import SqliteVectorCache, embed_with_cache
 
 
 class Counting:
@@ -29,31 +29,31 @@ class Counting:
 
 def test_a_text_is_embedded_once(tmp_path: Path) -> None:
     embedder = Counting()
-    first = embedded(embedder, VectorFile(tmp_path / "v.sqlite"), ["one", "three", "one"])
+    first = embed_with_cache(embedder, SqliteVectorCache(tmp_path / "v.sqlite"), ["one", "three", "one"])
     assert embedder.asked == ["one", "three"]
-    second = embedded(embedder, VectorFile(tmp_path / "v.sqlite"), ["three", "two", "one"])
+    second = embed_with_cache(embedder, SqliteVectorCache(tmp_path / "v.sqlite"), ["three", "two", "one"])
     assert embedder.asked == ["one", "three", "two"]
     np.testing.assert_array_equal(first[[1, 0]], second[[0, 2]])
 
 
 def test_it_makes_no_difference_whether_a_vector_was_kept(tmp_path: Path) -> None:
-    vectors = VectorFile(tmp_path / "v.sqlite")
+    vectors = SqliteVectorCache(tmp_path / "v.sqlite")
     texts = [f"text {'x' * number}" for number in range(9)]
-    made = embedded(Counting(), vectors, texts)
-    np.testing.assert_array_equal(made, embedded(Counting(), vectors, texts))
-    np.testing.assert_array_equal(made, embedded(Counting(), None, texts))
+    made = embed_with_cache(Counting(), vectors, texts)
+    np.testing.assert_array_equal(made, embed_with_cache(Counting(), vectors, texts))
+    np.testing.assert_array_equal(made, embed_with_cache(Counting(), None, texts))
 
 
 def test_another_embedder_has_vectors_of_its_own(tmp_path: Path) -> None:
-    vectors = VectorFile(tmp_path / "v.sqlite")
-    embedded(Counting("one"), vectors, ["a text"])
+    vectors = SqliteVectorCache(tmp_path / "v.sqlite")
+    embed_with_cache(Counting("one"), vectors, ["a text"])
     other = Counting("other")
-    embedded(other, vectors, ["a text"])
+    embed_with_cache(other, vectors, ["a text"])
     assert other.asked == ["a text"]
 
 
 def test_many_texts_are_kept_as_they_are_made(tmp_path: Path) -> None:
-    vectors = VectorFile(tmp_path / "v.sqlite")
+    vectors = SqliteVectorCache(tmp_path / "v.sqlite")
     texts = [str(number) for number in range(5_000)]
 
     class Stopping(Counting):
@@ -63,44 +63,46 @@ def test_many_texts_are_kept_as_they_are_made(tmp_path: Path) -> None:
             return super().embed(texts)
 
     with pytest.raises(KeyboardInterrupt):
-        embedded(Stopping(), vectors, texts)
+        embed_with_cache(Stopping(), vectors, texts)
     rest = Counting()
-    assert embedded(rest, vectors, texts).shape == (5_000, 3)
+    assert embed_with_cache(rest, vectors, texts).shape == (5_000, 3)
     assert len(rest.asked) == 5_000 - 4_096
 
 
 def test_no_texts_have_no_rows(tmp_path: Path) -> None:
-    assert len(embedded(Counting(), VectorFile(tmp_path / "v.sqlite"), [])) == 0
+    assert len(embed_with_cache(Counting(), SqliteVectorCache(tmp_path / "v.sqlite"), [])) == 0
 
 
 def test_a_model_that_has_become_another_is_asked_anew(tmp_path: Path) -> None:
-    vectors = VectorFile(tmp_path / "v.sqlite")
-    embedded(Counting(width=3), vectors, ["one", "two"])
-    assert embedded(Counting(width=5), vectors, ["one", "three", "two"]).shape == (3, 5)
+    vectors = SqliteVectorCache(tmp_path / "v.sqlite")
+    embed_with_cache(Counting(width=3), vectors, ["one", "two"])
+    assert embed_with_cache(Counting(width=5), vectors, ["one", "three", "two"]).shape == (3, 5)
 
 
 def test_the_text_itself_is_not_in_the_file(tmp_path: Path) -> None:
-    embedded(Counting(), VectorFile(tmp_path / "v.sqlite"), ["confidential falcon"])
+    embed_with_cache(Counting(), SqliteVectorCache(tmp_path / "v.sqlite"), ["confidential falcon"])
     assert all(b"falcon" not in path.read_bytes() for path in tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("row", [b"odd", "text", b"", 5, b"\xff" * 6, b"\0" * 8])
 def test_what_is_no_vector_in_the_file_is_made_anew(tmp_path: Path, row: object) -> None:
     texts = ["one", "three"]
-    good = embedded(Counting(), VectorFile(tmp_path / "v.sqlite"), texts)
+    good = embed_with_cache(Counting(), SqliteVectorCache(tmp_path / "v.sqlite"), texts)
     with sqlite3.connect(tmp_path / "v.sqlite") as database:
         database.execute("UPDATE vectors SET vector = ? WHERE number = 1", (row,))
     database.close()
 
-    np.testing.assert_array_equal(embedded(Counting(), VectorFile(tmp_path / "v.sqlite"), texts), good)
+    np.testing.assert_array_equal(
+        embed_with_cache(Counting(), SqliteVectorCache(tmp_path / "v.sqlite"), texts), good
+    )
 
 
 def test_the_oldest_make_room(tmp_path: Path) -> None:
-    vectors = VectorFile(tmp_path / "v.sqlite", most_vectors=10)
+    vectors = SqliteVectorCache(tmp_path / "v.sqlite", max_vectors=10)
     for number in range(30):
-        embedded(Counting(), vectors, [str(number)])
+        embed_with_cache(Counting(), vectors, [str(number)])
     embedder = Counting()
-    embedded(embedder, vectors, [str(number) for number in range(30)])
+    embed_with_cache(embedder, vectors, [str(number) for number in range(30)])
     assert embedder.asked == [str(number) for number in range(20)]
 
 
@@ -112,38 +114,38 @@ def _refused(tmp_path: Path) -> Path:
 def test_where_nothing_can_be_kept_all_works_and_it_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    vectors = VectorFile(_refused(tmp_path))
+    vectors = SqliteVectorCache(_refused(tmp_path))
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            assert embedded(Counting(), vectors, ["one"]).shape == (1, 3)
-    assert [record.getMessage() for record in caplog.records] == [vectors.trouble]
-    assert str(vectors.path) in (vectors.trouble or "")
+            assert embed_with_cache(Counting(), vectors, ["one"]).shape == (1, 3)
+    assert [record.getMessage() for record in caplog.records] == [vectors.failure]
+    assert str(vectors.path) in (vectors.failure or "")
 
 
 def test_a_file_that_is_something_else_is_put_aside(tmp_path: Path) -> None:
     path = tmp_path / "v.sqlite"
     path.write_bytes(b"by no means a database" * 100)
-    vectors = VectorFile(path)
-    embedded(Counting(), vectors, ["one"])
-    assert vectors.trouble is None
+    vectors = SqliteVectorCache(path)
+    embed_with_cache(Counting(), vectors, ["one"])
+    assert vectors.failure is None
     assert (tmp_path / "v.broken").read_bytes().startswith(b"by no means")
     again = Counting()
-    embedded(again, VectorFile(path), ["one"])
+    embed_with_cache(again, SqliteVectorCache(path), ["one"])
     assert not again.asked
 
 
 def test_while_somebody_else_writes_it_is_done_without(tmp_path: Path) -> None:
-    vectors = VectorFile(tmp_path / "v.sqlite", wait_seconds=0.05)
-    embedded(Counting(), vectors, ["one"])
+    vectors = SqliteVectorCache(tmp_path / "v.sqlite", busy_timeout_seconds=0.05)
+    embed_with_cache(Counting(), vectors, ["one"])
     other = sqlite3.connect(vectors.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    assert embedded(Counting(), vectors, ["two"]).shape == (1, 3)
-    assert vectors.trouble is None
+    assert embed_with_cache(Counting(), vectors, ["two"]).shape == (1, 3)
+    assert vectors.failure is None
     other.execute("ROLLBACK")
     other.close()
-    embedded(Counting(), vectors, ["two"])
+    embed_with_cache(Counting(), vectors, ["two"])
     again = Counting()
-    embedded(again, vectors, ["one", "two"])
+    embed_with_cache(again, vectors, ["one", "two"])
     assert not again.asked
 
 
@@ -179,7 +181,7 @@ def test_two_processes_share_a_file(tmp_path: Path) -> None:
         writer.communicate()
         assert writer.returncode == 0
     again = Counting()
-    embedded(again, VectorFile(path), [f"text {number}" for number in range(91)])
+    embed_with_cache(again, SqliteVectorCache(path), [f"text {number}" for number in range(91)])
     assert not again.asked
 
 
@@ -192,10 +194,10 @@ def test_a_process_that_is_killed_leaves_a_file_that_can_be_used(tmp_path: Path)
         writer.stdout.readline()
     os.kill(writer.pid, signal.SIGKILL)
     writer.communicate()
-    again, vectors = Counting(), VectorFile(path)
-    embedded(again, vectors, [f"text {number}" for number in range(20)])
+    again, vectors = Counting(), SqliteVectorCache(path)
+    embed_with_cache(again, vectors, [f"text {number}" for number in range(20)])
     assert not again.asked
-    assert vectors.trouble is None
+    assert vectors.failure is None
 
 
 @pytest.mark.process

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 import foveate
 from foveate import Memory
 from foveate.errors import BadOption, BudgetExceeded
-from foveate.memory.blocks import content, heading, planning
+from foveate.memory.blocks import content_text, planning_text, render_heading
 from foveate.memory.relevance import Index
 from foveate.memory.view import ViewFormat
 from tests.support.examples import limit_examples
 from tests.unit.budget.sectioned import Odd
-from tests.unit.memory.notes import Forest, forests
+from tests.unit.memory.notes import NoteFolder, note_folders
 
 FORMATS = st.sampled_from(("org", "markdown"))
 LIMITS = st.none() | st.integers(1, 60) | st.integers(1, 800)
 
 
-def loaded(forest: Forest, folder: Path) -> Memory:
+def loaded(forest: NoteFolder, folder: Path) -> Memory:
     """The files of `forest` in a folder, as a memory."""
     for file in forest.files:
         (folder / file.path).write_text(file.text, encoding="utf-8")
@@ -33,9 +33,9 @@ def loaded(forest: Forest, folder: Path) -> Memory:
 
 @pytest.mark.slow
 @settings(max_examples=limit_examples(80), deadline=None)
-@given(data=st.data(), forest=forests(), limit_tokens=LIMITS, form=FORMATS)
+@given(data=st.data(), forest=note_folders(), limit_tokens=LIMITS, form=FORMATS)
 def test_nothing_private_is_ever_in_a_view(
-    data: st.DataObject, forest: Forest, limit_tokens: int | None, form: str
+    data: st.DataObject, forest: NoteFolder, limit_tokens: int | None, form: str
 ) -> None:
     words = sorted(forest.public | forest.private) or ["none"]
     query = data.draw(st.none() | st.lists(st.sampled_from(words), max_size=4).map(" ".join))
@@ -48,14 +48,14 @@ def test_nothing_private_is_ever_in_a_view(
         except (BudgetExceeded, BadOption) as error:
             told = str(error).replace(str(focus), "what was asked for")
 
-        assert not forest.leaked(told)
+        assert not forest.leaked_words(told)
 
 
 @pytest.mark.slow
 @settings(max_examples=limit_examples(100), deadline=None)
-@given(data=st.data(), forest=forests(), form=FORMATS)
+@given(data=st.data(), forest=note_folders(), form=FORMATS)
 def test_the_focus_is_there_with_what_it_stands_in_or_it_is_an_error(
-    data: st.DataObject, forest: Forest, form: str
+    data: st.DataObject, forest: NoteFolder, form: str
 ) -> None:
     shape = ViewFormat(form)
     with TemporaryDirectory() as folder:
@@ -64,15 +64,15 @@ def test_the_focus_is_there_with_what_it_stands_in_or_it_is_an_error(
         node = data.draw(st.sampled_from(memory.nodes))
         query = data.draw(st.none() | st.sampled_from(sorted(forest.public) or ["none"]))
         path = [*reversed([*node.ancestors()]), node]
-        titles = "\n".join(heading(each, shape, each.depth) for each in path)
-        below = "\n".join(filter(None, (planning(node), content(node, shape))))
+        titles = "\n".join(render_heading(each, shape, each.depth) for each in path)
+        below = "\n".join(filter(None, (planning_text(node), content_text(node, shape))))
         # A date is not cut inside, any other line is. After a short line the next one may be left out.
         first = below.split("\n")[0]
-        least = first if planning(node) else first[:8]
+        least = first if planning_text(node) else first[:8]
         alone, above, some, whole = (
             foveate.count(text).tokens
             for text in (
-                heading(node, shape, node.depth),
+                render_heading(node, shape, node.depth),
                 titles,
                 f"{titles}\n{least}\n[...truncated]",
                 f"{titles}\n{below}" if below else titles,
@@ -173,9 +173,9 @@ def test_a_view_is_the_same_in_another_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @settings(max_examples=limit_examples(100), deadline=None)
-@given(data=st.data(), forest=forests(), limit_tokens=st.integers(1, 500), form=FORMATS)
+@given(data=st.data(), forest=note_folders(), limit_tokens=st.integers(1, 500), form=FORMATS)
 def test_a_view_is_never_over_its_limit_and_always_the_same(
-    data: st.DataObject, forest: Forest, limit_tokens: int, form: str
+    data: st.DataObject, forest: NoteFolder, limit_tokens: int, form: str
 ) -> None:
     counter = data.draw(st.sampled_from(("gpt-4o", "claude-sonnet-4-5", "odd")))
     query = data.draw(st.none() | st.sampled_from(sorted(forest.public) or ["none"]))
@@ -214,7 +214,7 @@ def test_with_a_focus_deep_down_a_view_is_within_every_limit(tmp_path: Path, lev
     memory = Memory.load(tmp_path)
     node = memory.node(f"Level {levels}")
     path = [*reversed([*node.ancestors()]), node]
-    titles = foveate.count("\n".join(heading(each, ViewFormat.ORG, each.depth) for each in path), model)
+    titles = foveate.count("\n".join(render_heading(each, ViewFormat.ORG, each.depth) for each in path), model)
 
     for limit_tokens in range(40, 1200, 13):
         for query in (None, "text of level 2"):

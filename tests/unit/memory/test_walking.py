@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from foveate.memory.walking import Problem, Walk, rooted, walk
-from tests.unit.memory.shelves import folder_for_everybody, without_privileges, write
+from foveate.memory.walking import Problem, WalkResult, find_files, make_roots
+from tests.unit.memory.shelves import folder_for_everybody, without_privileges, write_files
 
 
-def walked(*paths: Path | str, follow_symlinks: bool = False) -> Walk:
-    return walk(rooted(map(str, paths)), follow_symlinks=follow_symlinks)
+def walked(*paths: Path | str, follow_symlinks: bool = False) -> WalkResult:
+    return find_files(make_roots(map(str, paths)), follow_symlinks=follow_symlinks)
 
 
 def keys(*paths: Path | str, follow_symlinks: bool = False) -> list[str]:
@@ -25,7 +25,7 @@ def said(*paths: Path | str) -> list[str]:
 
 
 def folder(path: Path, *names: str) -> Path:
-    return write(path, dict.fromkeys(names, "text"))
+    return write_files(path, dict.fromkeys(names, "text"))
 
 
 def test_notes_are_found_by_their_suffix_in_any_case(tmp_path: Path) -> None:

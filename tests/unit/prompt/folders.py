@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from foveate.memory.gate import Gate
-from foveate.prompt.workspace import WorkspaceCacheOptions, Workspaces
+from foveate.prompt.workspace import WorkspaceCache, WorkspaceCacheOptions
 
 # Generous, since it is only ever waited out by a test that fails.
 LONGEST_SECONDS = 30.0
@@ -40,15 +40,15 @@ def until(holds: Callable[[], bool], what: str) -> None:
 
 
 @contextmanager
-def watching(debounce_ms: float = 20) -> Iterator[Workspaces]:
+def watching(debounce_ms: float = 20) -> Iterator[WorkspaceCache]:
     """Workspaces that see changes soon."""
-    with Workspaces(Gate(), WorkspaceCacheOptions(watch_debounce_ms=debounce_ms)) as workspaces:
+    with WorkspaceCache(Gate(), WorkspaceCacheOptions(watch_debounce_ms=debounce_ms)) as workspaces:
         yield workspaces
 
 
-def blind(clock: Clock, max_age_seconds: float = 0) -> Workspaces:
+def blind(clock: Clock, max_age_seconds: float = 0) -> WorkspaceCache:
     """Workspaces that see no changes: bundles are read again only when they are old."""
     options = WorkspaceCacheOptions(max_age_seconds=max_age_seconds)
-    workspaces = Workspaces(Gate(), options, clock=clock)
+    workspaces = WorkspaceCache(Gate(), options, clock=clock)
     workspaces.close()
     return workspaces

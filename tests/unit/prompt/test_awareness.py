@@ -3,30 +3,30 @@
 from datetime import datetime
 
 from foveate.budget import Keep, Stability
-from foveate.prompt import Missing
-from foveate.prompt.awareness import awareness
-from tests.unit.memory.planted import Sown, deadline, planted
+from foveate.prompt import MissingPart
+from foveate.prompt.awareness import render_awareness
+from tests.unit.memory.planted import NodeSpec, build_test_nodes, deadline_at
 
 
 def test_each_active_project_is_told_with_state_deadline_and_id() -> None:
-    nodes = planted(
-        Sown(
+    nodes = build_test_nodes(
+        NodeSpec(
             title="Garden",
             tags=("project",),
             todo="NEXT",
             properties={"ID": "garden-1"},
-            stamps=(
-                deadline(datetime(2026, 11, 20, 17, 0)),
-                deadline(datetime(2026, 12, 1), has_time=False, repeater="+1m"),
+            planning_dates=(
+                deadline_at(datetime(2026, 11, 20, 17, 0)),
+                deadline_at(datetime(2026, 12, 1), has_time=False, repeater="+1m"),
             ),
         ),
-        Sown(title="Roses", level=2, todo="TODO"),
-        Sown(title="Two\nlines", tags=("project",)),
-        Sown(title="Shed", tags=("project",), todo="DONE", is_done=True),
-        Sown(title="Diary", tags=("project", "private")),
+        NodeSpec(title="Roses", level=2, todo="TODO"),
+        NodeSpec(title="Two\nlines", tags=("project",)),
+        NodeSpec(title="Shed", tags=("project",), todo="DONE", is_done=True),
+        NodeSpec(title="Diary", tags=("project", "private")),
     )
 
-    built = awareness(nodes)
+    built = render_awareness(nodes)
 
     assert built.sections[0].text == (
         "Project [NEXT]: Garden (deadline 2026-11-20T17:00; deadline 2026-12-01 +1m; id garden-1)\n"
@@ -36,21 +36,21 @@ def test_each_active_project_is_told_with_state_deadline_and_id() -> None:
 
 
 def test_it_is_a_section_of_whole_entries() -> None:
-    section = awareness(planted(Sown(title="A", tags=("project",)))).sections[0]
+    section = render_awareness(build_test_nodes(NodeSpec(title="A", tags=("project",)))).sections[0]
 
     assert (section.name, section.keep, section.stability) == ("awareness", Keep.HEAD, Stability.TURN)
     assert section.items is not None
 
 
 def test_where_there_are_none_it_says_so_and_warns() -> None:
-    built = awareness(planted(Sown(title="Roses")))
+    built = render_awareness(build_test_nodes(NodeSpec(title="Roses")))
 
     assert built.sections[0].text == "No active projects found."
-    assert built.warnings == (Missing("awareness", "the memory has no active projects"),)
+    assert built.warnings == (MissingPart("awareness", "the memory has no active projects"),)
 
 
 def test_a_memory_that_cannot_be_reached_leaves_a_placeholder_and_its_warning() -> None:
-    why = Missing("awareness", "notes.org: no such file")
+    why = MissingPart("awareness", "notes.org: no such file")
 
-    assert awareness(why).sections[0].text == "[Awareness not available]"
-    assert awareness(why).warnings == (why,)
+    assert render_awareness(why).sections[0].text == "[Awareness not available]"
+    assert render_awareness(why).warnings == (why,)

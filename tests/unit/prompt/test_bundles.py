@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from foveate.budget import Priority, Stability
 from foveate.errors import BadOption
-from foveate.prompt.bundles import ROLES, Bundle, BundleFile, Reading, Trouble, Workspace, settled
+from foveate.prompt.bundles import (
+    ROLE_FILES,
+    Bundle,
+    BundleFile,
+    Workspace,
+    WorkspaceReading,
+    WorkspaceWarning,
+    merge_reading,
+)
 
 HOME = Workspace("/srv/ana", "support", ["STYLE.md", "docs/tone.txt"])
 NAMES = st.text("abc", min_size=1, max_size=3)
@@ -64,7 +72,7 @@ def test_a_single_extra_is_not_taken_letter_by_letter() -> None:
 
 
 def test_a_bundle_gives_sections_in_a_fixed_order_that_stay_the_same() -> None:
-    files = tuple(BundleFile(name, name, f"This is {name}.") for name in HOME.names)
+    files = tuple(BundleFile(name, name, f"This is {name}.") for name in HOME.file_names)
     bundle = Bundle(workspace=HOME, files=files, warnings=())
 
     assert [section.name for section in bundle.sections] == [
@@ -82,24 +90,24 @@ def test_a_bundle_gives_sections_in_a_fixed_order_that_stay_the_same() -> None:
         *[Priority.HIGH] * 3,
         *[Priority.MEDIUM] * 3,
     ]
-    assert bundle.text == "\n\n".join(f"This is {name}." for name in HOME.names)
+    assert bundle.text == "\n\n".join(f"This is {name}." for name in HOME.file_names)
 
 
 @given(one=st.lists(TEXTS, min_size=7, max_size=7), other=st.lists(TEXTS, min_size=7, max_size=7))
 def test_the_version_is_another_one_for_other_texts_and_only_for_them(one: list[str], other: list[str]) -> None:
     def version(texts: list[str], root: str) -> str:
-        files = tuple(map(BundleFile, HOME.names, HOME.names, texts))
+        files = tuple(map(BundleFile, HOME.file_names, HOME.file_names, texts))
         return Bundle(workspace=Workspace(root, extras=HOME.extras), files=files, warnings=()).version
 
     assert (version(one, "/a") == version(other, "/b")) == (one == other)
 
 
-def reading(*files: BundleFile, troubles: tuple[Trouble, ...] = ()) -> Reading:
-    return Reading(files=files, troubles=troubles)
+def reading(*files: BundleFile, troubles: tuple[WorkspaceWarning, ...] = ()) -> WorkspaceReading:
+    return WorkspaceReading(files=files, warnings=troubles)
 
 
 def before(*files: BundleFile) -> Bundle:
-    return settled(HOME, reading(*files), None, frozenset())
+    return merge_reading(HOME, reading(*files), None, frozenset())
 
 
 USER = BundleFile("USER.md", "USER.md", "I am Bob.")
@@ -109,9 +117,9 @@ EMPTY = BundleFile("USER.md", "USER.md", "", is_blank=True)
 
 def test_a_file_that_cannot_be_had_now_stays_as_it_was_and_the_others_are_new() -> None:
     kinder = BundleFile("SOUL.md", "SOUL.md", "Kinder.")
-    trouble = Trouble("USER.md", "is being written", "USER.md")
+    trouble = WorkspaceWarning("USER.md", "is being written", "USER.md")
 
-    bundle = settled(HOME, reading(kinder, troubles=(trouble,)), before(USER, SOUL), frozenset())
+    bundle = merge_reading(HOME, reading(kinder, troubles=(trouble,)), before(USER, SOUL), frozenset())
 
     assert bundle.files == (kinder, USER)
     assert [str(warning) for warning in bundle.warnings] == [
@@ -120,33 +128,33 @@ def test_a_file_that_cannot_be_had_now_stays_as_it_was_and_the_others_are_new() 
 
 
 def test_a_file_that_is_gone_stays_as_it_was() -> None:
-    bundle = settled(HOME, reading(SOUL), before(USER, SOUL), frozenset())
+    bundle = merge_reading(HOME, reading(SOUL), before(USER, SOUL), frozenset())
 
     assert bundle.version == before(USER, SOUL).version
     assert [warning.name for warning in bundle.warnings] == ["USER.md"]
 
 
 def test_a_file_that_never_was_good_is_left_out() -> None:
-    trouble = Trouble("USER.md", "is not UTF-8 (byte 3)", "USER.md")
+    trouble = WorkspaceWarning("USER.md", "is not UTF-8 (byte 3)", "USER.md")
 
     for last in (None, before(SOUL), before(SOUL, EMPTY)):
-        bundle = settled(HOME, reading(SOUL, troubles=(trouble,)), last, frozenset())
+        bundle = merge_reading(HOME, reading(SOUL, troubles=(trouble,)), last, frozenset())
         assert (bundle.files, bundle.warnings) == ((SOUL,), (trouble,))
 
 
 def test_a_file_that_is_suddenly_empty_is_believed_only_when_it_stays_so() -> None:
     last = before(USER)
 
-    assert settled(HOME, reading(EMPTY), last, frozenset()).version == last.version
-    assert settled(HOME, reading(EMPTY), last, frozenset()).warnings
-    assert settled(HOME, reading(EMPTY), last, {"USER.md"}).sections == ()
-    assert not settled(HOME, reading(EMPTY), last, {"USER.md"}).warnings
+    assert merge_reading(HOME, reading(EMPTY), last, frozenset()).version == last.version
+    assert merge_reading(HOME, reading(EMPTY), last, frozenset()).warnings
+    assert merge_reading(HOME, reading(EMPTY), last, {"USER.md"}).sections == ()
+    assert not merge_reading(HOME, reading(EMPTY), last, {"USER.md"}).warnings
 
 
 def test_a_file_of_which_all_has_become_private_is_gone_at_once() -> None:
     hidden = BundleFile("USER.md", "USER.md", "")
 
-    bundle = settled(HOME, reading(hidden), before(USER), frozenset())
+    bundle = merge_reading(HOME, reading(hidden), before(USER), frozenset())
 
     assert (bundle.sections, bundle.warnings) == ((), ())
 
@@ -156,19 +164,19 @@ def test_a_file_of_the_scope_stands_before_the_one_above_it_and_is_not_replaced_
 ):
     night = BundleFile("USER.md", "support/USER.md", "I am Bob, at night.")
 
-    assert settled(HOME, reading(night), before(USER), frozenset()).files == (night,)
-    gone = settled(HOME, reading(USER), before(night), frozenset())
+    assert merge_reading(HOME, reading(night), before(USER), frozenset()).files == (night,)
+    gone = merge_reading(HOME, reading(USER), before(night), frozenset())
     assert gone.files == (night,)
     assert [warning.path for warning in gone.warnings] == ["support/USER.md"]
 
 
 FILES = st.builds(
     lambda name, depth, text: BundleFile(name, "s/" * depth + name, text, is_blank=not text),
-    st.sampled_from(ROLES),
+    st.sampled_from(ROLE_FILES),
     st.integers(0, 1),
     TEXTS,
 )
-TROUBLES = st.sampled_from(ROLES).map(lambda name: Trouble(name, "is wrong", name))
+TROUBLES = st.sampled_from(ROLE_FILES).map(lambda name: WorkspaceWarning(name, "is wrong", name))
 
 
 @pytest.mark.slow
@@ -186,11 +194,11 @@ TROUBLES = st.sampled_from(ROLES).map(lambda name: Trouble(name, "is wrong", nam
     )
 )
 def test_whatever_happens_to_files_nothing_that_was_said_is_lost_without_a_warning(
-    readings: list[tuple[list[BundleFile], list[Trouble]]],
+    readings: list[tuple[list[BundleFile], list[WorkspaceWarning]]],
 ) -> None:
     last: Bundle | None = None
     for files, troubles in readings:
-        bundle = settled(HOME, reading(*files, troubles=tuple(troubles)), last, frozenset())
+        bundle = merge_reading(HOME, reading(*files, troubles=tuple(troubles)), last, frozenset())
         said = {file.name: file for file in bundle.files if file.text}
         warned = {warning.name for warning in bundle.warnings}
         for file in last.files if last else ():

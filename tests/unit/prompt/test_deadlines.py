@@ -9,20 +9,24 @@ from hypothesis import strategies as st
 
 from foveate.errors import BadOption
 from foveate.memory.nodes import Node
-from foveate.memory.outline import Stamp, StampKind
-from foveate.prompt.deadlines import Due, deadlines_due, next_occurrence
-from tests.unit.memory.planted import Sown, deadline, planted
+from foveate.memory.outline import PlanningDate, PlanningKind
+from foveate.prompt.deadlines import DueDeadlines, find_due_deadlines, next_occurrence
+from tests.unit.memory.planted import NodeSpec, build_test_nodes, deadline_at
 
 VIENNA = ZoneInfo("Europe/Vienna")
 NOW = datetime(2026, 11, 15, 9, 12, 34, tzinfo=VIENNA)
 
 
-def due(*stamps: Stamp, now: datetime = NOW, minutes: int = 60, zone: tzinfo | None = VIENNA) -> Due:
-    nodes = planted(*(Sown(title=f"task {number}", stamps=(stamp,)) for number, stamp in enumerate(stamps)))
-    return deadlines_due(nodes, now=now, warning_minutes=minutes, zone=zone)
+def due(
+    *stamps: PlanningDate, now: datetime = NOW, minutes: int = 60, zone: tzinfo | None = VIENNA
+) -> DueDeadlines:
+    nodes = build_test_nodes(
+        *(NodeSpec(title=f"task {number}", planning_dates=(stamp,)) for number, stamp in enumerate(stamps))
+    )
+    return find_due_deadlines(nodes, now=now, warning_minutes=minutes, zone=zone)
 
 
-def ahead(*stamps: Stamp, now: datetime = NOW, zone: tzinfo | None = VIENNA) -> list[int]:
+def ahead(*stamps: PlanningDate, now: datetime = NOW, zone: tzinfo | None = VIENNA) -> list[int]:
     """How many minutes there are to each, where they are told at all."""
     found = due(*stamps, now=now, minutes=10**9, zone=zone)
     return [each.minutes for each in (*found.near, *found.overdue)]
@@ -40,14 +44,14 @@ def ahead(*stamps: Stamp, now: datetime = NOW, zone: tzinfo | None = VIENNA) -> 
 def test_a_deadline_is_told_from_the_warning_on_and_overdue_after_its_minute(
     at: datetime, near: list[int], overdue: list[int]
 ) -> None:
-    found = due(deadline(at))
+    found = due(deadline_at(at))
 
     assert [each.minutes for each in found.near] == near
     assert [each.minutes for each in found.overdue] == overdue
 
 
 def test_a_day_without_a_time_ends_with_its_last_minute() -> None:
-    day = deadline(datetime(2026, 11, 15), has_time=False)
+    day = deadline_at(datetime(2026, 11, 15), has_time=False)
 
     assert ahead(day, now=datetime(2026, 11, 15, 23, 24, tzinfo=VIENNA)) == [35]
     assert ahead(day, now=datetime(2026, 11, 16, 0, 0, tzinfo=VIENNA)) == [-1]
@@ -56,40 +60,46 @@ def test_a_day_without_a_time_ends_with_its_last_minute() -> None:
 
 def test_what_is_done_has_no_deadline_and_what_is_only_scheduled_neither() -> None:
     at = datetime(2026, 11, 15, 9, 30)
-    nodes = planted(
-        Sown(title="done", todo="CANCELLED", is_done=True, stamps=(deadline(at),)),
-        Sown(title="scheduled", todo="TODO", stamps=(Stamp(StampKind.SCHEDULED, at, has_time=True),)),
-        Sown(title="open", todo="TODO", stamps=(deadline(at),)),
-        Sown(title="no task", stamps=(deadline(at),)),
+    nodes = build_test_nodes(
+        NodeSpec(title="done", todo="CANCELLED", is_done=True, planning_dates=(deadline_at(at),)),
+        NodeSpec(
+            title="scheduled",
+            todo="TODO",
+            planning_dates=(PlanningDate(PlanningKind.SCHEDULED, at, has_time=True),),
+        ),
+        NodeSpec(title="open", todo="TODO", planning_dates=(deadline_at(at),)),
+        NodeSpec(title="no task", planning_dates=(deadline_at(at),)),
     )
 
-    found = deadlines_due(nodes, now=NOW, warning_minutes=60)
+    found = find_due_deadlines(nodes, now=NOW, warning_minutes=60)
 
     assert [each.title for each in found.near] == ["open", "no task"]
     assert [each.node_id for each in found.near] == [nodes[3].id, nodes[4].id]
 
 
 def test_private_deadlines_are_not_there_to_be_told() -> None:
-    nodes = planted(
-        Sown(title="private", tags=("Private",), stamps=(deadline(datetime(2026, 11, 15, 9, 30)),)),
-        Sown(title="below", level=2, stamps=(deadline(datetime(2026, 11, 15, 9, 30)),)),
+    nodes = build_test_nodes(
+        NodeSpec(
+            title="private", tags=("Private",), planning_dates=(deadline_at(datetime(2026, 11, 15, 9, 30)),)
+        ),
+        NodeSpec(title="below", level=2, planning_dates=(deadline_at(datetime(2026, 11, 15, 9, 30)),)),
     )
 
-    assert deadlines_due(nodes, now=NOW, warning_minutes=60) == Due()
+    assert find_due_deadlines(nodes, now=NOW, warning_minutes=60) == DueDeadlines()
 
 
 def test_the_soonest_come_first_and_of_the_overdue_the_latest() -> None:
     times = [datetime(2026, 11, 15, 9, minute) for minute in (30, 20, 5, 10)]
 
-    found = due(*map(deadline, times))
+    found = due(*map(deadline_at, times))
 
     assert [each.at.minute for each in found.near] == [20, 30]
     assert [each.at.minute for each in found.overdue] == [10, 5]
 
 
 def test_no_more_are_told_than_are_of_use_and_the_others_counted() -> None:
-    near = [deadline(datetime(2026, 11, 15, 9, 12) + timedelta(minutes=number)) for number in range(30)]
-    overdue = [deadline(datetime(2026, 11, 1) + timedelta(days=number)) for number in range(12)]
+    near = [deadline_at(datetime(2026, 11, 15, 9, 12) + timedelta(minutes=number)) for number in range(30)]
+    overdue = [deadline_at(datetime(2026, 11, 1) + timedelta(days=number)) for number in range(12)]
 
     found = due(*near, *overdue)
 
@@ -98,7 +108,7 @@ def test_no_more_are_told_than_are_of_use_and_the_others_counted() -> None:
 
 
 def test_dates_are_those_of_the_zone_that_is_given_whatever_zone_now_comes_in() -> None:
-    stamp = deadline(datetime(2026, 11, 15, 9, 47))
+    stamp = deadline_at(datetime(2026, 11, 15, 9, 47))
 
     assert ahead(stamp, now=NOW.astimezone(UTC), zone=VIENNA) == [35]
     assert ahead(stamp, now=NOW, zone=None) == [35]
@@ -109,10 +119,10 @@ def test_minutes_are_those_that_pass_also_while_clocks_are_changed() -> None:
     night = datetime(2026, 10, 25, 1, 30, tzinfo=VIENNA)  # at 03:00 it is 02:00 again
     spring = datetime(2026, 3, 29, 1, 30, tzinfo=VIENNA)  # at 02:00 it is 03:00
 
-    assert ahead(deadline(datetime(2026, 10, 25, 3, 30)), now=night) == [180]
-    assert ahead(deadline(datetime(2026, 10, 25, 2, 30)), now=night) == [60]
-    assert ahead(deadline(datetime(2026, 3, 29, 3, 30)), now=spring) == [60]
-    assert ahead(deadline(datetime(2026, 3, 29, 2, 30)), now=spring) == [60]
+    assert ahead(deadline_at(datetime(2026, 10, 25, 3, 30)), now=night) == [180]
+    assert ahead(deadline_at(datetime(2026, 10, 25, 2, 30)), now=night) == [60]
+    assert ahead(deadline_at(datetime(2026, 3, 29, 3, 30)), now=spring) == [60]
+    assert ahead(deadline_at(datetime(2026, 3, 29, 2, 30)), now=spring) == [60]
 
 
 @pytest.mark.parametrize(
@@ -137,19 +147,19 @@ def test_minutes_are_those_that_pass_also_while_clocks_are_changed() -> None:
 def test_of_a_deadline_that_repeats_the_next_one_counts(
     first: datetime, repeater: str, expected: datetime
 ) -> None:
-    found = due(deadline(first, repeater=repeater), minutes=10**9)
+    found = due(deadline_at(first, repeater=repeater), minutes=10**9)
 
     assert [each.at for each in (*found.near, *found.overdue)] == [expected]
 
 
 def test_a_repeated_day_ends_with_its_last_minute() -> None:
-    monthly = deadline(datetime(2026, 8, 31), has_time=False, repeater="+1m")
+    monthly = deadline_at(datetime(2026, 8, 31), has_time=False, repeater="+1m")
 
     assert ahead(monthly, now=datetime(2026, 11, 30, 23, 0, tzinfo=VIENNA)) == [59]
 
 
 def test_an_occurrence_that_the_clock_skips_or_shows_twice_is_not_missed() -> None:
-    daily = deadline(datetime(2026, 1, 1, 2, 30), repeater="+1d")
+    daily = deadline_at(datetime(2026, 1, 1, 2, 30), repeater="+1d")
     skipped = datetime(2026, 3, 29, 3, 10, tzinfo=VIENNA)
     second_time = datetime(2026, 10, 25, 2, 20, fold=1, tzinfo=VIENNA)
 
@@ -158,7 +168,7 @@ def test_an_occurrence_that_the_clock_skips_or_shows_twice_is_not_missed() -> No
 
 
 def test_an_hourly_occurrence_is_not_missed_where_a_clock_skips_two_hours() -> None:
-    hourly = deadline(datetime(2026, 1, 1, 0, 30), repeater="+1h")
+    hourly = deadline_at(datetime(2026, 1, 1, 0, 30), repeater="+1h")
     troll = ZoneInfo("Antarctica/Troll")  # at 01:00 it is 03:00
 
     assert ahead(hourly, now=datetime(2026, 3, 29, 3, 10, tzinfo=troll), zone=troll) == [20]
@@ -185,14 +195,14 @@ def test_always_a_deadline_is_told_if_and_only_if_it_lies_within_the_warning_or_
         minute = now.astimezone(zone).replace(second=0, microsecond=0).astimezone(UTC)
     except OverflowError:
         # In the first and last hours of all, where there is nothing to compare with, it is only told somehow.
-        deadlines_due(
-            planted(Sown(stamps=(deadline(at, has_time=has_time),))),
+        find_due_deadlines(
+            build_test_nodes(NodeSpec(planning_dates=(deadline_at(at, has_time=has_time),))),
             now=now,
             warning_minutes=minutes,
             zone=zone,
         )
         assume(False)
-    found = due(deadline(at, has_time=has_time), now=now, minutes=minutes, zone=zone)
+    found = due(deadline_at(at, has_time=has_time), now=now, minutes=minutes, zone=zone)
 
     passed = (instant - minute) // timedelta(minutes=1)
     assert [each.minutes for each in found.overdue] == ([passed] if passed < 0 else [])
@@ -209,7 +219,9 @@ def test_always_a_deadline_is_told_if_and_only_if_it_lies_within_the_warning_or_
 def test_always_the_next_occurrence_is_the_first_that_is_not_over(
     first: datetime, wall: datetime, kind: str, number: int, unit: str
 ) -> None:
-    found = next_occurrence(first, f"{kind}{number}{unit}", wall=wall, is_over=lambda moment: moment < wall)
+    found = next_occurrence(
+        first, f"{kind}{number}{unit}", local_now=wall, is_over=lambda moment: moment < wall
+    )
 
     at, count = first, 0
     while at < wall:
@@ -239,4 +251,4 @@ def test_a_time_without_a_zone_is_refused() -> None:
     nodes: list[Node] = []
 
     with pytest.raises(BadOption, match="a time has to have a zone"):
-        deadlines_due(nodes, now=datetime(2026, 11, 15), warning_minutes=60)
+        find_due_deadlines(nodes, now=datetime(2026, 11, 15), warning_minutes=60)

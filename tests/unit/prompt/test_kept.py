@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.prompt.kept import Kept
+from foveate.prompt.kept import BuildCache
 from tests.support.examples import limit_examples
 
 KEYS = st.integers(0, 3)
@@ -23,15 +23,15 @@ KEYS = st.integers(0, 3)
 def test_the_most_recently_used_are_kept_and_never_more_than_there_is_room_for(
     capacity: int, steps: list[tuple[str, int]]
 ) -> None:
-    kept: Kept[int, str] = Kept(capacity)
+    kept: BuildCache[int, str] = BuildCache(capacity)
     used: list[int] = []
 
     for step, key in steps:
         if step == "drop":
-            kept.drop()
+            kept.clear()
             used = []
         elif step == "keep":
-            assert kept.keep(key, f"value {key}", kept.era) == f"value {key}"
+            assert kept.put_if_absent(key, f"value {key}", kept.generation) == f"value {key}"
             used = [other for other in used if other != key] + [key]
         else:
             assert kept.get(key) == (f"value {key}" if key in used else None)
@@ -43,17 +43,17 @@ def test_the_most_recently_used_are_kept_and_never_more_than_there_is_room_for(
 
 
 def test_what_was_kept_first_holds() -> None:
-    kept: Kept[str, str] = Kept(2)
+    kept: BuildCache[str, str] = BuildCache(2)
 
-    assert kept.keep("key", "first", kept.era) == "first"
-    assert kept.keep("key", "second", kept.era) == "first"
+    assert kept.put_if_absent("key", "first", kept.generation) == "first"
+    assert kept.put_if_absent("key", "second", kept.generation) == "first"
     assert kept.get("key") == "first"
 
 
 def test_what_was_begun_before_a_drop_is_not_kept_after_it() -> None:
-    kept: Kept[str, str] = Kept(2)
-    era = kept.era
-    kept.drop()
+    kept: BuildCache[str, str] = BuildCache(2)
+    era = kept.generation
+    kept.clear()
 
-    assert kept.keep("key", "old", era) == "old"
+    assert kept.put_if_absent("key", "old", era) == "old"
     assert kept.get("key") is None

@@ -105,7 +105,7 @@ def test_what_is_given_is_always_what_would_be_built_now_or_was_built_from_the_s
     parts, remembered = PromptParts(), dict[ContextInputs, str]()
     for what, inputs, kind in steps:
         if what == "drop":
-            parts.drop()
+            parts.clear()
             remembered.clear()
             continue
         answer = {"builds": shown(inputs), "is empty": "", "gives none": None, "fails": FAILING}[what]
@@ -226,7 +226,7 @@ def test_drop_forgets_everything() -> None:
     for inputs in POOL:
         parts.context("user", inputs, memory)
 
-    parts.drop()
+    parts.clear()
 
     assert parts.prefix(PREFIX).fresh
     assert all(parts.context("user", inputs, memory).fresh for inputs in POOL)

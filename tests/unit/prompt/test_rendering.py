@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from foveate.budget import Keep, Priority, Stability
 from foveate.errors import BadOption
 from foveate.prompt import (
-    Built,
     ContextInputs,
-    Missing,
+    MissingPart,
     PrefixInputs,
+    RenderedSections,
     ToolText,
     render_context,
     render_prefix,
@@ -21,7 +21,7 @@ from foveate.prompt import (
 from tests.unit.prompt.made import CONTEXT, PREFIX, READ, WRITE, any_inputs
 
 
-def texts(built: Built) -> dict[str, str]:
+def texts(built: RenderedSections) -> dict[str, str]:
     return {section.name: section.text for section in built.sections}
 
 
@@ -132,7 +132,7 @@ def test_a_memory_with_nothing_to_show_says_so(nothing: str) -> None:
 
 
 def test_a_memory_that_is_not_there_is_a_visible_line_and_a_warning_that_says_why() -> None:
-    why = Missing("context", "notes.org: no such file")
+    why = MissingPart("context", "notes.org: no such file")
     built = render_context(CONTEXT, why)
 
     assert texts(built) == {"context": "[Awareness not available]"}

@@ -7,7 +7,7 @@ import pytest
 
 import foveate
 from foveate import Memory
-from foveate.prompt import PromptParts, context_inputs, showing
+from foveate.prompt import PromptParts, context_inputs, memory_context_builder
 from foveate.tokens import counter_for
 from foveate.tokens.gauge import TextCounter
 
@@ -26,7 +26,7 @@ def garden(tmp_path: Path) -> Path:
 def test_the_context_is_a_view_and_is_made_anew_only_when_the_memory_changes(garden: Path) -> None:
     memory, parts = Memory.load(garden), PromptParts()
     inputs = context_inputs(memory, agent="ana", focus="Roses")
-    build = showing(memory)
+    build = memory_context_builder(memory)
 
     first = parts.context("user", inputs, build)
     again = parts.context("user", context_inputs(memory, agent="ana", focus="Roses"), build)
@@ -44,7 +44,7 @@ def test_nothing_outside_the_scope_is_in_the_context(garden: Path) -> None:
     memory = Memory.load(garden)
     inputs = context_inputs(memory, agent="ana", scope="Roses", query="the key of the shed")
 
-    text = PromptParts().context("tool", inputs, showing(memory)).sections[0].text
+    text = PromptParts().context("tool", inputs, memory_context_builder(memory)).sections[0].text
 
     assert "Thorns" in text
     assert "Shed" not in text
@@ -54,7 +54,7 @@ def test_what_is_to_be_hidden_and_was_not_when_the_memory_was_read_hides_all_of_
     memory = Memory.load(garden)
     inputs = replace(context_inputs(memory, agent="ana"), privacy_tags=frozenset({"private", "work"}))
 
-    built = PromptParts().context("user", inputs, showing(memory))
+    built = PromptParts().context("user", inputs, memory_context_builder(memory))
 
     assert built.sections[0].text == "[Awareness not available]"
     assert "without hiding work" in str(built.warnings[0])
@@ -63,7 +63,9 @@ def test_what_is_to_be_hidden_and_was_not_when_the_memory_was_read_hides_all_of_
 def test_a_focus_that_is_gone_is_a_placeholder_and_a_warning(garden: Path) -> None:
     memory = Memory.load(garden)
 
-    built = PromptParts().context("user", context_inputs(memory, agent="ana", focus="Diary"), showing(memory))
+    built = PromptParts().context(
+        "user", context_inputs(memory, agent="ana", focus="Diary"), memory_context_builder(memory)
+    )
 
     assert built.sections[0].text == "[Awareness not available]"
     assert "there is no node 'Diary'" in str(built.warnings[0])
@@ -82,7 +84,7 @@ def test_a_switch_of_models_shows_what_fits_the_new_one(tmp_path: Path, models: 
     for model in (*models, models[0]):
         inputs = context_inputs(memory, agent="ana", query="薔薇", limit_tokens=1000, model=model)
 
-        (section,) = parts.context("user", inputs, showing(memory)).sections
+        (section,) = parts.context("user", inputs, memory_context_builder(memory)).sections
 
         assert section.text == memory.render(None, "薔薇", 1000, model=model).text
         assert foveate.count(section.text, model=model).upper <= 1000
@@ -96,7 +98,9 @@ def test_a_counter_of_ones_own_is_asked_for_by_the_name_of_the_model(garden: Pat
         return counter_for("gpt-4o")
 
     PromptParts().context(
-        "user", context_inputs(memory, agent="ana", model="mine"), showing(memory, counters=counters)
+        "user",
+        context_inputs(memory, agent="ana", model="mine"),
+        memory_context_builder(memory, counters=counters),
     )
 
     assert asked == ["mine"]
@@ -108,6 +112,6 @@ def test_another_threshold_makes_the_context_anew(garden: Path, monkeypatch: pyt
     for threshold in ("0.01", "1", "0.01"):
         monkeypatch.setenv("CONTEXT_SEMANTIC_THRESHOLD", threshold)
         inputs = context_inputs(memory, agent="ana", focus="Roses", limit_tokens=None)
-        texts.append(parts.context("user", inputs, showing(memory)).sections[0].text)
+        texts.append(parts.context("user", inputs, memory_context_builder(memory)).sections[0].text)
 
     assert texts[0] == texts[2] != texts[1]

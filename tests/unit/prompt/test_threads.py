@@ -75,7 +75,7 @@ def test_what_was_being_built_when_all_was_dropped_is_not_remembered() -> None:
     with threads(1, slow) as pool:
         building = pool.submit(parts.context, "user", CONTEXT, slow)
         assert slow.begun.wait(PATIENCE_SECONDS)
-        parts.drop()
+        parts.clear()
         slow.released.set()
         assert building.result(PATIENCE_SECONDS).fresh
 
@@ -103,7 +103,7 @@ def test_threads_in_a_crowd_are_always_given_what_they_asked_for() -> None:
         for turn in range(300):
             inputs = pool_of_inputs[(seed * turn + turn // 5) % len(pool_of_inputs)]
             if turn % 50 == seed:
-                parts.drop()
+                parts.clear()
             right &= parts.context("user", inputs, shown).sections[0].text == shown(inputs)
         return right
 

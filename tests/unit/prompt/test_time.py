@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from foveate.budget import Keep, Priority, Stability
 from foveate.errors import BadOption
 from foveate.memory.nodes import Node
-from foveate.prompt.deadlines import Deadline, Due
+from foveate.prompt.deadlines import Deadline, DueDeadlines
 from foveate.prompt.time import TimeAwareness, TimeFormat, TimeOptions, render_time
 from foveate.tokens import drop_caches
-from tests.unit.memory.planted import Sown, deadline, planted
+from tests.unit.memory.planted import NodeSpec, build_test_nodes, deadline_at
 
 VIENNA = ZoneInfo("Europe/Vienna")
 NOW = datetime(2026, 11, 15, 9, 12, 34, tzinfo=VIENNA)
@@ -25,10 +25,10 @@ INVOICE = Deadline(
     node_id="a1", title="Send the invoice", at=datetime(2026, 11, 15, 9, 47), has_time=True, minutes=35
 )
 CALL = Deadline(node_id="b2", title="Call Ana", at=datetime(2026, 11, 14, 23, 59), has_time=False, minutes=-553)
-DUE = Due(near=(INVOICE,), overdue=(CALL,), more_overdue=3)
+DUE = DueDeadlines(near=(INVOICE,), overdue=(CALL,), more_overdue=3)
 
 
-def lines(now: datetime, due: Due = DUE, **rest: Any) -> list[str]:
+def lines(now: datetime, due: DueDeadlines = DUE, **rest: Any) -> list[str]:
     return render_time(now, due, **rest).text.split("\n")
 
 
@@ -73,14 +73,14 @@ def test_it_is_of_this_turn_and_keeps_the_time_itself_longest() -> None:
     ],
 )
 def test_a_span_is_told_in_its_two_largest_units(minutes: int, iso: str, natural: str) -> None:
-    due = Due(near=(replace(INVOICE, minutes=minutes),))
+    due = DueDeadlines(near=(replace(INVOICE, minutes=minutes),))
 
     assert f"Deadline in {iso}: " in render_time(NOW, due).text
     assert f"Deadline in {natural}: " in render_time(NOW, due, format=TimeFormat.NATURAL).text
 
 
 def test_a_deadline_of_this_minute_is_now_and_those_left_out_are_counted() -> None:
-    due = Due(near=(replace(INVOICE, minutes=0),), more_near=2)
+    due = DueDeadlines(near=(replace(INVOICE, minutes=0),), more_near=2)
 
     assert lines(NOW, due)[1:] == [
         "Deadline now: Send the invoice (2026-11-15T09:47; id a1)",
@@ -89,7 +89,7 @@ def test_a_deadline_of_this_minute_is_now_and_those_left_out_are_counted() -> No
 
 
 def test_a_title_is_one_line_and_not_longer_than_it_is_read() -> None:
-    due = Due(near=(replace(INVOICE, title="Two\nlines"), replace(INVOICE, title="x" * 5000)))
+    due = DueDeadlines(near=(replace(INVOICE, title="Two\nlines"), replace(INVOICE, title="x" * 5000)))
 
     assert lines(NOW, due)[1].startswith("Deadline in 35 min: Two lines (")
     assert len(lines(NOW, due)[2]) < 300
@@ -172,7 +172,11 @@ class Rounds:
 
 
 def soon() -> Rounds:
-    return Rounds(planted(Sown(title="Soon", todo="TODO", stamps=(deadline(datetime(2026, 11, 15, 10, 12)),))))
+    return Rounds(
+        build_test_nodes(
+            NodeSpec(title="Soon", todo="TODO", planning_dates=(deadline_at(datetime(2026, 11, 15, 10, 12)),))
+        )
+    )
 
 
 def test_the_memory_is_gone_through_once_a_minute_and_again_when_it_has_changed() -> None:

@@ -11,17 +11,17 @@ from threading import enumerate as running
 
 import pytest
 
-from foveate.prompt.workspace import Workspace, Workspaces
+from foveate.prompt.workspace import Workspace, WorkspaceCache
 from tests.unit.prompt.folders import fill, until, watching
 
 
-def says(workspaces: Workspaces, workspace: Workspace, text: str) -> Callable[[], bool]:
+def says(workspaces: WorkspaceCache, workspace: Workspace, text: str) -> Callable[[], bool]:
     return lambda: workspaces.bundle(workspace).text == text
 
 
-def is_trusted(workspaces: Workspaces, *roots: Path) -> Callable[[], bool]:
+def is_trusted(workspaces: WorkspaceCache, *roots: Path) -> Callable[[], bool]:
     """Whether all bundles of these roots are watched."""
-    return lambda: not any(str(root) in folder for folder in workspaces.unwatched() for root in roots)
+    return lambda: not any(str(root) in folder for folder in workspaces.unwatched_folders() for root in roots)
 
 
 def overwrite(path: Path, text: str) -> None:
@@ -63,7 +63,7 @@ def test_a_changed_file_is_seen_again_and_again(change: Callable[[Path, str], No
             how(path, f"text {number}")
             until(says(workspaces, workspace, f"text {number}"), f"change {number} in the bundle")
             shutil.rmtree(tmp_path / "gone", ignore_errors=True)
-        assert workspaces.counts()[workspace.root].invalidations >= 4
+        assert workspaces.stats()[workspace.root].invalidations >= 4
 
 
 def test_a_change_between_the_reading_and_the_watching_is_seen(tmp_path: Path) -> None:
@@ -154,10 +154,10 @@ def test_any_markdown_file_and_every_extra_counts_and_nothing_else_does(tmp_path
         ]
         for number, change in enumerate(ignored):
             assert not seen_after(change, number), f"ignored[{number}]"
-        assert workspaces.counts()[workspace.root].invalidations == 0
+        assert workspaces.stats()[workspace.root].invalidations == 0
         for number, change in enumerate(counted):
             assert seen_after(change, 100 + number), f"counted[{number}]"
-        assert workspaces.counts()[workspace.root].invalidations == len(counted)
+        assert workspaces.stats()[workspace.root].invalidations == len(counted)
 
 
 def test_a_change_drops_every_bundle_of_its_root_and_of_no_other(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_change_drops_every_bundle_of_its_root_and_of_no_other(tmp_path: Path)
 
         assert workspaces.bundle(Workspace(ana)) is not plain
         assert workspaces.bundle(Workspace(bea)) is other
-        assert workspaces.counts()[str(ana)].invalidations == 1
+        assert workspaces.stats()[str(ana)].invalidations == 1
 
 
 @pytest.mark.slow
@@ -193,7 +193,7 @@ def test_changes_that_come_together_drop_a_bundle_once(tmp_path: Path) -> None:
         windows = (time.monotonic() - began) / 1.5  # more than one where the machine is busy
         until(says(workspaces, Workspace(root), "100"), "the last change")
 
-        assert 1 <= workspaces.counts()[str(root)].invalidations <= 1 + windows
+        assert 1 <= workspaces.stats()[str(root)].invalidations <= 1 + windows
 
 
 @pytest.mark.slow
@@ -207,7 +207,7 @@ def test_a_thousand_agents_are_watched_by_one_thread(tmp_path: Path) -> None:
         fill(roots[700], {"SOUL.md": "Kinder."})
         until(says(workspaces, Workspace(roots[700]), "Kinder."), "the change")
 
-        counts = workspaces.counts()
+        counts = workspaces.stats()
         assert [root for root in roots if counts[str(root)].invalidations] == [roots[700]]
         assert [thread.name for thread in set(running()) - before] == ["foveate-watcher"]
 

@@ -14,10 +14,16 @@ from hypothesis import given, settings
 
 from foveate.errors import BadOption
 from foveate.memory.gate import Gate
-from foveate.prompt.workspace import Workspace, WorkspaceCacheOptions, WorkspaceCounts, Workspaces, read_bundle
+from foveate.prompt.workspace import (
+    Workspace,
+    WorkspaceCache,
+    WorkspaceCacheOptions,
+    WorkspaceCacheStats,
+    read_bundle,
+)
 from foveate.tokens import drop_caches
 from tests.support.examples import limit_examples
-from tests.unit.memory.notes import Forest, forests
+from tests.unit.memory.notes import NoteFolder, note_folders
 from tests.unit.prompt.folders import Clock, blind, fill
 
 FILES = {
@@ -94,8 +100,8 @@ def test_a_scope_that_is_not_there_leaves_the_root_and_says_so(root: Path) -> No
 
 @pytest.mark.slow
 @settings(max_examples=limit_examples(60))
-@given(forest=forests())
-def test_nothing_private_is_in_a_bundle_and_all_else_is(forest: Forest) -> None:
+@given(forest=note_folders())
+def test_nothing_private_is_in_a_bundle_and_all_else_is(forest: NoteFolder) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = fill(Path(folder), {file.path: file.text for file in forest.files})
         names = [file.path for file in forest.files]
@@ -103,7 +109,7 @@ def test_nothing_private_is_in_a_bundle_and_all_else_is(forest: Forest) -> None:
         bundle = read_bundle(Workspace(root, extras=names), Gate())
 
     everything = "\n".join([bundle.text, repr(bundle), *(section.text for section in bundle.sections)])
-    assert not forest.leaked(everything)
+    assert not forest.leaked_words(everything)
     assert {word for word in forest.public if word not in bundle.text} == set()
 
 
@@ -121,7 +127,7 @@ def test_a_bundle_is_read_once_per_root_scope_and_extras(root: Path) -> None:
 
     assert workspaces.bundle(Workspace(root, extras=["README.md", "docs/tone.md"])) is first
     assert workspaces.bundle(Workspace(root)) is not first
-    assert workspaces.counts() == {str(root): WorkspaceCounts(hits=1, misses=2)}
+    assert workspaces.stats() == {str(root): WorkspaceCacheStats(hits=1, misses=2)}
 
 
 def test_threads_that_ask_at_once_share_one_reading(root: Path) -> None:
@@ -137,7 +143,7 @@ def test_threads_that_ask_at_once_share_one_reading(root: Path) -> None:
         bundles = list(pool.map(ask, range(8)))
 
     assert all(bundle is bundles[0] for bundle in bundles)
-    assert workspaces.counts() == {str(root): WorkspaceCounts(hits=7, misses=1)}
+    assert workspaces.stats() == {str(root): WorkspaceCacheStats(hits=7, misses=1)}
 
 
 def test_what_is_older_than_allowed_is_read_again(root: Path) -> None:
@@ -166,23 +172,23 @@ def test_what_is_watched_is_trusted_unless_it_changed_before_it_was(root: Path) 
     clock = Clock()
     workspaces = blind(clock)
     first = workspaces.bundle(Workspace(root))
-    workspaces.watched(workspaces.unwatched())
+    workspaces.on_watched(workspaces.unwatched_folders())
     clock.now += 10_000
     assert workspaces.bundle(Workspace(root)) is first
 
-    workspaces.lost("for a while")
+    workspaces.on_lost("for a while")
     workspaces.bundle(Workspace(root))
-    assert workspaces.counts()[str(root)].misses == 2
+    assert workspaces.stats()[str(root)].misses == 2
 
     # As long as before, and within the same tick of the file system's clock.
     path = root / "SOUL.md"
     tick = path.stat().st_mtime_ns
     path.write_text("Wild.\n", encoding="utf-8")
     os.utime(path, ns=(tick, tick))
-    workspaces.watched(workspaces.unwatched())
+    workspaces.on_watched(workspaces.unwatched_folders())
 
     assert "Wild." in workspaces.bundle(Workspace(root)).text
-    assert workspaces.counts()[str(root)].invalidations == 1
+    assert workspaces.stats()[str(root)].invalidations == 1
 
 
 def test_a_file_that_vanishes_leaves_the_last_good_bundle_and_a_warning(root: Path) -> None:
@@ -280,9 +286,9 @@ def test_what_is_wrong_is_tried_again_soon_and_then_ever_more_rarely(root: Path)
     (root / "user.md").write_bytes(b"caf\xe9 noir")
     read_at = []
     while clock.now < 1600:
-        before = workspaces.counts().get(str(root), WorkspaceCounts()).misses
+        before = workspaces.stats().get(str(root), WorkspaceCacheStats()).misses
         workspaces.bundle(Workspace(root))
-        if workspaces.counts()[str(root)].misses > before:
+        if workspaces.stats()[str(root)].misses > before:
             read_at.append(clock.now - 1000)
         clock.now += 0.5
 
@@ -291,7 +297,7 @@ def test_what_is_wrong_is_tried_again_soon_and_then_ever_more_rarely(root: Path)
     for _ in range(1200):  # so often that what doubles each time would be larger than any float
         clock.now += 60
         workspaces.bundle(Workspace(root))
-    assert workspaces.counts()[str(root)].misses >= 1200
+    assert workspaces.stats()[str(root)].misses >= 1200
 
 
 def test_what_is_odd_in_a_file_is_told_and_does_not_make_it_be_read_again(root: Path) -> None:
@@ -308,13 +314,13 @@ def test_what_is_odd_in_a_file_is_told_and_does_not_make_it_be_read_again(root: 
 
 def test_a_workspace_without_the_cache_is_read_every_time(root: Path) -> None:
     threads = active_count()
-    workspaces = Workspaces(Gate(), WorkspaceCacheOptions(enabled=False))
+    workspaces = WorkspaceCache(Gate(), WorkspaceCacheOptions(enabled=False))
     first = workspaces.bundle(Workspace(root))
     fill(root, {"SOUL.md": "Kinder."})
 
     assert "Kinder." in workspaces.bundle(Workspace(root)).text
     assert "Kinder." not in first.text
-    assert workspaces.counts() == {}
+    assert workspaces.stats() == {}
     assert active_count() == threads
 
 
@@ -326,7 +332,7 @@ def test_an_agent_can_be_without_the_cache_or_alone_have_it(root: Path) -> None:
     assert workspaces.bundle(Workspace(root)) is workspaces.bundle(Workspace(root))
 
 
-@pytest.mark.parametrize("forget", [Workspaces.drop, lambda _: drop_caches()], ids=["drop", "drop_caches"])
+@pytest.mark.parametrize("forget", [WorkspaceCache.clear, lambda _: drop_caches()], ids=["drop", "drop_caches"])
 def test_one_call_forgets_also_what_a_file_said_before(root: Path, forget: object) -> None:
     workspaces = blind(Clock())
     workspaces.bundle(Workspace(root))

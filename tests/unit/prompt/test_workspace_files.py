@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.memory.gate import Gate
-from foveate.prompt.bundles import Trouble
-from foveate.prompt.contents import read
-from foveate.prompt.sources import Sight, Source, look, walk
+from foveate.prompt.bundles import WorkspaceWarning
+from foveate.prompt.contents import read_files
+from foveate.prompt.sources import SourceFile, WorkspaceScan, resolve_path, scan_workspace
 from foveate.prompt.workspace import Workspace, read_bundle
 from tests.support.examples import limit_examples
 from tests.unit.prompt.folders import fill
@@ -57,7 +57,7 @@ def test_a_file_that_cannot_be_used_is_left_out_with_a_warning(case: str, tmp_pa
     bundle = read_bundle(Workspace(tmp_path), Gate())
 
     assert bundle.text == "Kind.\n\nRoses."
-    assert Trouble("USER.md", reason, "USER.md") in bundle.warnings
+    assert WorkspaceWarning("USER.md", reason, "USER.md") in bundle.warnings
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -69,13 +69,13 @@ def test_an_extra_that_cannot_be_used_is_left_out_with_a_warning(case: str, tmp_
     bundle = read_bundle(Workspace(tmp_path, extras=["docs/USER.md"]), Gate())
 
     assert bundle.text == "Kind."
-    assert bundle.warnings == (Trouble("docs/USER.md", reason, "docs/USER.md"),)
+    assert bundle.warnings == (WorkspaceWarning("docs/USER.md", reason, "docs/USER.md"),)
 
 
 def test_an_extra_that_is_named_and_not_there_is_a_warning(tmp_path: Path) -> None:
     bundle = read_bundle(Workspace(tmp_path, extras=["none/at/all.md"]), Gate())
 
-    assert bundle.warnings == (Trouble("none/at/all.md", "is not there", "none/at/all.md"),)
+    assert bundle.warnings == (WorkspaceWarning("none/at/all.md", "is not there", "none/at/all.md"),)
 
 
 def test_a_byte_order_mark_and_the_ends_of_a_file_are_not_sent(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_root_that_is_a_link_is_the_folder_it_leads_to(tmp_path: Path) -> None
 def test_a_root_that_is_a_file_is_a_warning(tmp_path: Path) -> None:
     root = fill(tmp_path, {"SOUL.md": "Kind."}) / "SOUL.md"
 
-    assert read_bundle(Workspace(root), Gate()).warnings == (Trouble(str(root), "is not a folder"),)
+    assert read_bundle(Workspace(root), Gate()).warnings == (WorkspaceWarning(str(root), "is not a folder"),)
 
 
 @pytest.mark.parametrize("part", ["docs", "docs/tone.md"])
@@ -125,31 +125,31 @@ def test_a_link_out_that_is_put_in_place_while_files_are_read_is_not_followed(
 ) -> None:
     root = fill(tmp_path / "ana", {"docs/tone.md": "Short."})
     fill(tmp_path, {"secret/tone.md": "Not for Ana."})
-    sight = look(Workspace(root, extras=["docs/tone.md"]))
+    sight = scan_workspace(Workspace(root, extras=["docs/tone.md"]))
     (root / part).rename(root / "moved")
     (root / part).symlink_to(tmp_path / part.replace("docs", "secret"))
 
-    reading = read(sight, Gate())
+    reading = read_files(sight, Gate())
 
     assert reading.files == ()
-    assert [trouble.path for trouble in reading.troubles] == ["docs/tone.md"]
+    assert [trouble.path for trouble in reading.warnings] == ["docs/tone.md"]
 
 
 def test_a_file_that_is_not_as_long_as_it_says_is_being_written() -> None:
     real = f"/proc/{os.getpid()}/status"
     if not Path(real).exists():
         pytest.skip("there is no /proc, where files say that they are empty and are not")
-    sight = Sight(
+    sight = WorkspaceScan(
         root="/proc",
-        sources=(Source(name="USER.md", path="USER.md", real=real, stamp=()),),
-        troubles=(),
-        passed=frozenset(),
-        named=frozenset(),
-        listed=frozenset(),
-        is_young=False,
+        sources=(SourceFile(name="USER.md", path="USER.md", real_path=real, stamp=()),),
+        warnings=(),
+        path_steps=frozenset(),
+        file_steps=frozenset(),
+        listed_folders=frozenset(),
+        is_recent=False,
     )
 
-    assert read(sight, Gate()).troubles == (Trouble("USER.md", "is being written", "USER.md"),)
+    assert read_files(sight, Gate()).warnings == (WorkspaceWarning("USER.md", "is being written", "USER.md"),)
 
 
 def test_of_two_files_that_differ_in_case_the_one_in_capitals_is_used(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_path_leads_where_the_system_says_it_does(
             if not os.path.lexists(deep / at) and (deep / at).parent.is_dir():
                 (deep / at).symlink_to(deep / target if is_absolute else target)
 
-        real, steps, wrong = walk("/", str(deep / path))
+        real, steps, wrong = resolve_path("/", str(deep / path))
 
         there = os.path.exists(deep / path)  # noqa: PTH110
         assert (real is not None) == there == (not wrong)

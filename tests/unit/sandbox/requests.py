@@ -3,7 +3,7 @@
 from typing import Any
 
 from foveate import wire
-from foveate.sandbox import Refusal, accept
+from foveate.sandbox import ErrorResponse, validate_request
 from foveate.values import Format
 
 Json = dict[str, Any]
@@ -55,17 +55,17 @@ def response(*items: Json, **more: Any) -> Json:
     return {"model": GPT, "input": list(items) or "Hello"} | more
 
 
-def verdict(spoken: Format, body: Json, **more: Any) -> Refusal | None:
-    return accept(wire.read(body, spoken), **more)
+def verdict(api_format: Format, body: Json, **more: Any) -> ErrorResponse | None:
+    return validate_request(wire.parse_request(body, api_format), **more)
 
 
-def refusal(spoken: Format, body: Json, **more: Any) -> Refusal:
-    found = verdict(spoken, body, **more)
+def refusal(api_format: Format, body: Json, **more: Any) -> ErrorResponse:
+    found = verdict(api_format, body, **more)
     assert found is not None, f"taken: {body}"
     return found
 
 
-def takes(spoken: Format, body: Json, **more: Any) -> bool:
-    found = verdict(spoken, body, **more)
+def takes(api_format: Format, body: Json, **more: Any) -> bool:
+    found = verdict(api_format, body, **more)
     assert found is None, f"refused: {found}"
     return True

@@ -7,9 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.sandbox.answers import USUAL_TEXT, Called, Said, Stop, Thought, Wish, answer, pieces
-from foveate.sandbox.fitting import fitting
-from foveate.sandbox.scripts import Call, Step
+from foveate.sandbox.answers import (
+    DEFAULT_TEXT,
+    ResponseSpec,
+    StopReason,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    generate_response,
+    split_chunks,
+)
+from foveate.sandbox.fitting import build_example
+from foveate.sandbox.scripts import ScriptedCall, ScriptStep
 from tests.support.examples import limit_examples
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -20,65 +29,67 @@ def words(text: str) -> int:
     return len(text.split())
 
 
-def wish(**more: Any) -> Wish:
-    return Wish(model="m", streams=False, **more)
+def wish(**more: Any) -> ResponseSpec:
+    return ResponseSpec(model="m", is_streaming=False, **more)
 
 
 def test_without_a_script_it_says_who_it_is() -> None:
-    told = answer(wish(), None, words)
+    told = generate_response(wish(), None, words)
 
-    assert told.parts == (Said(USUAL_TEXT),)
-    assert (told.stop, told.output_tokens) == (Stop.DONE, words(USUAL_TEXT))
+    assert told.parts == (TextPart(DEFAULT_TEXT),)
+    assert (told.stop, told.output_tokens) == (StopReason.DONE, words(DEFAULT_TEXT))
 
 
 @pytest.mark.parametrize(("must_call", "name"), [("", "look"), ("listen", "listen")])
 def test_a_forced_tool_is_called_with_what_its_schema_requires(must_call: str, name: str) -> None:
-    told = answer(wish(tools=TOOLS, must_call=must_call), None, words)
+    told = generate_response(wish(tools=TOOLS, must_call=must_call), None, words)
 
     (called,) = told.parts
-    assert isinstance(called, Called)
+    assert isinstance(called, ToolCallPart)
     assert called.name == name
     assert json.loads(called.arguments) == ({"path": "sandbox"} if name == "look" else {})
-    assert told.stop is Stop.CALLED
+    assert told.stop is StopReason.TOOL_CALL
 
 
 def test_tools_that_are_only_offered_are_not_called() -> None:
-    assert answer(wish(tools=TOOLS), None, words).stop is Stop.DONE
+    assert generate_response(wish(tools=TOOLS), None, words).stop is StopReason.DONE
 
 
 def test_a_step_may_think_speak_and_call() -> None:
-    step = Step(
-        thinking="Hm.", text="I look.", tools=(Call(name="look"), Call(name="look", input={"path": "a"}))
+    step = ScriptStep(
+        thinking="Hm.",
+        text="I look.",
+        tools=(ScriptedCall(name="look"), ScriptedCall(name="look", input={"path": "a"})),
     )
-    told = answer(wish(tools=TOOLS), step, words)
+    told = generate_response(wish(tools=TOOLS), step, words)
 
     assert told.parts == (
-        Thought("Hm."),
-        Said("I look."),
-        Called("look", '{"path": "sandbox"}'),
-        Called("look", '{"path": "a"}'),
+        ThinkingPart("Hm."),
+        TextPart("I look."),
+        ToolCallPart("look", '{"path": "sandbox"}'),
+        ToolCallPart("look", '{"path": "a"}'),
     )
-    assert told.thought_tokens == 1
+    assert told.thinking_tokens == 1
     assert told.output_tokens == 1 + 2 + 2 + 2
 
 
 def test_a_stop_sequence_ends_the_text_before_it_and_nothing_is_called() -> None:
-    step = Step(text="one STOP two END", tools=(Call(name="look"),))
-    told = answer(wish(stops=("END", "STOP")), step, words)
+    step = ScriptStep(text="one STOP two END", tools=(ScriptedCall(name="look"),))
+    told = generate_response(wish(stops=("END", "STOP")), step, words)
 
-    assert told.parts == (Said("one "),)
-    assert (told.stop, told.stop_sequence) == (Stop.SEQUENCE, "STOP")
+    assert told.parts == (TextPart("one "),)
+    assert (told.stop, told.stop_sequence) == (StopReason.SEQUENCE, "STOP")
 
 
 def test_the_narrower_of_two_limits_is_the_reason() -> None:
-    assert answer(wish(limit_tokens=3, room_tokens=9), None, words).stop is Stop.LIMIT
-    assert answer(wish(limit_tokens=9, room_tokens=3), None, words).stop is Stop.WINDOW
+    assert generate_response(wish(limit_tokens=3, room_tokens=9), None, words).stop is StopReason.LIMIT
+    assert generate_response(wish(limit_tokens=9, room_tokens=3), None, words).stop is StopReason.WINDOW
 
 
 def test_an_answer_of_nothing_is_empty() -> None:
-    told = answer(wish(limit_tokens=0), None, words)
+    told = generate_response(wish(limit_tokens=0), None, words)
 
-    assert (told.parts, told.output_tokens, told.stop) == ((), 0, Stop.LIMIT)
+    assert (told.parts, told.output_tokens, told.stop) == ((), 0, StopReason.LIMIT)
 
 
 @settings(max_examples=limit_examples(100))
@@ -89,24 +100,24 @@ def test_an_answer_of_nothing_is_empty() -> None:
     limit=st.integers(0, 30),
 )
 def test_no_answer_is_longer_than_its_limit(thinking: str | None, text: str, calls: int, limit: int) -> None:
-    step = Step(thinking=thinking, text=text, tools=(Call(name="look"),) * calls)
-    told = answer(wish(tools=TOOLS, limit_tokens=limit), step, words)
+    step = ScriptStep(thinking=thinking, text=text, tools=(ScriptedCall(name="look"),) * calls)
+    told = generate_response(wish(tools=TOOLS, limit_tokens=limit), step, words)
 
-    spoken = sum(words(p.name + p.arguments if isinstance(p, Called) else p.text) for p in told.parts)
-    assert spoken <= told.output_tokens <= limit
-    assert told.thought_tokens <= told.output_tokens
-    whole = answer(wish(tools=TOOLS), step, words)
-    assert (told.parts == whole.parts) == (told.stop is not Stop.LIMIT) or whole.output_tokens > limit
+    api_format = sum(words(p.name + p.arguments if isinstance(p, ToolCallPart) else p.text) for p in told.parts)
+    assert api_format <= told.output_tokens <= limit
+    assert told.thinking_tokens <= told.output_tokens
+    whole = generate_response(wish(tools=TOOLS), step, words)
+    assert (told.parts == whole.parts) == (told.stop is not StopReason.LIMIT) or whole.output_tokens > limit
 
 
 @given(st.text())
 def test_the_pieces_of_a_text_are_the_text(text: str) -> None:
-    assert "".join(pieces(text)) == text
-    assert all(pieces(text))
+    assert "".join(split_chunks(text)) == text
+    assert all(split_chunks(text))
 
 
 def test_a_cut_never_leaves_a_text_of_blanks() -> None:
-    told = answer(wish(limit_tokens=1), Step(text="     word"), lambda text: len(text) // 3)
+    told = generate_response(wish(limit_tokens=1), ScriptStep(text="     word"), lambda text: len(text) // 3)
 
     assert told.parts == ()
 
@@ -138,10 +149,10 @@ def test_a_cut_never_leaves_a_text_of_blanks() -> None:
     ],
 )  # fmt: skip
 def test_a_value_fits_its_schema(schema: dict[str, Any], value: object) -> None:
-    assert fitting(schema) == value
+    assert build_example(schema) == value
 
 
 def test_a_schema_that_holds_itself_comes_to_an_end() -> None:
     schema = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
 
-    assert json.dumps(fitting(schema)).count('"a"') < 20
+    assert json.dumps(build_example(schema)).count('"a"') < 20

@@ -2,7 +2,7 @@
 
 import pytest
 
-from foveate.sandbox.models import listed, model_of
+from foveate.sandbox.models import find_model, list_model_names
 from foveate.values import Format
 from tests.unit.sandbox.requests import (
     BINDING,
@@ -58,9 +58,9 @@ def test_what_is_allowed_is_taken(body: Json) -> None:
 
 
 def test_every_model_on_the_list_is_known() -> None:
-    for name in listed(ANTHROPIC):
+    for name in list_model_names(ANTHROPIC):
         assert takes(ANTHROPIC, PLAIN | {"model": name})
-        model = model_of(ANTHROPIC, name)
+        model = find_model(ANTHROPIC, name)
         assert model is not None
         assert model.most_output_tokens >= 32_000
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from foveate import wire
 from foveate.errors import MalformedRequest
-from foveate.sandbox import accept
-from foveate.sandbox.asks import Ask
+from foveate.sandbox import validate_request
+from foveate.sandbox.asks import SandboxRequest
 from foveate.sandbox.stand_in import Sandbox
 from foveate.values import Format
-from tests.sandboxes import Clock
+from tests.sandboxes import ManualClock
 from tests.support.examples import limit_examples
 from tests.unit.sandbox.requests import MARK, Json, assistant, call, claude, result, text, tool, user
 
@@ -95,16 +95,16 @@ def spoilt(body: Json, path: tuple[Any, ...], value: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def sandbox() -> Sandbox:
-    return Sandbox(clock=Clock(), seed=b"x")
+    return Sandbox(clock=ManualClock(), seed=b"x")
 
 
 @pytest.mark.parametrize("route", BODIES)
 def test_the_bodies_are_taken_as_they_are(sandbox: Sandbox, route: str) -> None:
     reply = sandbox.reply(
-        Ask(method="POST", path=route, headers=HEADERS, body=json.dumps(BODIES[route]).encode())
+        SandboxRequest(method="POST", path=route, headers=HEADERS, body=json.dumps(BODIES[route]).encode())
     )
 
-    assert reply.status == 200, reply.pieces
+    assert reply.status == 200, reply.chunks
 
 
 @pytest.mark.parametrize("route", BODIES)
@@ -115,10 +115,10 @@ def test_a_body_with_anything_in_any_place_is_answered_or_refused(
 ) -> None:
     path = data.draw(st.sampled_from(places(BODIES[route])))
     body = msgspec.json.encode(spoilt(BODIES[route], path, data.draw(JSON)))
-    reply = sandbox.reply(Ask(method="POST", path=route, headers=HEADERS, body=body))
+    reply = sandbox.reply(SandboxRequest(method="POST", path=route, headers=HEADERS, body=body))
 
     assert reply.status == 200 or 400 <= reply.status < 500
-    assert reply.pieces
+    assert reply.chunks
 
 
 @pytest.mark.parametrize("route", BODIES)
@@ -126,7 +126,7 @@ def test_a_body_is_answered_or_refused_however_deep_it_is_nested(sandbox: Sandbo
     for depth in (300, *range(940, 1000), 100_000):
         deep = "[" * depth + "]" * depth
         body = json.dumps(BODIES[route]).replace('{"type": "object"}', f'{{"type": "object", "x": {deep}}}')
-        reply = sandbox.reply(Ask(method="POST", path=route, headers=HEADERS, body=body.encode()))
+        reply = sandbox.reply(SandboxRequest(method="POST", path=route, headers=HEADERS, body=body.encode()))
 
         assert reply.status in (200, 400)
 
@@ -135,4 +135,4 @@ def test_a_format_that_it_does_not_speak_is_an_error_and_not_taken() -> None:
     body: Json = {"messages": []}
 
     with pytest.raises(MalformedRequest, match="does not speak bedrock"):
-        accept(wire.read(body, Format.BEDROCK))
+        validate_request(wire.parse_request(body, Format.BEDROCK))

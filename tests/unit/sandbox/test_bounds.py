@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from foveate.errors import CannotListen
-from foveate.sandbox.accounts import Responses, owner_of
-from foveate.sandbox.asks import Ask
-from foveate.sandbox.fitting import fitting
-from foveate.sandbox.server import App, listening
+from foveate.sandbox.accounts import StoredResponses, hash_api_key
+from foveate.sandbox.asks import SandboxRequest
+from foveate.sandbox.fitting import build_example
+from foveate.sandbox.server import SandboxApp, open_listening_socket
 from foveate.sandbox.stand_in import Sandbox
-from foveate.wire.body import compact
-from tests.sandboxes import Clock
+from foveate.wire.body import to_json
+from tests.sandboxes import ManualClock
 from tests.unit.sandbox.requests import BINDING, Json, claude, response, user
 
-OWNER, OTHER = owner_of("a key"), owner_of("another")
+OWNER, OTHER = hash_api_key("a key"), hash_api_key("another")
 OPENAI = {"authorization": "Bearer a key"}
 SCOPE: dict[str, Any] = {
     "type": "http",
@@ -52,13 +52,13 @@ NAMES = [str(number) for number in range(10)]
 )
 def test_a_value_is_short_whatever_its_schema_wants(schema: Json) -> None:
     begun = time.thread_time()
-    value = fitting(schema)
+    value = build_example(schema)
 
-    assert len(compact(value)) < 64 * 1024
+    assert len(to_json(value)) < 64 * 1024
     assert time.thread_time() - begun < 5
 
 
-async def posted(app: App, body: Json) -> int:
+async def posted(app: SandboxApp, body: Json) -> int:
     waiting = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
     sent: list[MutableMapping[str, Any]] = []
 
@@ -75,7 +75,7 @@ async def posted(app: App, body: Json) -> int:
 
 
 async def test_a_short_request_does_not_wait_for_a_long_one() -> None:
-    app = App(Sandbox(clock=Clock(), seed=b"x"))
+    app = SandboxApp(Sandbox(clock=ManualClock(), seed=b"x"))
     long = asyncio.create_task(posted(app, claude(user("some words of a tale " * 200_000), model=BINDING)))
     await asyncio.sleep(0)  # so that the long one is begun
 
@@ -85,35 +85,37 @@ async def test_a_short_request_does_not_wait_for_a_long_one() -> None:
 
 
 def test_stored_responses_are_forgotten_by_their_bytes() -> None:
-    stored = Responses(limit_bytes=1_000)
+    stored = StoredResponses(limit_bytes=1_000)
     for number in range(10):
         stored.store(OWNER, f"resp_{number}", [{"id": f"msg_{number}", "text": "x" * 300}])
 
     kept = [number for number in range(10) if stored.find(OWNER, f"resp_{number}") is not None]
     assert kept == [8, 9] or kept == [7, 8, 9]
-    assert stored.item(OWNER, "msg_9") == {"id": "msg_9", "text": "x" * 300}
-    assert stored.item(OWNER, "msg_0") is None
+    assert stored.find_item(OWNER, "msg_9") == {"id": "msg_9", "text": "x" * 300}
+    assert stored.find_item(OWNER, "msg_0") is None
     assert stored.find(OTHER, "resp_9") is None
-    assert stored.item(OTHER, "msg_9") is None
+    assert stored.find_item(OTHER, "msg_9") is None
 
 
 def test_an_item_lives_as_long_as_any_response_that_has_it() -> None:
-    stored = Responses(limit_bytes=1_000)
+    stored = StoredResponses(limit_bytes=1_000)
     item = {"id": "msg", "text": "x" * 300}
     for number in range(4):
         stored.store(OWNER, f"resp_{number}", [item])
 
     assert stored.find(OWNER, "resp_0") is None
-    assert stored.item(OWNER, "msg") == item
+    assert stored.find_item(OWNER, "msg") == item
 
 
 def test_an_item_can_be_referred_to_where_it_was_stored() -> None:
-    sandbox = Sandbox(clock=Clock(), seed=b"x")
+    sandbox = Sandbox(clock=ManualClock(), seed=b"x")
 
     def asked(body: Json, headers: dict[str, str] = OPENAI) -> tuple[int, Json]:
-        ask = Ask(method="POST", path="/v1/responses", headers=headers, body=json.dumps(body).encode())
+        ask = SandboxRequest(
+            method="POST", path="/v1/responses", headers=headers, body=json.dumps(body).encode()
+        )
         reply = sandbox.reply(ask)
-        return reply.status, json.loads(reply.pieces[0])
+        return reply.status, json.loads(reply.chunks[0])
 
     _, first = asked(response())
     reference = {"type": "item_reference", "id": first["output"][0]["id"]}
@@ -128,7 +130,7 @@ def test_an_item_can_be_referred_to_where_it_was_stored() -> None:
 
 
 def test_a_port_in_use_is_said_to_be() -> None:
-    with listening("127.0.0.1", 0) as where, pytest.raises(CannotListen) as found:
-        listening("127.0.0.1", where.getsockname()[1])
+    with open_listening_socket("127.0.0.1", 0) as where, pytest.raises(CannotListen) as found:
+        open_listening_socket("127.0.0.1", where.getsockname()[1])
 
     assert found.value.reason == "Address already in use"

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from foveate.sandbox.asks import Ask
-from foveate.sandbox.scripts import Call, Script, Step
+from foveate.sandbox.asks import SandboxRequest
+from foveate.sandbox.scripts import Script, ScriptedCall, ScriptStep
 from foveate.sandbox.stand_in import Sandbox
-from tests.sandboxes import Clock
+from tests.sandboxes import ManualClock
 from tests.unit.sandbox.requests import Json, chat, claude, response, tool
 
 HEADERS = {"x-api-key": "k", "authorization": "Bearer k", "anthropic-version": "2023-06-01"}
@@ -20,14 +20,16 @@ FLAT = [{"type": "function", "name": "look", "parameters": SCHEMA}, {"type": "cu
 OLDER = [{"name": "listen"}, {"name": "look", "parameters": SCHEMA}]
 
 
-def asked(path: str, body: Json, *steps: Step) -> tuple[bytes, ...]:
-    sandbox = Sandbox(clock=Clock(), seed=b"x", script=Script(steps=steps))
-    reply = sandbox.reply(Ask(method="POST", path=path, headers=HEADERS, body=json.dumps(body).encode()))
-    assert reply.status == 200, reply.pieces
-    return reply.pieces
+def asked(path: str, body: Json, *steps: ScriptStep) -> tuple[bytes, ...]:
+    sandbox = Sandbox(clock=ManualClock(), seed=b"x", script=Script(steps=steps))
+    reply = sandbox.reply(
+        SandboxRequest(method="POST", path=path, headers=HEADERS, body=json.dumps(body).encode())
+    )
+    assert reply.status == 200, reply.chunks
+    return reply.chunks
 
 
-def completion(body: Json, *steps: Step) -> Json:
+def completion(body: Json, *steps: ScriptStep) -> Json:
     found: Json = json.loads(asked("/v1/chat/completions", body, *steps)[0])
     return found
 
@@ -159,7 +161,7 @@ def test_a_tool_of_the_provider_that_the_client_runs_can_be_forced() -> None:
 
 
 def test_every_choice_is_billed_and_has_calls_of_its_own() -> None:
-    step = Step(text="I look.", tools=(Call(name="look", input={"path": "a"}),))
+    step = ScriptStep(text="I look.", tools=(ScriptedCall(name="look", input={"path": "a"}),))
     one, three = (completion(chat(tools=[LOOK], n=n), step) for n in (1, 3))
 
     assert three["usage"]["completion_tokens"] == 3 * one["usage"]["completion_tokens"] > 0

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from foveate.sandbox.asks import Ask, Reply
-from foveate.sandbox.scripts import Call, Script, Step
+from foveate.sandbox.asks import SandboxReply, SandboxRequest
+from foveate.sandbox.scripts import Script, ScriptedCall, ScriptStep
 from foveate.sandbox.stand_in import Sandbox
 from foveate.values import Format
 from foveate.wire.streams import StreamReader
-from foveate.wire.usage import reply_usage
-from tests.sandboxes import Clock
+from foveate.wire.usage import read_response_usage
+from tests.sandboxes import ManualClock
 
 CALL = {"functionCall": {"name": "look", "args": {"a_b": 1}}}
 RESULT = {"functionResponse": {"name": "look", "response": {"c_d": 1}}}
@@ -30,16 +30,18 @@ HELLO = user({"text": "Hello"})
 
 def asked(
     body: Any, *, name: str = "gemini-2.5-flash", method: str = "generateContent", query: str = ""
-) -> Reply:
-    sandbox = Sandbox(clock=Clock(), seed=b"x", script=Script(steps=(STEP,), repeat=True))
+) -> SandboxReply:
+    sandbox = Sandbox(clock=ManualClock(), seed=b"x", script=Script(steps=(STEP,), repeat=True))
     headers = {"x-goog-api-key": "k"}
     path = f"/v1beta/models/{name}:{method}"
     return sandbox.reply(
-        Ask(method="POST", path=path, headers=headers, body=json.dumps(body).encode(), query=query)
+        SandboxRequest(method="POST", path=path, headers=headers, body=json.dumps(body).encode(), query=query)
     )
 
 
-STEP = Step(text="Some words to be streamed in pieces.", thinking="Hm.", tools=(Call(name="look", input={}),))
+STEP = ScriptStep(
+    text="Some words to be streamed in pieces.", thinking="Hm.", tools=(ScriptedCall(name="look", input={}),)
+)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_what_google_takes_is_answered(contents: list[Any]) -> None:
 )
 def test_what_google_does_not_take_is_refused_in_its_words(body: Any, said: str) -> None:
     reply = asked(body)
-    error = json.loads(reply.pieces[0])["error"]
+    error = json.loads(reply.chunks[0])["error"]
 
     assert (reply.status, error["code"], error["status"]) == (400, 400, "INVALID_ARGUMENT")
     assert said in error["message"]
@@ -101,16 +103,18 @@ def test_what_google_does_not_take_is_refused_in_its_words(body: Any, said: str)
 
 def test_a_model_that_there_is_not_is_not_found_and_a_key_is_needed() -> None:
     assert asked({"contents": [HELLO]}, name="nobody").status == 404
-    ask = Ask(method="POST", path="/v1beta/models/gemini-2.5-flash:generateContent", headers={}, body=b"{}")
-    assert Sandbox(clock=Clock(), seed=b"x").reply(ask).status == 403
+    ask = SandboxRequest(
+        method="POST", path="/v1beta/models/gemini-2.5-flash:generateContent", headers={}, body=b"{}"
+    )
+    assert Sandbox(clock=ManualClock(), seed=b"x").reply(ask).status == 403
 
 
 @pytest.mark.parametrize("query", ["alt=sse", ""])
 def test_a_bill_is_read_the_same_from_a_stream_as_from_the_whole(query: str) -> None:
     body = {"contents": [HELLO], "generationConfig": {"candidateCount": 2}}
-    usage = reply_usage(Format.GEMINI, asked(body).pieces[0])
+    usage = read_response_usage(Format.GEMINI, asked(body).chunks[0])
     reader = StreamReader(Format.GEMINI)
-    for piece in asked(body, method="streamGenerateContent", query=query).pieces:
+    for piece in asked(body, method="streamGenerateContent", query=query).chunks:
         reader.feed(piece)
     reader.end()
 
@@ -123,8 +127,8 @@ def test_a_bill_is_read_the_same_from_a_stream_as_from_the_whole(query: str) -> 
 def test_a_count_is_the_number_of_the_bill() -> None:
     bare = asked({"contents": [HELLO]}, method="countTokens")
     wrapped = asked({"generateContentRequest": {"contents": [HELLO]}}, method="countTokens")
-    billed = reply_usage(Format.GEMINI, asked({"contents": [HELLO]}).pieces[0])
+    billed = read_response_usage(Format.GEMINI, asked({"contents": [HELLO]}).chunks[0])
 
     assert billed is not None
     for reply in (bare, wrapped):
-        assert json.loads(reply.pieces[0])["totalTokens"] == billed.cache.input_tokens
+        assert json.loads(reply.chunks[0])["totalTokens"] == billed.cache.input_tokens

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from foveate.sandbox.asks import Ask, Reply
+from foveate.sandbox.asks import SandboxReply, SandboxRequest
 from foveate.sandbox.message_threads import BETA, TTL_SECONDS
-from foveate.sandbox.scripts import Script, Step
+from foveate.sandbox.scripts import Script, ScriptStep
 from foveate.sandbox.stand_in import Sandbox
-from tests.sandboxes import KEY, Clock
+from tests.sandboxes import KEY, ManualClock
 
 Json = dict[str, Any]
 TOOL = {"name": "look", "input_schema": {"type": "object"}}
@@ -24,13 +24,13 @@ CREATE: Json = {
 NEW = [{"role": "user", "content": "Go on"}]
 
 
-def sandbox(*steps: Step, clock: Clock | None = None) -> Sandbox:
-    return Sandbox(clock=clock or Clock(), seed=b"of a test", script=Script(steps=steps))
+def sandbox(*steps: ScriptStep, clock: ManualClock | None = None) -> Sandbox:
+    return Sandbox(clock=clock or ManualClock(), seed=b"of a test", script=Script(steps=steps))
 
 
-def ask(body: Json, *, path: str = "/v1/messages", betas: str = BETA, key: str = KEY) -> Ask:
+def ask(body: Json, *, path: str = "/v1/messages", betas: str = BETA, key: str = KEY) -> SandboxRequest:
     headers = {"x-api-key": key, "anthropic-version": "2023-06-01", "anthropic-beta": betas}
-    return Ask(method="POST", path=path, headers=headers, body=msgspec.json.encode(body))
+    return SandboxRequest(method="POST", path=path, headers=headers, body=msgspec.json.encode(body))
 
 
 def continuing(message_id: str, **changed: Any) -> Json:
@@ -39,14 +39,14 @@ def continuing(message_id: str, **changed: Any) -> Json:
     return {name: said for name, said in body.items() if name not in ("system", "tools") or name in changed}
 
 
-def answered(reply: Reply) -> Json:
-    said: Json = msgspec.json.decode(b"".join(reply.pieces))
+def answered(reply: SandboxReply) -> Json:
+    said: Json = msgspec.json.decode(b"".join(reply.chunks))
     assert reply.status == 200, said
     return said
 
 
-def refused(reply: Reply) -> tuple[int, str, str | None]:
-    error = msgspec.json.decode(b"".join(reply.pieces))["error"]
+def refused(reply: SandboxReply) -> tuple[int, str, str | None]:
+    error = msgspec.json.decode(b"".join(reply.chunks))["error"]
     return reply.status, error["type"], error.get("details", {}).get("error_code")
 
 
@@ -72,7 +72,7 @@ def test_breakpoints_of_earlier_turns_do_not_add_up() -> None:
 
 
 def test_a_thread_is_not_found_after_five_minutes_without_a_request() -> None:
-    clock = Clock()
+    clock = ManualClock()
     one = sandbox(clock=clock)
     first = answered(one.reply(ask(CREATE)))
     clock.now += TTL_SECONDS
@@ -102,20 +102,20 @@ def test_a_response_that_is_being_continued_is_refused_until_that_fails() -> Non
     one = sandbox()
     first = answered(one.reply(ask(CREATE)))
     body = ask(continuing(first["id"]))
-    sending = one.answered(body, one.taken(body))
+    sending = one.respond(body, one.accept(body))
 
     assert refused(one.reply(body)) == (400, "invalid_request_error", "thread_continue_in_flight")
-    assert sending.at_end is not None
-    sending.at_end()  # the client went away before the last byte
+    assert sending.on_end is not None
+    sending.on_end()  # the client went away before the last byte
     answered(one.reply(body))
 
 
-@pytest.mark.parametrize("fault", [Step(disconnect_after=4), Step(fail_after=4)])
-def test_a_stream_that_broke_off_cannot_be_continued_but_what_it_continued_can(fault: Step) -> None:
-    one = sandbox(Step(text="first"), fault)
+@pytest.mark.parametrize("fault", [ScriptStep(disconnect_after=4), ScriptStep(fail_after=4)])
+def test_a_stream_that_broke_off_cannot_be_continued_but_what_it_continued_can(fault: ScriptStep) -> None:
+    one = sandbox(ScriptStep(text="first"), fault)
     first = answered(one.reply(ask(CREATE)))
     broken = one.reply(ask(continuing(first["id"], stream=True)))
-    start = msgspec.json.decode(broken.pieces[0].split(b"data: ")[1])
+    start = msgspec.json.decode(broken.chunks[0].split(b"data: ")[1])
 
     assert refused(one.reply(ask(continuing(start["message"]["id"]))))[2] == "thread_not_found"
     answered(one.reply(ask(continuing(first["id"]))))
@@ -139,7 +139,7 @@ def test_what_a_thread_was_created_with_cannot_change(name: str) -> None:
 def test_fields_that_threads_do_not_support_are_named(field: str, said: object) -> None:
     reply = sandbox().reply(ask(CREATE | {field: said}))
 
-    error = msgspec.json.decode(b"".join(reply.pieces))["error"]
+    error = msgspec.json.decode(b"".join(reply.chunks))["error"]
     assert error["details"] == {"error_code": "thread_unsupported_request", "unsupported": [field]}
 
 

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import pytest
 
-from foveate.sandbox.models import model_of
+from foveate.sandbox.models import find_model
 from foveate.values import Format
 
 
@@ -23,8 +23,8 @@ def test_every_model_that_the_clients_know_is_known() -> None:
 
     assert len(theirs) > 15
     assert len(ours) > 50
-    assert {name for name in theirs if model_of(Format.ANTHROPIC, name) is None} == set()
-    assert {name for name in ours if model_of(Format.CHAT, name) is None} == set()
+    assert {name for name in theirs if find_model(Format.ANTHROPIC, name) is None} == set()
+    assert {name for name in ours if find_model(Format.CHAT, name) is None} == set()
 
 
 @pytest.mark.parametrize(
@@ -32,19 +32,19 @@ def test_every_model_that_the_clients_know_is_known() -> None:
     ["claude-nope-9", "claude-sonet-4-5", "claude-sonnet", "claude-opus-4-5-x", "claude-opus-1", "claude-"],
 )
 def test_anthropic_has_no_model_of_that_name(name: str) -> None:
-    assert model_of(Format.ANTHROPIC, name) is None
+    assert find_model(Format.ANTHROPIC, name) is None
 
 
 @pytest.mark.parametrize(
     "name", ["gpt-banana", "gpt-4oo", "o9", "gpt-5-banana", "gpt-", "o3-", "ft:gpt-banana:a::b"]
 )
 def test_openai_has_no_model_of_that_name(name: str) -> None:
-    assert model_of(Format.CHAT, name) is None
-    assert model_of(Format.RESPONSES, name) is None
+    assert find_model(Format.CHAT, name) is None
+    assert find_model(Format.RESPONSES, name) is None
 
 
 @pytest.mark.parametrize(
-    ("spoken", "name"),
+    ("api_format", "name"),
     [
         (Format.ANTHROPIC, "claude-opus-7"),
         (Format.ANTHROPIC, "claude-haiku-6-2-20270101"),
@@ -52,8 +52,8 @@ def test_openai_has_no_model_of_that_name(name: str) -> None:
         (Format.CHAT, "ft:gpt-4o-mini-2024-07-18:acme::abc"),
     ],
 )
-def test_a_newer_version_of_a_known_family_is_taken(spoken: Format, name: str) -> None:
-    assert model_of(spoken, name) is not None
+def test_a_newer_version_of_a_known_family_is_taken(api_format: Format, name: str) -> None:
+    assert find_model(api_format, name) is not None
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_newer_version_of_a_known_family_is_taken(spoken: Format, name: str) -
     ],
 )
 def test_only_some_models_let_their_temperature_be_set(name: str, samples: bool) -> None:
-    model = model_of(Format.CHAT, name)
+    model = find_model(Format.CHAT, name)
 
     assert model is not None
     assert model.samples is samples

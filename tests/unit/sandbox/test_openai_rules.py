@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.sandbox.models import listed
+from foveate.sandbox.models import list_model_names
 from foveate.values import Format
 from tests.support.examples import limit_examples
 from tests.unit.sandbox.requests import GPT, Json, chat, refusal, response, takes, verdict
@@ -55,7 +55,7 @@ def test_a_chat_that_is_allowed_is_taken(body: Json) -> None:
     assert takes(Format.CHAT, body)
 
 
-@pytest.mark.parametrize("name", listed(Format.CHAT))
+@pytest.mark.parametrize("name", list_model_names(Format.CHAT))
 def test_every_model_on_the_list_is_known_to_both_formats(name: str) -> None:
     assert takes(Format.CHAT, chat(model=name))
     assert takes(Format.RESPONSES, response(model=name))
@@ -147,12 +147,12 @@ def test_the_calls_without_an_answer_are_named() -> None:
     assert found.message.endswith("did not have response messages: a, c")
 
 
-@pytest.mark.parametrize("spoken", [Format.CHAT, Format.RESPONSES])
-def test_a_prompt_over_the_window_is_too_long(spoken: Format) -> None:
-    body: Any = chat() if spoken is Format.CHAT else response()
+@pytest.mark.parametrize("api_format", [Format.CHAT, Format.RESPONSES])
+def test_a_prompt_over_the_window_is_too_long(api_format: Format) -> None:
+    body: Any = chat() if api_format is Format.CHAT else response()
 
-    assert takes(spoken, body, prompt_tokens=128_000)
-    found = refusal(spoken, body, prompt_tokens=128_001)
+    assert takes(api_format, body, prompt_tokens=128_000)
+    found = refusal(api_format, body, prompt_tokens=128_001)
     assert found.code == "context_length_exceeded"
     assert "maximum context length is 128000 tokens" in found.message
     assert "128001" in found.message

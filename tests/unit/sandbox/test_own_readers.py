@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from foveate.sandbox.asks import Ask
-from foveate.sandbox.scripts import Call, Script, Step
+from foveate.sandbox.asks import SandboxRequest
+from foveate.sandbox.scripts import Script, ScriptedCall, ScriptStep
 from foveate.sandbox.stand_in import Sandbox
 from foveate.values import Format
 from foveate.wire.streams import StreamReader
-from foveate.wire.usage import reply_usage
-from tests.sandboxes import Clock
+from foveate.wire.usage import read_response_usage
+from tests.sandboxes import ManualClock
 from tests.unit.sandbox.requests import (
     BINDING,
     LONG_MARK,
@@ -28,8 +28,8 @@ from tests.unit.sandbox.requests import (
 LONG = "These words are kept. " * 400
 HEADERS = {"x-api-key": "k", "authorization": "Bearer k", "anthropic-version": "2023-06-01"}
 STEPS = (
-    Step(text="Some words.", thinking="Hm."),
-    Step(text="I look.", tools=(Call(name="look", input={"path": "a"}),)),
+    ScriptStep(text="Some words.", thinking="Hm."),
+    ScriptStep(text="I look.", tools=(ScriptedCall(name="look", input={"path": "a"}),)),
 )
 ROUTES: dict[Format, tuple[str, Json]] = {
     Format.ANTHROPIC: (
@@ -44,29 +44,29 @@ ROUTES: dict[Format, tuple[str, Json]] = {
 }
 
 
-def pieces(spoken: Format, step: Step, *, streams: bool, again: bool) -> tuple[bytes, ...]:
+def pieces(api_format: Format, step: ScriptStep, *, streams: bool, again: bool) -> tuple[bytes, ...]:
     """The answer of a new sandbox, or of one that was asked the same before."""
-    path, body = ROUTES[spoken]
+    path, body = ROUTES[api_format]
     asked: Any = body | {"stream": streams}
-    if spoken is Format.CHAT and streams:
+    if api_format is Format.CHAT and streams:
         asked["stream_options"] = {"include_usage": True}
-    sandbox = Sandbox(clock=Clock(), seed=b"x", script=Script(steps=(step,), repeat=True))
-    ask = Ask(method="POST", path=path, headers=HEADERS, body=json.dumps(asked).encode())
+    sandbox = Sandbox(clock=ManualClock(), seed=b"x", script=Script(steps=(step,), repeat=True))
+    ask = SandboxRequest(method="POST", path=path, headers=HEADERS, body=json.dumps(asked).encode())
     for _ in range(2 if again else 1):
         reply = sandbox.reply(ask)
     assert reply.status == 200
-    return reply.pieces
+    return reply.chunks
 
 
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("spoken", ROUTES)
+@pytest.mark.parametrize("api_format", ROUTES)
 def test_a_bill_is_read_the_same_from_a_stream_as_from_the_whole(
-    spoken: Format, step: Step, again: bool
+    api_format: Format, step: ScriptStep, again: bool
 ) -> None:
-    usage = reply_usage(spoken, pieces(spoken, step, streams=False, again=again)[0])
-    reader = StreamReader(spoken)
-    for piece in pieces(spoken, step, streams=True, again=again):
+    usage = read_response_usage(api_format, pieces(api_format, step, streams=False, again=again)[0])
+    reader = StreamReader(api_format)
+    for piece in pieces(api_format, step, streams=True, again=again):
         reader.feed(piece)
 
     assert usage is not None

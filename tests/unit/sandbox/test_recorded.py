@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from foveate import wire
-from foveate.sandbox import accept
+from foveate.sandbox import validate_request
 from foveate.values import Format
 
 ROUTES = {
@@ -25,14 +25,14 @@ def test_what_the_providers_billed_is_taken(shared_data: Path) -> None:
     with gzip.open(shared_data / "usage_pairs.jsonl.gz") as rows:
         for row in map(json.loads, rows):
             where = urlsplit(row["uri"])
-            spoken = ROUTES.get(f"{where.scheme}://{where.netloc}{where.path}")
-            if spoken is None or not isinstance(row["request"], dict):
+            api_format = ROUTES.get(f"{where.scheme}://{where.netloc}{where.path}")
+            if api_format is None or not isinstance(row["request"], dict):
                 continue
-            found = accept(wire.read(row["request"], spoken))
+            found = validate_request(wire.parse_request(row["request"], api_format))
             if found is None:
-                taken[spoken] += 1
+                taken[api_format] += 1
             elif FOREIGN not in found.message:
                 refused[row["file"], row["idx"]] = found.message
 
     assert not refused
-    assert all(taken[spoken] > 200 for spoken in ROUTES.values())
+    assert all(taken[api_format] > 200 for api_format in ROUTES.values())

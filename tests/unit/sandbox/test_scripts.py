@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from foveate.errors import BadSetting, UnreadableInput
-from foveate.sandbox.scripts import Call, Script, Step, read_script
+from foveate.sandbox.scripts import Script, ScriptedCall, ScriptStep, read_script
 
 ROOT = Path(__file__).parents[3]
 
@@ -20,7 +20,10 @@ def test_a_script_can_be_a_list_of_steps(tmp_path: Path) -> None:
     path = written(tmp_path, "- text: One.\n- tools: [{name: look, input: {path: a}}]\n  thinking: Hm.\n")
 
     assert read_script(path) == Script(
-        steps=(Step(text="One."), Step(tools=(Call(name="look", input={"path": "a"}),), thinking="Hm."))
+        steps=(
+            ScriptStep(text="One."),
+            ScriptStep(tools=(ScriptedCall(name="look", input={"path": "a"}),), thinking="Hm."),
+        )
     )
 
 
@@ -29,11 +32,15 @@ def test_a_script_can_be_json_and_begin_again(tmp_path: Path) -> None:
         written(tmp_path, '{"steps": [{"text": "a"}, {"text": "b"}], "repeat": true}', "s.json")
     )
 
-    assert [script.step(number) for number in range(3)] == [Step(text="a"), Step(text="b"), Step(text="a")]
+    assert [script.step(number) for number in range(3)] == [
+        ScriptStep(text="a"),
+        ScriptStep(text="b"),
+        ScriptStep(text="a"),
+    ]
 
 
 def test_after_the_last_step_there_is_none() -> None:
-    assert Script(steps=(Step(text="a"),)).step(1) is None
+    assert Script(steps=(ScriptStep(text="a"),)).step(1) is None
     assert Script(repeat=True).step(0) is None
 
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.sandbox import seals
-from foveate.sandbox.asks import Ask
+from foveate.sandbox.asks import SandboxRequest
 from foveate.sandbox.stand_in import Sandbox
 from foveate.values import Format
-from foveate.wire.body import compact
-from tests.sandboxes import Clock
+from foveate.wire.body import to_json
+from tests.sandboxes import ManualClock
 from tests.support.examples import limit_examples
 from tests.unit.sandbox.requests import (
     BINDING,
@@ -40,7 +40,7 @@ SYSTEM = [text("Be brief."), text("Be kind.")]
 
 def thought(asked: Json, said: str = "Hm.") -> Json:
     """A thought that answers a request."""
-    signature = seals.signature(asked["model"], seals.prefix_of(asked).digest(), said)
+    signature = seals.sign_thinking(asked["model"], seals.hash_prefix(asked).digest(), said)
     return {"type": "thinking", "thinking": said, "signature": signature}
 
 
@@ -160,7 +160,7 @@ def test_a_signature_cannot_be_made_to_fit_an_edited_history() -> None:
     block = body["messages"][1]["content"][0]
     sealed = bytearray(base64.b64decode(block["signature"]))
     before = body | {"messages": body["messages"][:1]}
-    sealed[16:32] = seals.prefix_of(before).digest()
+    sealed[16:32] = seals.hash_prefix(before).digest()
     block["signature"] = base64.b64encode(sealed).decode()
 
     assert "Invalid `signature`" in refusal(Format.ANTHROPIC, body).message
@@ -196,10 +196,10 @@ def test_every_edit_of_any_earlier_message_is_noticed(turns: list[str], data: st
 def test_the_beta_is_read_from_the_header_of_a_request() -> None:
     body = claude(model=BINDING, thinking={"type": "adaptive", "block_binding": {}}, max_tokens=2_000)
     headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
-    sandbox = Sandbox(clock=Clock(), seed=b"x")
+    sandbox = Sandbox(clock=ManualClock(), seed=b"x")
 
     def status(betas: dict[str, str]) -> int:
-        ask = Ask(method="POST", path="/v1/messages", headers=headers | betas, body=compact(body))
+        ask = SandboxRequest(method="POST", path="/v1/messages", headers=headers | betas, body=to_json(body))
         return sandbox.reply(ask).status
 
     assert status({}) == 400

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from foveate.errors import CannotListen
-from foveate.sandbox.asks import LIMIT_BYTES, Ask
-from foveate.sandbox.scripts import Script, Step
-from foveate.sandbox.server import App, address, listening
+from foveate.sandbox.asks import MAX_BODY_BYTES, SandboxRequest
+from foveate.sandbox.scripts import Script, ScriptStep
+from foveate.sandbox.server import SandboxApp, open_listening_socket, socket_url
 from foveate.sandbox.stand_in import Sandbox
-from tests.sandboxes import Clock
+from tests.sandboxes import ManualClock
 from tests.unit.sandbox.requests import claude, user
 
 SCOPE: dict[str, Any] = {
@@ -54,14 +54,18 @@ class Client:
         return b"".join(message["body"] for message in self.sent[1:])
 
 
-def app(*steps: Step, heard: list[Ask] | None = None, lost: list[Ask] | None = None) -> App:
-    sandbox = Sandbox(clock=Clock(), seed=b"x", script=Script(steps=steps))
-    return App(
-        sandbox, heard=None if heard is None else heard.append, lost=None if lost is None else lost.append
+def app(
+    *steps: ScriptStep, heard: list[SandboxRequest] | None = None, lost: list[SandboxRequest] | None = None
+) -> SandboxApp:
+    sandbox = Sandbox(clock=ManualClock(), seed=b"x", script=Script(steps=steps))
+    return SandboxApp(
+        sandbox,
+        on_request=None if heard is None else heard.append,
+        on_disconnect=None if lost is None else lost.append,
     )
 
 
-async def asked(made: App, pieces: Sequence[bytes], *, goes: bool = False) -> Client:
+async def asked(made: SandboxApp, pieces: Sequence[bytes], *, goes: bool = False) -> Client:
     client = Client(*pieces, goes=goes)
     await made(SCOPE, client.receive, client.send)
     return client
@@ -69,7 +73,7 @@ async def asked(made: App, pieces: Sequence[bytes], *, goes: bool = False) -> Cl
 
 async def test_a_body_may_come_in_pieces() -> None:
     body = json.dumps(claude()).encode()
-    heard: list[Ask] = []
+    heard: list[SandboxRequest] = []
     client = await asked(app(heard=heard), [body[:10], body[10:]])
 
     assert client.status == 200
@@ -87,11 +91,11 @@ async def test_a_long_body_is_counted_beside_the_event_loop() -> None:
 
 
 async def test_no_more_is_kept_of_a_body_than_shows_that_it_is_too_long() -> None:
-    heard: list[Ask] = []
-    client = await asked(app(heard=heard), [b" " * (LIMIT_BYTES // 4)] * 6)
+    heard: list[SandboxRequest] = []
+    client = await asked(app(heard=heard), [b" " * (MAX_BODY_BYTES // 4)] * 6)
 
     assert client.status == 413
-    assert len(heard[0].body) <= LIMIT_BYTES * 5 // 4
+    assert len(heard[0].body) <= MAX_BODY_BYTES * 5 // 4
 
 
 async def test_a_client_that_goes_before_it_has_asked_is_not_answered() -> None:
@@ -101,9 +105,9 @@ async def test_a_client_that_goes_before_it_has_asked_is_not_answered() -> None:
     assert client.sent == []
 
 
-@pytest.mark.parametrize("step", [Step(delay_seconds=60), Step(pace_seconds=60)])
-async def test_a_client_that_goes_while_it_waits_is_noticed(step: Step) -> None:
-    lost: list[Ask] = []
+@pytest.mark.parametrize("step", [ScriptStep(delay_seconds=60), ScriptStep(pace_seconds=60)])
+async def test_a_client_that_goes_while_it_waits_is_noticed(step: ScriptStep) -> None:
+    lost: list[SandboxRequest] = []
     body = json.dumps(claude(stream=True)).encode()
     async with asyncio.timeout(10):
         await asked(app(step, lost=lost), [body], goes=True)
@@ -113,7 +117,7 @@ async def test_a_client_that_goes_while_it_waits_is_noticed(step: Step) -> None:
 
 async def test_an_answer_that_is_broken_off_is_not_ended() -> None:
     body = json.dumps(claude(stream=True)).encode()
-    client = await asked(app(Step(disconnect_after=2)), [body])
+    client = await asked(app(ScriptStep(disconnect_after=2)), [body])
 
     assert [message.get("more_body") for message in client.sent] == [None, True, True]
 
@@ -127,15 +131,15 @@ async def test_what_is_no_request_is_left_alone() -> None:
 
 def test_an_address_is_one_that_can_be_connected_to() -> None:
     for host, shown in (("0.0.0.0", "http://127.0.0.1:"), ("127.0.0.1", "http://127.0.0.1:")):
-        with listening(host, 0) as where:
-            assert address(where) == f"{shown}{where.getsockname()[1]}"
+        with open_listening_socket(host, 0) as where:
+            assert socket_url(where) == f"{shown}{where.getsockname()[1]}"
             socket.create_connection(("127.0.0.1", where.getsockname()[1]), timeout=5).close()
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "a" * 70, "not a host", "256.1.1.1"])
 def test_an_address_that_cannot_be_had_says_why(host: str) -> None:
     with pytest.raises(CannotListen, match="cannot listen on") as found:
-        listening(host, 0)
+        open_listening_socket(host, 0)
 
     assert found.value.host == host
     assert found.value.reason

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from foveate.sandbox import shapes
-from foveate.sandbox.shapes import Shapes, Wrong
+from foveate.sandbox.shapes import RequestSchemas, Violation
 
 TABLES = sorted(Path(shapes.__file__).parent.glob("*_shapes.toml"))
 
@@ -19,11 +19,11 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def wrong(name: str, found: dict[str, Any]) -> list[tuple[str, Wrong]]:
+def wrong(name: str, found: dict[str, Any]) -> list[tuple[str, Violation]]:
     """Where what is wrong, by the table above."""
-    said = Shapes(SMALL).faults(name, found)
+    said = RequestSchemas(SMALL).find_errors(name, found)
     return [
-        (".".join(str(step) for step in fault.path if not isinstance(step, shapes.Tag)), fault.wrong)
+        (".".join(str(step) for step in fault.path if not isinstance(step, shapes.TypeTag)), fault.violation)
         for fault in said
     ]
 
@@ -32,7 +32,7 @@ def wrong(name: str, found: dict[str, Any]) -> list[tuple[str, Wrong]]:
 def test_a_table_can_be_read_and_leads_nowhere_that_there_is_not(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     table = tomllib.loads(text)
-    Shapes(table)
+    RequestSchemas(table)
 
     meant = set(re.findall(r"@(\w+)", text)) | set(re.findall(r'"\.\.\." = "(\w+)"', text))
     assert len(TABLES) == 4
@@ -49,28 +49,28 @@ def test_a_table_can_be_read_and_leads_nowhere_that_there_is_not(path: Path) -> 
     [
         ("box", {"name": "a", "size": 9, "tags": ["red"], "lid": "x"}, []),
         ("box", {"name": "a", "size": None, "lid": {"any": "thing"}}, []),
-        ("box", {}, [("name", Wrong.MISSING)]),
-        ("box", {"name": None}, [("name", Wrong.TYPE)]),
-        ("box", {"name": "a", "size": True}, [("size", Wrong.TYPE)]),
-        ("box", {"name": "a", "size": 0.5}, [("size", Wrong.LOW)]),
-        ("box", {"name": "a", "size": 9.5}, [("size", Wrong.HIGH)]),
-        ("box", {"name": "a", "tags": []}, [("tags", Wrong.SHORT)]),
-        ("box", {"name": "a", "tags": ["red"] * 3}, [("tags", Wrong.LONG)]),
-        ("box", {"name": "a", "tags": ["red", "tin"]}, [("tags.1", Wrong.VALUE)]),
-        ("box", {"name": "a", "lid": 5}, [("lid", Wrong.TYPE)]),
-        ("box", {"name": "a", "lid": {"type": "square"}}, [("lid", Wrong.TAG)]),
-        ("box", {"name": "a", "lid": {"type": ["round"]}}, [("lid", Wrong.TAG)]),
-        ("box", {"name": "a", "lid": {"type": "high"}}, [("lid.width", Wrong.MISSING)]),
+        ("box", {}, [("name", Violation.MISSING)]),
+        ("box", {"name": None}, [("name", Violation.TYPE)]),
+        ("box", {"name": "a", "size": True}, [("size", Violation.TYPE)]),
+        ("box", {"name": "a", "size": 0.5}, [("size", Violation.LOW)]),
+        ("box", {"name": "a", "size": 9.5}, [("size", Violation.HIGH)]),
+        ("box", {"name": "a", "tags": []}, [("tags", Violation.SHORT)]),
+        ("box", {"name": "a", "tags": ["red"] * 3}, [("tags", Violation.LONG)]),
+        ("box", {"name": "a", "tags": ["red", "tin"]}, [("tags.1", Violation.VALUE)]),
+        ("box", {"name": "a", "lid": 5}, [("lid", Violation.TYPE)]),
+        ("box", {"name": "a", "lid": {"type": "square"}}, [("lid", Violation.TAG)]),
+        ("box", {"name": "a", "lid": {"type": ["round"]}}, [("lid", Violation.TAG)]),
+        ("box", {"name": "a", "lid": {"type": "high"}}, [("lid.width", Violation.MISSING)]),
         (
             "box",
             {"b": 1, "name": 5, "a": 2},
-            [("name", Wrong.TYPE), ("b", Wrong.UNKNOWN), ("a", Wrong.UNKNOWN)],
+            [("name", Violation.TYPE), ("b", Violation.UNKNOWN), ("a", Violation.UNKNOWN)],
         ),
-        ("big_box", {"size": 0}, [("size", Wrong.LOW)]),
-        ("big_box", {"floor": {"type": "high", "width": 1}}, [("floor", Wrong.TAG)]),
+        ("big_box", {"size": 0}, [("size", Violation.LOW)]),
+        ("big_box", {"floor": {"type": "high", "width": 1}}, [("floor", Violation.TAG)]),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(
-    name: str, found: dict[str, Any], faults: list[tuple[str, Wrong]]
+    name: str, found: dict[str, Any], faults: list[tuple[str, Violation]]
 ) -> None:
     assert wrong(name, found) == faults

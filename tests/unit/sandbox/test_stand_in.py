@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from foveate.sandbox.asks import LIMIT_BYTES, Ask, Reply
+from foveate.sandbox.asks import MAX_BODY_BYTES, SandboxReply, SandboxRequest
 from foveate.sandbox.doors import Provider
-from foveate.sandbox.scripts import Call, Script, Step
+from foveate.sandbox.scripts import Script, ScriptedCall, ScriptStep
 from foveate.sandbox.stand_in import Sandbox
-from tests.sandboxes import Clock
+from tests.sandboxes import ManualClock
 from tests.unit.sandbox.requests import (
     BINDING,
     LONG_MARK,
@@ -35,36 +35,38 @@ LONG = "These words are kept. " * 800
 class Room:
     """A sandbox, its clock, and short ways to ask it."""
 
-    def __init__(self, *steps: Step, **more: Any) -> None:
-        self.clock = Clock()
+    def __init__(self, *steps: ScriptStep, **more: Any) -> None:
+        self.clock = ManualClock()
         self.sandbox = Sandbox(clock=self.clock, seed=b"x", script=Script(steps=steps), **more)
 
-    def ask(self, path: str, body: Json | bytes, headers: Mapping[str, str], method: str = "POST") -> Reply:
+    def ask(
+        self, path: str, body: Json | bytes, headers: Mapping[str, str], method: str = "POST"
+    ) -> SandboxReply:
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        return self.sandbox.reply(Ask(method=method, path=path, headers=headers, body=data))
+        return self.sandbox.reply(SandboxRequest(method=method, path=path, headers=headers, body=data))
 
-    def messages(self, body: Json | bytes, **headers: str) -> Reply:
+    def messages(self, body: Json | bytes, **headers: str) -> SandboxReply:
         return self.ask("/v1/messages", body, ANTHROPIC | headers)
 
-    def chat(self, body: Json | bytes) -> Reply:
+    def chat(self, body: Json | bytes) -> SandboxReply:
         return self.ask("/v1/chat/completions", body, OPENAI)
 
-    def responses(self, body: Json | bytes) -> Reply:
+    def responses(self, body: Json | bytes) -> SandboxReply:
         return self.ask("/v1/responses", body, OPENAI)
 
 
-def said(reply: Reply) -> Json:
-    assert len(reply.pieces) == 1
-    found: Json = json.loads(reply.pieces[0])
+def said(reply: SandboxReply) -> Json:
+    assert len(reply.chunks) == 1
+    found: Json = json.loads(reply.chunks[0])
     return found
 
 
-def streamed(reply: Reply) -> list[Json]:
-    lines = b"".join(reply.pieces).decode().splitlines()
+def streamed(reply: SandboxReply) -> list[Json]:
+    lines = b"".join(reply.chunks).decode().splitlines()
     return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
 
 
-def cached(reply: Reply) -> tuple[int, int, int, int]:
+def cached(reply: SandboxReply) -> tuple[int, int, int, int]:
     """What Anthropic billed: uncached, read, written for five minutes and for an hour."""
     usage = said(reply)["usage"]
     written = usage["cache_creation"]
@@ -116,7 +118,7 @@ def test_a_body_that_is_no_object_is_refused_in_words(body: bytes) -> None:
 
 
 def test_a_body_over_32_mb_is_too_large() -> None:
-    reply = Room().messages(b" " * (LIMIT_BYTES + 1))
+    reply = Room().messages(b" " * (MAX_BODY_BYTES + 1))
 
     assert (reply.status, said(reply)["error"]["type"]) == (413, "request_too_large")
 
@@ -194,7 +196,7 @@ def test_each_key_has_a_cache_of_its_own() -> None:
 
 
 def test_a_request_that_is_refused_or_fails_leaves_nothing_in_the_cache() -> None:
-    room = Room(Step(status=500), Step(overloaded=True))
+    room = Room(ScriptStep(status=500), ScriptStep(overloaded=True))
     assert room.messages(MARKED | {"max_tokens": -1}).status == 400
     assert room.messages(MARKED).status == 500
     assert room.messages(MARKED).status == 529
@@ -203,7 +205,7 @@ def test_a_request_that_is_refused_or_fails_leaves_nothing_in_the_cache() -> Non
 
 
 def test_nothing_can_be_read_before_the_answer_that_wrote_it_has_begun() -> None:
-    room = Room(Step(delay_seconds=5))
+    room = Room(ScriptStep(delay_seconds=5))
     room.messages(MARKED)
     room.clock.now += 4
     assert cached(room.messages(MARKED))[1] == 0
@@ -289,7 +291,7 @@ def test_responses_bill_by_how_long_they_keep() -> None:
 
 
 def test_a_response_goes_on_from_one_that_was_stored_by_the_same_key() -> None:
-    room = Room(Step(tools=(Call(name="look", input={}),)))
+    room = Room(ScriptStep(tools=(ScriptedCall(name="look", input={}),)))
     first = said(room.responses(response(tools=[{"type": "function", "name": "look"}])))
     call_id = first["output"][-1]["call_id"]
     output = {"type": "function_call_output", "call_id": call_id, "output": "found"}
@@ -322,13 +324,13 @@ def test_ids_are_never_given_twice() -> None:
 @pytest.mark.parametrize(
     ("step", "status", "theirs", "ours"),
     [
-        (Step(status=429, message="Slow down."), (429, 429), "rate_limit_error", "rate_limit_exceeded"),
-        (Step(status=500), (500, 500), "api_error", "server_error"),
-        (Step(overloaded=True), (529, 503), "overloaded_error", "server_error"),
-        (Step(fail_after=2), (529, 503), "overloaded_error", "server_error"),
+        (ScriptStep(status=429, message="Slow down."), (429, 429), "rate_limit_error", "rate_limit_exceeded"),
+        (ScriptStep(status=500), (500, 500), "api_error", "server_error"),
+        (ScriptStep(overloaded=True), (529, 503), "overloaded_error", "server_error"),
+        (ScriptStep(fail_after=2), (529, 503), "overloaded_error", "server_error"),
     ],
 )
-def test_a_step_can_fail(step: Step, status: tuple[int, int], theirs: str, ours: str) -> None:
+def test_a_step_can_fail(step: ScriptStep, status: tuple[int, int], theirs: str, ours: str) -> None:
     room = Room(step, step)
     replies = room.messages(claude()), room.chat(chat())
 
@@ -337,13 +339,13 @@ def test_a_step_can_fail(step: Step, status: tuple[int, int], theirs: str, ours:
 
 
 def test_a_client_is_told_when_to_come_back() -> None:
-    reply = Room(Step(status=429, retry_after_seconds=1.5)).messages(claude())
+    reply = Room(ScriptStep(status=429, retry_after_seconds=1.5)).messages(claude())
 
     assert reply.headers["retry-after"] == "1.5"
 
 
 def test_a_stream_fails_in_the_middle_in_the_words_of_its_provider() -> None:
-    room = Room(*[Step(fail_after=3)] * 3)
+    room = Room(*[ScriptStep(fail_after=3)] * 3)
 
     theirs = streamed(room.messages(claude(stream=True)))
     assert [event["type"] for event in theirs[-2:]] == ["ping", "error"]
@@ -353,19 +355,19 @@ def test_a_stream_fails_in_the_middle_in_the_words_of_its_provider() -> None:
 
 
 def test_an_answer_is_broken_off_where_the_step_says() -> None:
-    step = Step(disconnect_after=2, pace_seconds=0.5, delay_seconds=1)
+    step = ScriptStep(disconnect_after=2, pace_seconds=0.5, delay_seconds=1)
     reply = Room(step).messages(claude(stream=True))
 
-    assert reply.breaks_off
-    assert len(reply.pieces) == 2
+    assert reply.disconnects
+    assert len(reply.chunks) == 2
     assert (reply.delay_seconds, reply.pace_seconds) == (1, 0.5)
-    whole = Room(Step(disconnect_after=1)).messages(claude())
+    whole = Room(ScriptStep(disconnect_after=1)).messages(claude())
     with pytest.raises(json.JSONDecodeError):
-        json.loads(whole.pieces[0])
+        json.loads(whole.chunks[0])
 
 
 def test_a_script_is_followed_step_by_step_and_then_the_usual_is_said() -> None:
-    room = Room(Step(text="One."), Step(text="Two."))
+    room = Room(ScriptStep(text="One."), ScriptStep(text="Two."))
     room.messages(claude(max_tokens=-1))  # refused, so no step is taken
     texts = [said(room.messages(claude()))["content"][0]["text"] for _ in range(3)]
 
@@ -374,7 +376,7 @@ def test_a_script_is_followed_step_by_step_and_then_the_usual_is_said() -> None:
 
 
 def test_a_request_can_bring_its_own_step() -> None:
-    room = Room(Step(text="By the script."))
+    room = Room(ScriptStep(text="By the script."))
     by_header = room.messages(claude(), **{"x-sandbox-answer": '{"text": "By header."}'})
     marker = 'Please [[sandbox {"text": "By marker.", "tools": [{"name": "look", "input": {"a": [[1]]}}]}]] now'
     by_marker = said(room.messages(claude(user(marker))))

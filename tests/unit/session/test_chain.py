@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from foveate import wire
 from foveate.errors import MalformedRequest
-from foveate.session.chain import HASH_BYTES, Chain, chain_beside, chain_of
+from foveate.session.chain import HASH_BYTES, HashChain, compute_chain, compute_chain_in_thread
 from foveate.tokens import drop_caches
 from foveate.values import Format
-from tests.claude_bodies import claude_bodies
+from tests.claude_bodies import claude_requests
 from tests.requests_to_edit import BODIES
 from tests.support.examples import limit_examples
 
@@ -32,15 +32,15 @@ SHORT = {"type": "ephemeral"}
 spoken_bodies = st.sampled_from(Format).flatmap(lambda spoken: st.tuples(st.just(spoken), BODIES[spoken]))
 
 
-def chain(body: Body | bytes, spoken: Format | None = None) -> Chain:
-    return chain_of(wire.read(body, spoken))
+def chain(body: Body | bytes, api_format: Format | None = None) -> HashChain:
+    return compute_chain(wire.parse_request(body, api_format))
 
 
-def said(*messages: Body, **more: object) -> Chain:
+def said(*messages: Body, **more: object) -> HashChain:
     return chain({"model": "claude-4", "max_tokens": 9, "messages": list(messages), **more}, Format.ANTHROPIC)
 
 
-def chatted(*messages: Body) -> Chain:
+def chatted(*messages: Body) -> HashChain:
     return chain({"model": "gpt-4o", "messages": list(messages)}, Format.CHAT)
 
 
@@ -86,18 +86,18 @@ USER, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content"
 def test_the_chain_of_a_beginning_is_the_beginning_of_the_chain(
     given: tuple[Format, Body], length: int, fresh: bool
 ) -> None:
-    spoken, body = given
-    name = MESSAGES[spoken]
+    api_format, body = given
+    name = MESSAGES[api_format]
     if not isinstance(body[name], list):
         return
-    whole = chain(body, spoken)
+    whole = chain(body, api_format)
     if fresh:
         drop_caches()
-    part = chain({**body, name: body[name][:length]}, spoken)
+    part = chain({**body, name: body[name][:length]}, api_format)
 
     assert part.hashes == whole.hashes[: len(part)]
     assert part.spellings == whole.spellings[: len(part) * HASH_BYTES]
-    assert part.head + len(part) == len(body[name][:length])
+    assert part.leading_system_messages + len(part) == len(body[name][:length])
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 128, 200])
@@ -120,7 +120,7 @@ async def test_a_chain_of_which_much_is_new_is_made_beside_the_event_loop(
 ) -> None:
     """Defect: thousands of new messages held up all others while they were short."""
     messages = [{"role": "user", "content": f"{number} " * times} for number in range(count)]
-    whole = wire.read({"model": "claude-4", "max_tokens": 9, "messages": messages}, Format.ANTHROPIC)
+    whole = wire.parse_request({"model": "claude-4", "max_tokens": 9, "messages": messages}, Format.ANTHROPIC)
     drop_caches()
     turns = 0
 
@@ -133,14 +133,14 @@ async def test_a_chain_of_which_much_is_new_is_made_beside_the_event_loop(
     counting = asyncio.ensure_future(count_turns())
     await asyncio.sleep(0)
     before = turns
-    first = await chain_beside(whole)
+    first = await compute_chain_in_thread(whole)
     assert (turns > before) == is_beside
     before = turns
-    again = await chain_beside(whole)
+    again = await compute_chain_in_thread(whole)
     assert turns == before, "nothing of it is new"
     counting.cancel()
 
-    assert first == again == chain_of(whole)
+    assert first == again == compute_chain(whole)
 
 
 def test_long_conversations_with_another_first_message_share_nothing() -> None:
@@ -154,18 +154,18 @@ def test_long_conversations_with_another_first_message_share_nothing() -> None:
 def test_neither_spaces_nor_escapes_nor_the_order_of_keys_make_another_conversation(
     given: tuple[Format, Body], seed: int
 ) -> None:
-    spoken, body = given
+    api_format, body = given
 
-    assert chain(respelled(body, seed), spoken).hashes == chain(body, spoken).hashes
+    assert chain(respelled(body, seed), api_format).hashes == chain(body, api_format).hashes
 
 
-@given(claude_bodies(most_calls=3))
+@given(claude_requests(max_calls=3))
 @settings(max_examples=limit_examples(40))
 def test_marks_make_no_other_conversation(body: Body) -> None:
     assert chain(body) == chain(unmarked(body))
 
 
-@given(claude_bodies(marks=False, most_calls=3), st.data())
+@given(claude_requests(breakpoints=False, max_calls=3), st.data())
 @settings(max_examples=limit_examples(60))
 def test_any_other_word_role_or_order_makes_another_conversation_from_there_on(
     body: Body, data: st.DataObject
@@ -256,13 +256,15 @@ def test_system_messages_at_the_head_are_no_part_of_it_and_later_ones_are() -> N
     for head in ([noon], [evening], [rules, noon]):
         found = chatted(*head, USER, ANSWER)
         assert (found.hashes, found.spellings) == (bare.hashes, bare.spellings)
-        assert found.head == len(head)
+        assert found.leading_system_messages == len(head)
     assert chatted(USER, noon, ANSWER).hashes[1:] != chatted(USER, evening, ANSWER).hashes[1:]
-    assert chatted(USER, noon).head == 0
+    assert chatted(USER, noon).leading_system_messages == 0
 
 
 def test_a_request_with_system_messages_alone_has_no_chain() -> None:
-    assert chatted({"role": "system", "content": "Be brief"}) == Chain(head=1, hashes=(), spellings=b"")
+    assert chatted({"role": "system", "content": "Be brief"}) == HashChain(
+        leading_system_messages=1, hashes=(), spellings=b""
+    )
     assert len(said()) == 0
 
 
@@ -277,7 +279,7 @@ def test_what_stands_beside_the_content_of_a_chat_message_is_part_of_it_in_any_o
 
 
 def test_the_order_of_keys_is_another_spelling_to_who_counts() -> None:
-    def call(**arguments: int) -> Chain:
+    def call(**arguments: int) -> HashChain:
         return said({"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": arguments}]})
 
     assert call(a=1, b=2).hashes == call(b=2, a=1).hashes

@@ -10,15 +10,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from foveate import wire
-from foveate.session.chain import chain_of
-from foveate.session.counting import RULES, TurnCounts, counted_beside, name_of
+from foveate.session.chain import compute_chain
+from foveate.session.counting import COUNTING_RULES_VERSION, TurnCounter, count_in_thread, get_counter_name
 from foveate.tokens import RequestCount, RequestCounter, counter_for, drop_caches
 from foveate.tokens.bodies import with_model
-from foveate.tokens.memo import digest
-from foveate.tokens.rendering import Length, Measured, Yardstick
+from foveate.tokens.memo import hash_bytes
+from foveate.tokens.rendering import MeasuredRendering, TextLength, Tokenizer
 from foveate.tokens.tally import Tally
 from foveate.values import Format, Request, TokenCount
-from tests.claude_bodies import claude_bodies
+from tests.claude_bodies import claude_requests
 from tests.support.examples import limit_examples
 from tests.unit.session.in_memory import InMemory
 from tests.unit.tokens.bodies import MODELS, anthropic_bodies, chat_bodies
@@ -33,20 +33,24 @@ steps = st.lists(
 class Listening:
     """Another ruler, and all texts that it was asked about."""
 
-    def __init__(self, ruler: Yardstick) -> None:
-        self.name, self.exact, self.seam = ruler.name, ruler.exact, ruler.seam
-        self.counts, self.total, self.steps = ruler.counts, ruler.total, ruler.steps
+    def __init__(self, ruler: Tokenizer) -> None:
+        self.name, self.exact, self.safe_boundary = ruler.name, ruler.exact, ruler.safe_boundary
+        self.additive_counts, self.to_token_count, self.count_steps = (
+            ruler.additive_counts,
+            ruler.to_token_count,
+            ruler.count_steps,
+        )
         self.heard: list[str] = []
         self.threads: set[int] = set()
         self._ruler = ruler
 
-    def length(self, text: str) -> Length:
-        return self.lengths([text])[0]
+    def measure(self, text: str) -> TextLength:
+        return self.measure_many([text])[0]
 
-    def lengths(self, texts: Sequence[str]) -> list[Length]:
+    def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
         self.heard += texts
         self.threads |= {get_ident()} if texts else set()
-        return self._ruler.lengths(texts)
+        return self._ruler.measure_many(texts)
 
 
 class Adding(RequestCounter):
@@ -56,41 +60,41 @@ class Adding(RequestCounter):
 
     @classmethod
     def like(cls, known: RequestCounter) -> "Adding":
-        made = cls(model=known.model, backend=known.backend, ruler=known._plain_ruler, rules=known._rules)
+        made = cls(model=known.model, backend=known.backend, tokenizer=known._tokenizer, rules=known._rules)
         made.added = []
-        name_of(made)
+        get_counter_name(made)
         return made
 
-    def add(self, tally: Tally, measured: Iterable[Measured]) -> Tally:
+    def add_measured(self, tally: Tally, measured: Iterable[MeasuredRendering]) -> Tally:
         some = list(measured)
         self.added.append(len(some))
-        return super().add(tally, some)
+        return super().add_measured(tally, some)
 
 
 def fresh(model: str) -> RequestCounter:
     """A counter that has never seen anything."""
     known = counter_for(model)
-    return RequestCounter(model=model, backend=known.backend, ruler=known._plain_ruler, rules=known._rules)
+    return RequestCounter(model=model, backend=known.backend, tokenizer=known._tokenizer, rules=known._rules)
 
 
 def listening(model: str) -> tuple[RequestCounter, Listening]:
-    ruler = Listening(counter_for(model)._plain_ruler)
-    counter = RequestCounter(model=model, backend="offline", ruler=ruler, rules=counter_for(model)._rules)
-    name_of(counter)
+    ruler = Listening(counter_for(model)._tokenizer)
+    counter = RequestCounter(model=model, backend="offline", tokenizer=ruler, rules=counter_for(model)._rules)
+    get_counter_name(counter)
     ruler.heard.clear()
     ruler.threads.clear()
     return counter, ruler
 
 
-async def counted(counts: TurnCounts, body: Body | bytes, counter: RequestCounter) -> RequestCount:
-    request = with_model(wire.read(body), counter.model)
-    return await counts.count("agent", request, chain_of(request), counter)
+async def counted(counts: TurnCounter, body: Body | bytes, counter: RequestCounter) -> RequestCount:
+    request = with_model(wire.parse_request(body), counter.model)
+    return await counts.count("agent", request, compute_chain(request), counter)
 
 
-def at_once(counts: TurnCounts, request: Request, model: str) -> RequestCount:
+def at_once(counts: TurnCounter, request: Request, model: str) -> RequestCount:
     """The count of a request that is short enough to be counted at once."""
     try:
-        counts.count("agent", request, chain_of(request), counter_for(model)).send(None)
+        counts.count("agent", request, compute_chain(request), counter_for(model)).send(None)
     except StopIteration as finished:
         found: RequestCount = finished.value
         return found
@@ -98,13 +102,13 @@ def at_once(counts: TurnCounts, request: Request, model: str) -> RequestCount:
 
 
 def recounted(body: Body | bytes, model: str) -> tuple[TokenCount, tuple[str, ...]]:
-    found = fresh(model).request(with_model(wire.read(body), model))
+    found = fresh(model).count_request(with_model(wire.parse_request(body), model))
     return found.total, found.unexplained
 
 
-def run(counts: TurnCounts, body: Body, model: str) -> tuple[TokenCount, tuple[str, ...]]:
+def run(counts: TurnCounter, body: Body, model: str) -> tuple[TokenCount, tuple[str, ...]]:
     """What is counted of a body that is short enough to be counted at once."""
-    found = at_once(counts, with_model(wire.read(body), model), model)
+    found = at_once(counts, with_model(wire.parse_request(body), model), model)
     return found.total, found.unexplained
 
 
@@ -115,7 +119,7 @@ def test_what_is_kept_adds_up_to_a_recount_from_scratch(
     body: Body, steps: list[tuple[int, str, bool, bool]]
 ) -> None:
     """Whichever models are asked, whatever was sent before, in this process or in another one."""
-    counts = TurnCounts(InMemory())
+    counts = TurnCounter(InMemory())
     for length, model, forgets, is_later in steps:
         if forgets:
             drop_caches()
@@ -176,20 +180,20 @@ def test_the_same_words_in_another_format_are_counted_as_that_format_counts_them
     messages: list[Body], steps: list[tuple[Format, str, bool]]
 ) -> None:
     """What one format takes for an image is some JSON to another one."""
-    counts = TurnCounts(InMemory())
-    for spoken, model, forgets in steps:
+    counts = TurnCounter(InMemory())
+    for api_format, model, forgets in steps:
         if forgets:
             drop_caches()
-        request = with_model(wire.read(SPEAKING[spoken](messages), spoken), model)
+        request = with_model(wire.parse_request(SPEAKING[api_format](messages), api_format), model)
 
-        assert at_once(counts, request, model).total == fresh(model).request(request).total
+        assert at_once(counts, request, model).total == fresh(model).count_request(request).total
 
 
 @pytest.mark.slow
-@given(body=claude_bodies(most_turns=3, most_calls=2, marks=True), forgets=st.booleans())
+@given(body=claude_requests(max_turns=3, max_calls=2, breakpoints=True), forgets=st.booleans())
 @settings(max_examples=limit_examples(25))
 async def test_thinking_images_and_parallel_calls_add_up_too(body: Body, forgets: bool) -> None:
-    counts = TurnCounts(InMemory())
+    counts = TurnCounter(InMemory())
     for length in range(1, len(body["messages"]) + 1):
         if forgets:
             drop_caches()
@@ -201,7 +205,7 @@ async def test_thinking_images_and_parallel_calls_add_up_too(body: Body, forgets
 
 @pytest.mark.parametrize("forgets", [False, True])
 async def test_a_request_of_which_one_turn_is_new_counts_one_turn(forgets: bool) -> None:
-    counts = TurnCounts(InMemory())
+    counts = TurnCounter(InMemory())
     messages = [{"role": ("user", "assistant")[at % 2], "content": f"This is turn {at}"} for at in range(301)]
     counter, ruler = listening("gpt-4o")
     await counted(counts, {"n": 1, "messages": messages[:300]}, counter)
@@ -217,15 +221,16 @@ async def test_a_request_of_which_one_turn_is_new_counts_one_turn(forgets: bool)
 
 async def test_many_new_turns_at_once_cost_nothing_of_the_old_ones() -> None:
     store = InMemory()
-    counts = TurnCounts(store)
+    counts = TurnCounter(store)
     messages = [{"role": "user", "content": f"This is turn {at}"} for at in range(340)]
     early, late = (
-        with_model(wire.read({"n": 1, "messages": messages[:length]}), "gpt-4o") for length in (300, 340)
+        with_model(wire.parse_request({"n": 1, "messages": messages[:length]}), "gpt-4o")
+        for length in (300, 340)
     )
     counter = Adding.like(counter_for("gpt-4o"))
-    await counts.count("agent", early, chain_of(early), counter, known=0)
+    await counts.count("agent", early, compute_chain(early), counter, known=0)
     counter.added.clear()
-    found = await counts.count("agent", late, chain_of(late), counter, known=300)
+    found = await counts.count("agent", late, compute_chain(late), counter, known=300)
 
     assert found.total == recounted(late.body, "gpt-4o")[0]
     assert sum(counter.added) == 40
@@ -235,15 +240,15 @@ async def test_nothing_is_asked_of_turns_that_are_new() -> None:
     store = InMemory()
     messages = [{"role": "user", "content": f"This is turn {at}"} for at in range(30)]
     counter = counter_for("gpt-4o")
-    whole = with_model(wire.read({"n": 1, "messages": messages}), "gpt-4o")
-    early = with_model(wire.read({"n": 1, "messages": messages[:20]}), "gpt-4o")
-    await TurnCounts(store).count("agent", early, chain_of(early), counter, known=0)
+    whole = with_model(wire.parse_request({"n": 1, "messages": messages}), "gpt-4o")
+    early = with_model(wire.parse_request({"n": 1, "messages": messages[:20]}), "gpt-4o")
+    await TurnCounter(store).count("agent", early, compute_chain(early), counter, known=0)
 
     assert store.asked_for_counts == []
     drop_caches()  # as in another process
-    counts = TurnCounts(store)
+    counts = TurnCounter(store)
     for known in (20, 30):  # the second time all is remembered
-        found = await counts.count("agent", whole, chain_of(whole), counter, known=known)
+        found = await counts.count("agent", whole, compute_chain(whole), counter, known=known)
         assert found.total == recounted(whole.body, "gpt-4o")[0]
     assert store.asked_for_counts == [20]
     assert len(store.counted) == 30
@@ -251,16 +256,18 @@ async def test_nothing_is_asked_of_turns_that_are_new() -> None:
 
 async def test_what_was_counted_for_one_agent_is_kept_for_another_one_too() -> None:
     store = InMemory()
-    counts = TurnCounts(store)
-    request = with_model(wire.read({"n": 1, "messages": [{"role": "user", "content": "Hello!"}]}), "gpt-4o")
+    counts = TurnCounter(store)
+    request = with_model(
+        wire.parse_request({"n": 1, "messages": [{"role": "user", "content": "Hello!"}]}), "gpt-4o"
+    )
     for agent in ("ana", "bo"):
-        await counts.count(agent, request, chain_of(request), counter_for("gpt-4o"))
+        await counts.count(agent, request, compute_chain(request), counter_for("gpt-4o"))
 
     assert {agent for agent, _, _ in store.counted} == {"ana", "bo"}
 
 
 async def test_another_time_in_the_system_message_counts_no_turn_again() -> None:
-    counts = TurnCounts(InMemory())
+    counts = TurnCounter(InMemory())
     counter, ruler = listening("gpt-4o")
     turns = [{"role": "user", "content": f"This is turn {at}"} for at in range(20)]
     for time in ("noon", "evening"):
@@ -275,7 +282,7 @@ async def test_another_time_in_the_system_message_counts_no_turn_again() -> None
 
 @pytest.mark.parametrize("rule", ["Be brief.", "Be brief, and say it in a few words. " * 2000])
 async def test_the_same_system_message_is_counted_once_for_all_conversations(rule: str) -> None:
-    counts = TurnCounts(InMemory())
+    counts = TurnCounter(InMemory())
     counter, ruler = listening("gpt-4o")
     for said in ("one thing", "another"):
         asked = [{"role": "system", "content": rule}, {"role": "user", "content": f"Tell me {said}"}]
@@ -286,7 +293,7 @@ async def test_the_same_system_message_is_counted_once_for_all_conversations(rul
 
 
 async def test_a_switch_of_model_and_back_reads_no_stale_count() -> None:
-    counts = TurnCounts(InMemory())
+    counts = TurnCounter(InMemory())
     body = {"messages": [{"role": "user", "content": "Grüße aus Köln"}]}
     for model in ("gpt-4o", "claude-sonnet-4-5", "gpt-4", "gpt-4o"):
         drop_caches()
@@ -298,7 +305,7 @@ async def test_a_switch_of_model_and_back_reads_no_stale_count() -> None:
 async def test_a_message_with_its_keys_in_another_order_is_counted_as_it_is() -> None:
     """It is the same turn of the same session, but not always as many tokens."""
     store = InMemory()
-    counts = TurnCounts(store)
+    counts = TurnCounter(store)
     arguments = {"src": [], "def main": {}, "):": 49756}
     totals = []
     for written in (arguments, dict(sorted(arguments.items())), arguments):
@@ -316,16 +323,16 @@ async def test_a_message_with_its_keys_in_another_order_is_counted_as_it_is() ->
 def test_counters_that_count_otherwise_keep_their_counts_under_other_names() -> None:
     usual, older = counter_for("gpt-4o"), counter_for("gpt-4")
     other_vocabulary, other_rules = (
-        RequestCounter(model="gpt-4o", backend="offline", ruler=ruler, rules=rules)
+        RequestCounter(model="gpt-4o", backend="offline", tokenizer=ruler, rules=rules)
         for ruler, rules in (
-            (older._plain_ruler, usual._rules),
-            (usual._plain_ruler, counter_for("qwen3-32b")._rules),
+            (older._tokenizer, usual._rules),
+            (usual._tokenizer, counter_for("qwen3-32b")._rules),
         )
     )
 
-    names = {name_of(counter) for counter in (usual, older, other_vocabulary, other_rules)}
+    names = {get_counter_name(counter) for counter in (usual, older, other_vocabulary, other_rules)}
     assert len(names) == 4
-    assert name_of(fresh("gpt-4o")) == name_of(usual)
+    assert get_counter_name(fresh("gpt-4o")) == get_counter_name(usual)
 
 
 def test_counts_that_are_kept_are_not_those_of_earlier_rules(root: Path) -> None:
@@ -335,12 +342,12 @@ def test_counts_that_are_kept_are_not_those_of_earlier_rules(root: Path) -> None
     lines = [line.strip() for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     code = "\n".join(line for line in lines if line and not line.startswith("#"))
 
-    assert (RULES, digest(code.encode())[:8].hex()) == (8, "46d879a91d996e8b")
-    assert f" {RULES} " in name_of(counter_for("gpt-4o"))
+    assert (COUNTING_RULES_VERSION, hash_bytes(code.encode())[:8].hex()) == (8, "46d879a91d996e8b")
+    assert f" {COUNTING_RULES_VERSION} " in get_counter_name(counter_for("gpt-4o"))
 
 
 async def test_a_turn_that_is_spelled_otherwise_for_good_is_counted_once_more() -> None:
-    counts = TurnCounts(InMemory())
+    counts = TurnCounter(InMemory())
     call = {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 1, "b": 2}}
     for written in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"b": 2, "a": 1}):
         drop_caches()
@@ -352,12 +359,12 @@ async def test_a_turn_that_is_spelled_otherwise_for_good_is_counted_once_more() 
 
 
 def test_a_name_can_be_kept_whatever_the_model_is_called() -> None:
-    assert name_of(counter_for("gpt-4o\0\udcff")).isprintable()
+    assert get_counter_name(counter_for("gpt-4o\0\udcff")).isprintable()
 
 
 async def test_what_another_version_wrote_down_is_counted_again() -> None:
     store = InMemory()
-    counts = TurnCounts(store)
+    counts = TurnCounter(store)
     body = {"messages": [{"role": "user", "content": "Hello!"}]}
     counter = counter_for("gpt-4o")
     right = await counted(counts, body, counter)
@@ -372,7 +379,7 @@ async def test_what_another_version_wrote_down_is_counted_again() -> None:
 async def test_a_long_message_is_counted_beside_the_event_loop(times: int, is_beside: bool) -> None:
     body = {"messages": [{"role": "user", "content": "Hello there! " * times}]}
     counter, ruler = listening("gpt-4o")
-    found = await counted(TurnCounts(InMemory()), body, counter)
+    found = await counted(TurnCounter(InMemory()), body, counter)
 
     assert found.total == recounted(body, "gpt-4o")[0]
     assert (get_ident() not in ruler.threads) == is_beside
@@ -386,9 +393,9 @@ async def test_a_long_system_prompt_is_counted_beside_the_event_loop(times: int,
         drop_caches()
         counter, ruler = listening("gpt-4o")
         if ways == "alone":
-            found = await counted_beside(wire.read(body), counter)
+            found = await count_in_thread(wire.parse_request(body), counter)
         else:
-            found = await counted(TurnCounts(InMemory()), body, counter)
+            found = await counted(TurnCounter(InMemory()), body, counter)
 
         assert found.total == recounted(body, "gpt-4o")[0]
         assert (ruler.threads != {get_ident()}) == is_beside

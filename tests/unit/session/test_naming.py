@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from foveate.session.naming import MAX_ID_CHARS, SOURCES, ClientName, client_name, is_retry, user_agent_family
+from foveate.session.naming import (
+    MAX_ID_CHARS,
+    NAME_SOURCES,
+    ClientName,
+    is_retry,
+    read_client_name,
+    user_agent_family,
+)
 
 UUID = "69247677-d38f-483f-bfd0-64031bf6f175"
 OTHER = "01a1e839-98fd-7ae2-a076-f9193877cf5b"
@@ -13,7 +20,7 @@ THIRD = "c6fb3f7c-f341-47e8-b573-d93f2f39ec0d"
 
 
 def named(headers: dict[str, str] | None = None, **body: Any) -> ClientName | None:
-    return client_name(headers or {}, {name: json.dumps(said).encode() for name, said in body.items()})
+    return read_client_name(headers or {}, {name: json.dumps(said).encode() for name, said in body.items()})
 
 
 CLAUDE = ClientName(source="claude-code", name=(UUID,))
@@ -93,16 +100,20 @@ def test_what_is_no_name_is_ignored(headers: dict[str, str], body: dict[str, Any
 
 
 def test_an_id_is_of_one_agent_and_one_source() -> None:
-    ids = [ClientName(source=source, name=("x",)).id(agent) for source in SOURCES for agent in ("a", "b")]
+    ids = [
+        ClientName(source=source, name=("x",)).session_id(agent)
+        for source in NAME_SOURCES
+        for agent in ("a", "b")
+    ]
 
     assert len(set(ids)) == len(ids)
-    assert ClientName(source="codex", name=("a", "b")).id("x") != ClientName(source="codex", name=("ab",)).id(
-        "x"
-    )
+    assert ClientName(source="codex", name=("a", "b")).session_id("x") != ClientName(
+        source="codex", name=("ab",)
+    ).session_id("x")
 
 
 def test_a_session_is_not_its_own_parent() -> None:
-    assert CODEX.parent_id("agent") is None
+    assert CODEX.parent_session_id("agent") is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.conversations import Message, Sent, Worker, body_of, model, tool_call, tool_result, user
+from tests.support.conversations import (
+    Message,
+    SentRequest,
+    Worker,
+    model,
+    request_body,
+    tool_call,
+    tool_result,
+    user,
+)
 from tests.support.examples import limit_examples
 from tests.unit.session.in_memory import InMemory
 
@@ -30,7 +39,7 @@ class Talk:
     caller: str
     system: str
     messages: list[Message]
-    sent: Sent | None = None
+    sent: SentRequest | None = None
     turns: int = 0
     requests: list[tuple[str, str]] = field(default_factory=list)  # each with the session that it was found in
     failed: list[tuple[str, str]] = field(default_factory=list)  # those of them that got no answer
@@ -51,7 +60,7 @@ class Talk:
         messages = list(self.messages)
         if self.client == "rearranging":  # files behind the history, as aider sends them
             messages[-1:-1] = [user("These are the files."), model("Ok.")]
-        return body_of(messages, system=self.system)
+        return request_body(messages, system=self.system)
 
     def take(self, answer: str, chance: Random) -> None:
         """Add an answer and the next message."""
@@ -84,18 +93,18 @@ async def run(seed: int, size: int, workers: int) -> list[Talk]:
         if talk.sent is None:
             worker = chance.choice(gateway)
             name = f"name-{talk.number}" if talk.client == "header" else None
-            talk.sent = await worker.ask(
+            talk.sent = await worker.send(
                 talk.body(), caller=f"{talk.client} {talk.caller}", name=name, headers=talk.headers
             )
             talk.requests.append((talk.sent.id, json.dumps(talk.body())))
         elif chance.random() < 0.1:
-            await talk.sent.failed()
+            await talk.sent.fail()
             talk.failed.append(talk.requests[-1])
             talk.sent = None
         else:
             answer = f"Answer {chance.random()}" if chance.random() < 0.5 else chance.choice(ANSWERS)
             calls = [f"toolu_{talk.number:08}{talk.turns + 1:016}"] if talk.client == "tools" else []
-            await talk.sent.answered("" if calls else answer, calls=calls)
+            await talk.sent.answer("" if calls else answer, calls=calls)
             talk.take(answer, chance)
             talk.sent = None
     return talks

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.gateway.asks import ask_of
-from foveate.gateway.callers import caller_of, name_scope
+from foveate.gateway.asks import parse_request
+from foveate.gateway.callers import hash_caller, hash_name_scope
 from foveate.values import Format
-from tests.support.conversations import Sent, Worker, body_of, model, user
+from tests.support.conversations import SentRequest, Worker, model, request_body, user
 from tests.support.examples import limit_examples
 from tests.unit.session.in_memory import InMemory
 
@@ -33,7 +33,7 @@ class Talk:
     uuid: str
     turns: int = 0
     previous: str = ""
-    sent: Sent | None = None
+    sent: SentRequest | None = None
     sessions: set[str] = field(default_factory=set)
 
     def credential(self, chance: Random) -> tuple[str, str]:
@@ -50,34 +50,36 @@ class Talk:
         if self.client == "response":
             more = {"previous_response_id": self.previous} if self.previous else {}
             return {"model": "gpt-5.6", "input": [{"role": "user", "content": f"turn {self.turns}"}], **more}
-        return body_of([user("hello"), *(m for _ in range(self.turns) for m in (model("Yes."), user("go on")))])
+        return request_body(
+            [user("hello"), *(m for _ in range(self.turns) for m in (model("Yes."), user("go on")))]
+        )
 
     async def ask(self, worker: Worker, chance: Random, now: float) -> None:
         headers = dict([("user-agent", f"{self.program}/{chance.random()}"), self.credential(chance)])
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        ask = ask_of({"method": "POST", "path": "/v1/messages", "query_string": b"", "headers": raw})
+        ask = parse_request({"method": "POST", "path": "/v1/messages", "query_string": b"", "headers": raw})
         names = self.name()
-        self.sent = await worker.ask(
+        self.sent = await worker.send(
             self.body(),
-            caller=caller_of(ask),
-            scope=name_scope(ask),
+            caller=hash_caller(ask),
+            scope=hash_name_scope(ask),
             name=names.pop("x-foveate-session", None),
             headers=names,
             now=now,
-            spoken=Format.RESPONSES if self.client == "response" else Format.ANTHROPIC,
+            api_format=Format.RESPONSES if self.client == "response" else Format.ANTHROPIC,
         )
         self.sessions.add(self.sent.id)
 
     async def end(self, chance: Random) -> None:
         assert self.sent is not None
         if chance.random() < 0.1:
-            await self.sent.failed()
+            await self.sent.fail()
             if self.client == "response" and not self.previous:  # nothing names the conversation yet
                 self.sessions.clear()
         else:
             self.turns += 1
             self.previous = f"resp_{self.number}_{self.turns}" if self.client == "response" else ""
-            await self.sent.answered("Yes.", response=self.previous)
+            await self.sent.answer("Yes.", response=self.previous)
         self.sent = None
 
 
@@ -113,8 +115,8 @@ def test_callers_with_the_same_names_never_share_a_session_and_none_of_theirs_is
     assert len(found) == len(set(found))
 
 
-async def say(worker: Worker, key: str, **more: Any) -> Sent:
-    return await worker.say(user("hello"), caller=key, scope=key, **more)
+async def say(worker: Worker, key: str, **more: Any) -> SentRequest:
+    return await worker.send_and_answer(user("hello"), caller=key, scope=key, **more)
 
 
 @pytest.mark.parametrize("name", ["1", "main", "garden-2026-11-15", "conversation20261115", "1763373000000"])
@@ -148,4 +150,4 @@ async def test_a_child_and_its_parent_have_the_scope_of_their_caller() -> None:
     parent = await say(worker, "a", headers={"x-session-id": "1"})
     child = await say(worker, "a", headers={"x-session-id": "2", "x-parent-session-id": "1"})
 
-    assert child.found.session.parent_id == parent.id
+    assert child.session_match.session.parent_id == parent.id

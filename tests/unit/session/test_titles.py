@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from foveate import wire
-from foveate.session.titles import opening_words, session_title, working_folder
+from foveate.session.titles import find_opening_words, find_working_folder, make_session_title
 
 
 @pytest.mark.parametrize(
@@ -25,9 +25,9 @@ from foveate.session.titles import opening_words, session_title, working_folder
 def test_the_working_directory_is_what_the_client_tells_its_model(
     system: str, first: str, folder: str | None
 ) -> None:
-    request = wire.read({"model": "m", "max_tokens": 1, "system": system, "messages": [user(first)]})
+    request = wire.parse_request({"model": "m", "max_tokens": 1, "system": system, "messages": [user(first)]})
 
-    assert working_folder(request, 0) == folder
+    assert find_working_folder(request, 0) == folder
 
 
 def user(content: object) -> dict[str, Any]:
@@ -45,13 +45,16 @@ def user(content: object) -> dict[str, Any]:
     ],
 )
 def test_the_first_words_are_those_of_the_user(content: object, words: str | None) -> None:
-    request = wire.read({"model": "m", "max_tokens": 1, "messages": [user(content)]})
+    request = wire.parse_request({"model": "m", "max_tokens": 1, "messages": [user(content)]})
 
-    assert opening_words(request.messages) == words
+    assert find_opening_words(request.messages) == words
 
 
 def test_a_title_has_the_agent_the_folder_or_the_first_words_and_the_time() -> None:
-    titles = [session_title("codex", 0.0, "/a/garden/", "words"), session_title("codex", 60.0, None, "words")]
+    titles = [
+        make_session_title("codex", 0.0, "/a/garden/", "words"),
+        make_session_title("codex", 60.0, None, "words"),
+    ]
 
     assert titles == ["codex in garden, 1 Jan 00:00", "codex: words, 1 Jan 00:01"]
-    assert session_title("codex", 0.0) == "codex, 1 Jan 00:00"
+    assert make_session_title("codex", 0.0) == "codex, 1 Jan 00:00"

@@ -5,12 +5,12 @@ from typing import Any
 
 from foveate import wire
 from foveate.tokens.counter import RequestCounter
-from foveate.tokens.evidence import Profile, Verdict
+from foveate.tokens.evidence import AccuracyAssessment, AccuracyProfile
 from foveate.tokens.request_count import RequestCount
-from foveate.tokens.rulers import BpeRuler
-from foveate.tokens.rules.gemini import GeminiRules, gemini_rules
-from foveate.tokens.rules.template import TemplateRules, template_for
-from foveate.tokens.vocabulary import bundled
+from foveate.tokens.rulers import BpeTokenizer
+from foveate.tokens.rules.gemini import GeminiRules, build_gemini_rules
+from foveate.tokens.rules.template import ChatTemplateRules, find_template
+from foveate.tokens.vocabulary import bundled_vocabulary
 from foveate.values import Format
 
 Body = Mapping[str, Any]
@@ -22,18 +22,20 @@ VERTEX = "aiplatform.googleapis.com"
 class RulesAlone:
     """Takes the rules at their word, whatever recordings say."""
 
-    def verdict(self, profile: Profile) -> Verdict:
-        return Verdict(exact=profile.certain, bounds=((0.0, 0.0, 1.0),), floors=())
+    def assess(self, profile: AccuracyProfile) -> AccuracyAssessment:
+        return AccuracyAssessment(exact=profile.certain, bounds=((0.0, 0.0, 1.0),), floors=())
 
 
-def rules_for(model: str, host: str) -> GeminiRules | TemplateRules:
+def rules_for(model: str, host: str) -> GeminiRules | ChatTemplateRules:
     if "gemini" in model:
-        return gemini_rules(model, host)
-    return TemplateRules(template_for(model, host))
+        return build_gemini_rules(model, host)
+    return ChatTemplateRules(find_template(model, host))
 
 
 def counted(body: Body, model: str, host: str = "", wire_format: Format | None = None) -> RequestCount:
     rules = rules_for(model, host)
-    ruler = BpeRuler(bundled(rules.vocabulary))
-    counter = RequestCounter(model=model, backend="offline", ruler=ruler, rules=rules, judge=RulesAlone())
-    return counter.request(wire.read(body, wire_format))
+    ruler = BpeTokenizer(bundled_vocabulary(rules.vocabulary))
+    counter = RequestCounter(
+        model=model, backend="offline", tokenizer=ruler, rules=rules, assessor=RulesAlone()
+    )
+    return counter.count_request(wire.parse_request(body, wire_format))

@@ -3,17 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.tokens.breaker import Breaker
+from foveate.tokens.breaker import CircuitBreaker
 
-CLOSED = Breaker()
+CLOSED = CircuitBreaker()
 
 
-def opened(now: float = 0.0) -> Breaker:
-    return CLOSED.failed(now).failed(now).failed(now)
+def opened(now: float = 0.0) -> CircuitBreaker:
+    return CLOSED.with_failure(now).with_failure(now).with_failure(now)
 
 
 def test_two_failures_leave_it_closed() -> None:
-    breaker = CLOSED.failed(0.0).failed(0.0)
+    breaker = CLOSED.with_failure(0.0).with_failure(0.0)
 
     assert breaker.is_closed
     assert breaker.allows(0.0)
@@ -28,7 +28,7 @@ def test_the_third_failure_opens_it_for_thirty_seconds() -> None:
 
 
 def test_a_success_in_between_starts_the_count_of_failures_anew() -> None:
-    breaker = CLOSED.failed(0.0).failed(0.0).succeeded().failed(0.0).failed(0.0)
+    breaker = CLOSED.with_failure(0.0).with_failure(0.0).with_success().with_failure(0.0).with_failure(0.0)
 
     assert breaker.is_closed
 
@@ -38,34 +38,34 @@ def test_each_failed_trial_doubles_the_wait_up_to_five_minutes() -> None:
     for _ in range(6):
         waits.append(breaker.wait_seconds)
         now = breaker.open_until
-        breaker = breaker.tried(now).failed(now)
+        breaker = breaker.with_trial(now).with_failure(now)
 
     assert waits == [30, 60, 120, 240, 300, 300]
 
 
 def test_while_a_trial_is_under_way_nobody_else_tries() -> None:
-    breaker = opened().tried(30.0)
+    breaker = opened().with_trial(30.0)
 
     assert not breaker.allows(30.0)
     assert not breaker.allows(59.9)
 
 
 def test_a_trial_that_never_reports_back_is_followed_by_another() -> None:
-    assert opened().tried(30.0).allows(60.0)
+    assert opened().with_trial(30.0).allows(60.0)
 
 
 def test_a_trial_that_succeeds_closes_it() -> None:
-    breaker = opened().tried(30.0).succeeded()
+    breaker = opened().with_trial(30.0).with_success()
 
     assert breaker == CLOSED
-    assert breaker.failed(31.0).is_closed
+    assert breaker.with_failure(31.0).is_closed
 
 
 def test_calls_that_were_under_way_when_it_opened_do_not_double_the_wait() -> None:
     """A burst of ten time-outs once kept a server out for five minutes instead of half a minute."""
     breaker = CLOSED
     for _ in range(10):
-        breaker = breaker.failed(5.0)
+        breaker = breaker.with_failure(5.0)
 
     assert breaker.wait_seconds == 30.0
     assert breaker.allows(35.0)
@@ -86,11 +86,11 @@ def test_always_at_most_one_call_tries_in_a_wait(events: list[tuple[str, float]]
                 if not breaker.is_closed:
                     assert now - tried_at >= breaker.first_wait_seconds
                     tried_at = now
-                breaker = breaker.tried(now)
+                breaker = breaker.with_trial(now)
             case "failed":
-                breaker = breaker.failed(now)
+                breaker = breaker.with_failure(now)
             case "succeeded":
-                breaker, tried_at = breaker.succeeded(), -1000.0
+                breaker, tried_at = breaker.with_success(), -1000.0
             case _:
                 assert not breaker.allows(now)
 
@@ -101,11 +101,11 @@ def test_always_the_wait_is_none_or_between_the_first_and_the_longest(events: li
     for event, seconds in events:
         now += seconds
         if event == "failed":
-            breaker, in_a_row = breaker.failed(now), in_a_row + 1
+            breaker, in_a_row = breaker.with_failure(now), in_a_row + 1
         elif event == "succeeded":
-            breaker, in_a_row = breaker.succeeded(), 0
+            breaker, in_a_row = breaker.with_success(), 0
         elif breaker.allows(now):
-            breaker = breaker.tried(now)
+            breaker = breaker.with_trial(now)
         assert breaker.is_closed == (in_a_row < breaker.failures_to_open)
         assert breaker.is_closed or 30 <= breaker.wait_seconds <= 300
         assert breaker.open_until <= now + breaker.wait_seconds

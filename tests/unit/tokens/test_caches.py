@@ -13,8 +13,8 @@ from foveate.tokens import drop_caches
 from foveate.tokens.caches import register
 from foveate.tokens.counter import RequestCounter
 from foveate.tokens.families import counter_for
-from foveate.tokens.gauge import Gauge
-from foveate.tokens.rendering import Counts
+from foveate.tokens.gauge import TextMeter
+from foveate.tokens.rendering import AdditiveCounts
 from tests.unit.tokens.holding import held
 
 SECRET = "zq9-xylophone"
@@ -49,12 +49,12 @@ def test_after_it_a_counter_holds_no_text_and_counts_as_before(model: str) -> No
     drop_caches()
 
     assert [text for text in held(counter) if SECRET in text] == []
-    assert len(counter._ruler._lengths) + len(counter._memory.tail) + len(counter._memory.parts) == 0
+    assert len(counter._measurer._lengths) + len(counter._cache.tail_messages) + len(counter._cache.parts) == 0
     assert (counter.text(LONG), foveate.count_request(BODY, model)) == before
 
 
 def test_after_it_the_engine_holds_no_word_either() -> None:
-    engine = fill("gpt-4o")._plain_ruler._vocabulary._engine  # type: ignore[attr-defined]
+    engine = fill("gpt-4o")._tokenizer._vocabulary._engine  # type: ignore[attr-defined]
     assert engine.cache_len
 
     drop_caches()
@@ -64,8 +64,8 @@ def test_after_it_the_engine_holds_no_word_either() -> None:
 
 def test_a_counter_that_only_its_user_holds_is_dropped_too() -> None:
     known = counter_for("gpt-4o")
-    own = RequestCounter(model="own", backend="offline", ruler=known._plain_ruler, rules=known._rules)
-    own.gauge.tape(LONG)
+    own = RequestCounter(model="own", backend="offline", tokenizer=known._tokenizer, rules=known._rules)
+    own.text_meter.measure(LONG)
 
     drop_caches()
 
@@ -75,7 +75,7 @@ def test_a_counter_that_only_its_user_holds_is_dropped_too() -> None:
 @pytest.mark.slow
 def test_what_nobody_holds_is_not_held_to_be_dropped() -> None:
     class Nothing:
-        def drop(self) -> None:
+        def clear(self) -> None:
             raise AssertionError("nobody holds it any more")
 
     cache = Nothing()
@@ -92,26 +92,30 @@ class Interrupted:
     """A scale that calls `meanwhile` whenever it counts."""
 
     def __init__(self) -> None:
-        scale = counter_for("gpt-4o")._plain_ruler
-        self.seam, self.total, self.steps = scale.seam, scale.total, scale.steps
-        self._counts = scale.counts
+        scale = counter_for("gpt-4o")._tokenizer
+        self.safe_boundary, self.to_token_count, self.count_steps = (
+            scale.safe_boundary,
+            scale.to_token_count,
+            scale.count_steps,
+        )
+        self._counts = scale.additive_counts
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def counts(self, texts: Sequence[str]) -> list[Counts]:
+    def additive_counts(self, texts: Sequence[str]) -> list[AdditiveCounts]:
         self.meanwhile()
         return self._counts(texts)
 
 
 def test_what_is_measured_while_all_is_dropped_is_right_and_not_kept() -> None:
     scale = Interrupted()
-    gauge = Gauge(scale)
-    first = gauge.tape(LONG)
-    scale.meanwhile = gauge.drop
+    gauge = TextMeter(scale)
+    first = gauge.measure(LONG)
+    scale.meanwhile = gauge.clear
 
-    tapes = gauge.tapes([LONG, f"another {LONG}"])
+    tapes = gauge.measure_many([LONG, f"another {LONG}"])
     assert tapes[0] is first
     assert [text for text in held(gauge) if SECRET in text] == []
-    assert gauge._kept_chars == 0
+    assert gauge._cached_chars == 0
 
     assert gauge.count([*tapes, SECRET]) == foveate.count(f"{LONG}another {LONG}{SECRET}")
     assert [text for text in held(gauge) if SECRET in text] == []
@@ -119,13 +123,13 @@ def test_what_is_measured_while_all_is_dropped_is_right_and_not_kept() -> None:
 
 def test_what_meets_is_not_kept_either_where_there_is_no_more_room_for_it() -> None:
     scale = Interrupted()
-    gauge = Gauge(scale)
-    tape = gauge.tape(PLAIN)
+    gauge = TextMeter(scale)
+    tape = gauge.measure(PLAIN)
     gauge.count([part for i in range(16_000) for part in (f" {i} ", tape)])
-    assert len(gauge._joins) > 15_000
-    scale.meanwhile = gauge.drop
+    assert len(gauge._join_counts) > 15_000
+    scale.meanwhile = gauge.clear
 
-    gauge.run([part for i in range(1000) for part in (f" {SECRET} {i} ", tape)])
+    gauge.join([part for i in range(1000) for part in (f" {SECRET} {i} ", tape)])
 
     assert [text for text in held(gauge) if SECRET in text] == []
 

@@ -32,16 +32,16 @@ def stream(
 def fed(pairs: Iterator[tuple[int, int]], responses: int) -> Calibration:
     calibration = Calibration()
     for _ in range(responses):
-        calibration = calibration.observed(*next(pairs))
+        calibration = calibration.observe(*next(pairs))
     return calibration
 
 
 def error(calibration: Calibration, estimated: int, billed: int) -> float:
-    return abs(calibration.applied(estimate(estimated)).tokens - billed) / billed
+    return abs(calibration.correct(estimate(estimated)).tokens - billed) / billed
 
 
 def test_nothing_is_corrected_before_the_first_bill() -> None:
-    assert Calibration().applied(estimate(1000)) == estimate(1000)
+    assert Calibration().correct(estimate(1000)) == estimate(1000)
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,10 @@ def test_upper_covers_the_bill_after_ten_responses_and_is_not_idly_wide(noise: f
         calibration = fed(pairs, 10)
         for _ in range(20):
             estimated, billed = next(pairs)
-            count = calibration.applied(estimate(estimated))
+            count = calibration.correct(estimate(estimated))
             covered.append(count.upper >= billed)
             width.append(count.upper / billed)
-            calibration = calibration.observed(estimated, billed)
+            calibration = calibration.observe(estimated, billed)
 
     assert statistics.mean(covered) >= 0.95
     assert statistics.median(width) < 1.15 + 4 * noise
@@ -91,8 +91,8 @@ def test_upper_covers_the_bill_after_ten_responses_and_is_not_idly_wide(noise: f
 def test_a_bill_that_nothing_here_explains_changes_nothing() -> None:
     calibration = fed(stream(1), 10)
 
-    assert calibration.observed(1000, 40_000) == calibration
-    assert calibration.observed(1000, 20) == calibration
+    assert calibration.observe(1000, 40_000) == calibration
+    assert calibration.observe(1000, 20) == calibration
 
 
 def test_bills_that_are_far_off_now_and_then_move_little() -> None:
@@ -104,10 +104,10 @@ def test_bills_that_are_far_off_now_and_then_move_little() -> None:
         for _ in range(30):
             estimated, billed = next(pairs)
             if chance.random() < 0.1:
-                calibration = calibration.observed(estimated, round(billed * 2.5))
+                calibration = calibration.observe(estimated, round(billed * 2.5))
             else:
                 errors.append(error(calibration, estimated, billed))
-                calibration = calibration.observed(estimated, billed)
+                calibration = calibration.observe(estimated, billed)
 
     assert statistics.median(errors) < 0.03
     assert sum(off < 0.1 for off in errors) / len(errors) > 0.9
@@ -117,7 +117,7 @@ def test_a_model_that_changes_is_followed() -> None:
     pairs = stream(3, rate=1.5, extra=0)
     calibration = fed(stream(2, rate=1.0, extra=0), 20)
     for _ in range(60):
-        calibration = calibration.observed(*next(pairs))
+        calibration = calibration.observe(*next(pairs))
 
     assert statistics.median(error(calibration, *next(pairs)) for _ in range(20)) < 0.1
 
@@ -126,7 +126,7 @@ def test_a_model_that_changes_is_followed() -> None:
 def test_an_exact_count_stays_as_it_is(responses: int, tokens: int) -> None:
     exact = TokenCount(tokens, True, tokens)
 
-    assert fed(stream(1), responses).applied(exact) == exact
+    assert fed(stream(1), responses).correct(exact) == exact
 
 
 @given(
@@ -137,7 +137,7 @@ def test_an_exact_count_stays_as_it_is(responses: int, tokens: int) -> None:
 def test_nonsense_changes_nothing(estimated: int, billed: int, responses: int) -> None:
     calibration = fed(stream(1), responses)
 
-    assert calibration.observed(estimated, billed) is calibration
+    assert calibration.observe(estimated, billed) is calibration
 
 
 pairs_of_tokens = st.tuples(st.integers(-5, 10**7), st.integers(-5, 10**7))
@@ -149,8 +149,8 @@ def test_whatever_was_billed_a_correction_is_a_count(
 ) -> None:
     calibration = Calibration()
     for pair in pairs:
-        calibration = calibration.observed(*pair)
-    count = calibration.applied(TokenCount(tokens, False, tokens + margin))
+        calibration = calibration.observe(*pair)
+    count = calibration.correct(TokenCount(tokens, False, tokens + margin))
 
     assert not count.exact
     assert count.upper >= count.tokens >= min(1, tokens)
@@ -161,14 +161,14 @@ def test_whatever_was_billed_a_correction_is_a_count(
 def test_what_is_stored_and_read_back_is_the_same(pairs: list[tuple[int, int]], tokens: int) -> None:
     calibration = Calibration()
     for pair in pairs:
-        calibration = calibration.observed(*pair)
+        calibration = calibration.observe(*pair)
     kept = Calibration.from_dict(json.loads(json.dumps(calibration.to_dict())))
 
     assert kept == calibration
-    assert kept.applied(estimate(tokens)) == calibration.applied(estimate(tokens))
-    assert kept.observed(500, 700) == calibration.observed(500, 700)
+    assert kept.correct(estimate(tokens)) == calibration.correct(estimate(tokens))
+    assert kept.observe(500, 700) == calibration.observe(500, 700)
 
 
 def test_the_drift_is_that_of_the_last_bill() -> None:
-    assert Calibration().observed(1000, 1100).drift_percent == pytest.approx(10)
-    assert Calibration().observed(1000, 1100).observed(1000, 900).drift_percent == pytest.approx(-10)
+    assert Calibration().observe(1000, 1100).drift_percent == pytest.approx(10)
+    assert Calibration().observe(1000, 1100).observe(1000, 900).drift_percent == pytest.approx(-10)

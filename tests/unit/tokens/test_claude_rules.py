@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import foveate
 from foveate import wire
 from foveate.tokens import RequestCount, counter_for, with_model
-from foveate.tokens.claude import family_of, spelled
-from foveate.tokens.token_classes import CLASSES, class_of, class_table
-from foveate.tokens.vocabulary import bundled
+from foveate.tokens.claude import claude_family, normalize_claude_name
+from foveate.tokens.token_classes import TOKEN_CLASSES, classify_token, load_class_table
+from foveate.tokens.vocabulary import bundled_vocabulary
 from foveate.values import Format
 
 CITY = {
@@ -28,8 +28,8 @@ WEATHER = {"name": "get_weather", "description": "", "input_schema": CITY}
 
 
 def counted(body: dict[str, Any], model: str = "claude-sonnet-4-5") -> RequestCount:
-    request = with_model(wire.read({"max_tokens": 9, **body}, Format.ANTHROPIC), model)
-    return counter_for(request.model).request(request)
+    request = with_model(wire.parse_request({"max_tokens": 9, **body}, Format.ANTHROPIC), model)
+    return counter_for(request.model).count_request(request)
 
 
 def asked(text: str, **more: Any) -> dict[str, Any]:
@@ -103,11 +103,13 @@ def test_an_unknown_claude_inherits_and_widens_its_bound() -> None:
     ],
 )
 def test_each_model_has_the_tokenizer_of_its_family(model: str, family: str) -> None:
-    assert family_of(model) == family
+    assert claude_family(model) == family
 
 
 def test_a_name_is_spelled_one_way() -> None:
-    assert spelled("anthropic/claude-4.5-sonnet-20250929") == "anthropic/claude-sonnet-4-5-20250929"
+    assert (
+        normalize_claude_name("anthropic/claude-4.5-sonnet-20250929") == "anthropic/claude-sonnet-4-5-20250929"
+    )
 
 
 def test_thinking_of_a_finished_turn_is_not_billed_again() -> None:
@@ -169,17 +171,17 @@ def test_a_deferred_tool_costs_nothing_until_it_is_loaded() -> None:
 
 
 def test_every_token_has_the_class_that_its_bytes_say() -> None:
-    table = class_table()
-    vocabulary = bundled("o200k_base")
+    table = load_class_table()
+    vocabulary = bundled_vocabulary("o200k_base")
     for text in (" word", "The", "THE", "123", "7", "\n\n", "    ", "...", " 你好", "é", "👍"):
-        for ids in vocabulary.ids(text):
-            assert all(table[number] < len(CLASSES) for number in ids)
-    assert class_of(500, b" the") == "word_common"
-    assert class_of(150_000, b" ornithology") == "word_rare"
-    assert class_of(10, b"\xf0\x9f") == "symbols"
-    assert class_of(10, "é".encode()) == "accented"
-    assert class_of(10, "你".encode()) == "cjk"
-    assert class_of(10, "п".encode()) == "other_script"
+        for ids in vocabulary.encode(text):
+            assert all(table[number] < len(TOKEN_CLASSES) for number in ids)
+    assert classify_token(500, b" the") == "word_common"
+    assert classify_token(150_000, b" ornithology") == "word_rare"
+    assert classify_token(10, b"\xf0\x9f") == "symbols"
+    assert classify_token(10, "é".encode()) == "accented"
+    assert classify_token(10, "你".encode()) == "cjk"
+    assert classify_token(10, "п".encode()) == "other_script"
 
 
 @given(st.text(max_size=400), st.sampled_from(["claude-2.1", "claude-sonnet-4-5", "claude-opus-5", "claude-9"]))

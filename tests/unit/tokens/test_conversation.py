@@ -52,9 +52,9 @@ def test_a_session_grown_turn_by_turn_counts_as_a_recount_from_scratch(
 def _afresh(body: dict[str, Any], model: str) -> foveate.TokenCount:
     """By a counter that has never seen anything."""
     known = counter_for(model)
-    fresh = RequestCounter(model=model, backend=known.backend, ruler=known._plain_ruler, rules=known._rules)
+    fresh = RequestCounter(model=model, backend=known.backend, tokenizer=known._tokenizer, rules=known._rules)
     request = foveate.count_request(body, model=model)
-    from_scratch = fresh.request(with_model(wire.read(body), model))
+    from_scratch = fresh.count_request(with_model(wire.parse_request(body), model))
     assert request == from_scratch
     return from_scratch.total
 

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 import foveate
 from foveate import wire
-from foveate.cache.block_facts import facts_of
+from foveate.cache.block_facts import look_up_facts
 from foveate.cache.block_tokens import BlockTokens
 from foveate.tokens.counter import RequestCounter
 from foveate.tokens.families import counter_for
-from foveate.tokens.memo import Memo, digest
-from foveate.tokens.rendering import Counts, Length
-from foveate.tokens.rules.claude import claude_rules
-from foveate.tokens.rules.openai import openai_rules
+from foveate.tokens.memo import LruCache, hash_bytes
+from foveate.tokens.rendering import AdditiveCounts, TextLength
+from foveate.tokens.rules.claude import build_claude_rules
+from foveate.tokens.rules.openai import build_openai_rules
 from foveate.values import Format, TokenCount
 from tests.support.examples import limit_examples
 from tests.unit.tokens.bodies import MODELS, anthropic_bodies, chat_bodies, chat_messages
@@ -28,32 +28,34 @@ class CountingRuler:
 
     name = "characters"
     exact = True
-    seam = None
+    safe_boundary = None
 
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def length(self, text: str) -> Length:
-        return self.lengths([text])[0]
+    def measure(self, text: str) -> TextLength:
+        return self.measure_many([text])[0]
 
-    def lengths(self, texts: Sequence[str]) -> list[Length]:
+    def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
         self.texts += [text for text in texts if text]
-        return [Length(len(text), 0) for text in texts]
+        return [TextLength(len(text), 0) for text in texts]
 
-    def counts(self, texts: Sequence[str]) -> list[Counts]:
+    def additive_counts(self, texts: Sequence[str]) -> list[AdditiveCounts]:
         return [(len(text),) for text in texts]
 
-    def total(self, counts: Counts) -> TokenCount:
+    def to_token_count(self, counts: AdditiveCounts) -> TokenCount:
         return TokenCount(counts[0], True, counts[0])
 
-    def steps(self, text: str, step_chars: int) -> None:
+    def count_steps(self, text: str, step_chars: int) -> None:
         del text, step_chars
 
 
 def counter(model: str = "gpt-4o", capacity: int = 1024) -> tuple[RequestCounter, CountingRuler]:
     ruler = CountingRuler()
-    rules = openai_rules(model)
-    return RequestCounter(model=model, backend="offline", ruler=ruler, rules=rules, capacity=capacity), ruler
+    rules = build_openai_rules(model)
+    return RequestCounter(
+        model=model, backend="offline", tokenizer=ruler, rules=rules, capacity=capacity
+    ), ruler
 
 
 @settings(max_examples=limit_examples(60))
@@ -112,13 +114,13 @@ def test_a_counter_that_has_seen_other_beginnings_counts_like_a_fresh_one(
     seen, _ = counter(model, capacity)
     for end in order:
         other = {**body, "messages": body["messages"][:end], "tools": body.get("tools", [])[: end % 3]}
-        seen.request(wire.read(other))
-        seen.request(wire.read({**body, "messages": body["messages"][end:]}))
+        seen.count_request(wire.parse_request(other))
+        seen.count_request(wire.parse_request({**body, "messages": body["messages"][end:]}))
 
     fresh, _ = counter(model)
-    request = wire.read(body)
-    assert seen.request(request) == fresh.request(request)
-    assert seen.request(request) == fresh.request(request)
+    request = wire.parse_request(body)
+    assert seen.count_request(request) == fresh.count_request(request)
+    assert seen.count_request(request) == fresh.count_request(request)
 
 
 @settings(max_examples=limit_examples(60))
@@ -129,8 +131,8 @@ def test_a_counter_that_has_seen_other_beginnings_counts_like_a_fresh_one(
 )
 def test_moving_cache_marks_changes_no_count(body: dict[str, Any], before: set[int], after: set[int]) -> None:
     first, _ = counter()
-    plain = first.request(wire.read(body))
-    counts = [first.request(wire.read(marked(body, where))) for where in (before, after, before)]
+    plain = first.count_request(wire.parse_request(body))
+    counts = [first.count_request(wire.parse_request(marked(body, where))) for where in (before, after, before)]
 
     assert counts == [plain] * 3
 
@@ -149,9 +151,9 @@ def test_marks_that_move_cost_no_new_counting() -> None:
         "messages": [{"role": "user", "content": [{"type": "text", "text": f"turn {i}"}]} for i in range(10)],
     }
     count, ruler = counter()
-    count.request(wire.read(marked(body, {9})))
+    count.count_request(wire.parse_request(marked(body, {9})))
     before = len(ruler.texts)
-    count.request(wire.read(marked(body, {7})))
+    count.count_request(wire.parse_request(marked(body, {7})))
 
     assert not [text for text in ruler.texts[before:] if text.startswith("turn")]
 
@@ -166,7 +168,9 @@ def test_a_session_of_two_thousand_messages_is_not_recounted_as_it_grows() -> No
             {"role": "assistant", "content": f"answer {i}"},
         )
         if i % 10 == 9:
-            count.request(wire.read({"messages": messages, "tools": [{"function": {"name": "lookup"}}]}))
+            count.count_request(
+                wire.parse_request({"messages": messages, "tools": [{"function": {"name": "lookup"}}]})
+            )
 
     texts = [text for text in ruler.texts if text.startswith(("question", "answer"))]
     assert len(texts) == len(set(texts)) == 2000
@@ -178,7 +182,7 @@ def test_two_sessions_side_by_side_are_not_recounted_either() -> None:
     for end in range(2, 40, 2):
         for name in ("one", "two"):
             messages = [{"role": "user", "content": f"{name} {i}"} for i in range(end)]
-            count.request(wire.read({"messages": messages}))
+            count.count_request(wire.parse_request({"messages": messages}))
 
     texts = [text for text in ruler.texts if text.startswith(("one", "two"))]
     assert len(texts) == len(set(texts))
@@ -187,10 +191,12 @@ def test_two_sessions_side_by_side_are_not_recounted_either() -> None:
 def test_a_changed_message_in_the_past_is_counted_anew() -> None:
     count, _ = counter()
     messages = [{"role": "user", "content": f"turn {i}"} for i in range(30)]
-    before = count.request(wire.read({"messages": messages})).total.tokens
+    before = count.count_request(wire.parse_request({"messages": messages})).total.tokens
     messages[3] = {"role": "user", "content": "turn 3 and more"}
 
-    assert count.request(wire.read({"messages": messages})).total.tokens == before + len(" and more")
+    assert count.count_request(wire.parse_request({"messages": messages})).total.tokens == before + len(
+        " and more"
+    )
 
 
 def test_the_same_tool_in_another_place_is_its_own_count() -> None:
@@ -200,7 +206,7 @@ def test_the_same_tool_in_another_place_is_its_own_count() -> None:
     for order in (tools, tools[::-1], tools[2:], tools[:1]):
         body = {"messages": [{"role": "user", "content": "Hi"}], "tools": order}
         fresh, _ = counter()
-        assert count.request(wire.read(body)) == fresh.request(wire.read(body))
+        assert count.count_request(wire.parse_request(body)) == fresh.count_request(wire.parse_request(body))
 
 
 def test_a_long_text_is_counted_once() -> None:
@@ -225,10 +231,10 @@ def test_an_empty_request_is_counted() -> None:
 def test_a_memo_never_holds_more_than_its_capacity_and_forgets_the_oldest(
     capacity: int, keys: list[tuple[bool, int]]
 ) -> None:
-    memo: Memo[int] = Memo(capacity)
+    memo: LruCache[int] = LruCache(capacity)
     used: list[int] = []
     for puts, key in keys:
-        name = digest(bytes([key]))
+        name = hash_bytes(bytes([key]))
         if puts:
             memo.put(name, key)
         elif (found := memo.get(name)) is not None:
@@ -236,12 +242,12 @@ def test_a_memo_never_holds_more_than_its_capacity_and_forgets_the_oldest(
         if puts or key in used[-capacity:]:
             used = [other for other in used if other != key] + [key]
         assert len(memo) <= capacity
-    assert all(memo.get(digest(bytes([key]))) == key for key in used[-capacity:])
+    assert all(memo.get(hash_bytes(bytes([key]))) == key for key in used[-capacity:])
 
 
 @given(one=st.lists(st.binary(), max_size=4), other=st.lists(st.binary(), max_size=4))
 def test_two_payloads_never_share_a_key_by_their_seams(one: list[bytes], other: list[bytes]) -> None:
-    assert (digest(*one) == digest(*other)) == (one == other)
+    assert (hash_bytes(*one) == hash_bytes(*other)) == (one == other)
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-5"])
@@ -249,10 +255,12 @@ def test_the_counters_memory_is_bounded(model: str) -> None:
     count, _ = counter(model, capacity=8)
     for i in range(50):
         tools = [{"function": {"name": f"f{i}-{j}"}} for j in range(3)]
-        count.request(wire.read({"messages": [{"role": "user", "content": str(i)}], "tools": tools}))
+        count.count_request(
+            wire.parse_request({"messages": [{"role": "user", "content": str(i)}], "tools": tools})
+        )
         count.text(f"long {i} " * 1000)
 
-    assert max(len(count._ruler._lengths), len(count._memory.tail), len(count._memory.parts)) <= 8
+    assert max(len(count._measurer._lengths), len(count._cache.tail_messages), len(count._cache.parts)) <= 8
 
 
 def test_a_tool_is_remembered_by_the_format_that_it_came_in() -> None:
@@ -268,9 +276,9 @@ def test_a_tool_is_remembered_by_the_format_that_it_came_in() -> None:
     }
     seen, _ = counter("gpt-4o")
     fresh, _ = counter("gpt-4o")
-    seen.request(wire.read(chat))
+    seen.count_request(wire.parse_request(chat))
 
-    assert seen.request(wire.read(other)) == fresh.request(wire.read(other))
+    assert seen.count_request(wire.parse_request(other)) == fresh.count_request(wire.parse_request(other))
 
 
 def test_a_request_that_somebody_translates_is_not_called_exact() -> None:
@@ -294,23 +302,23 @@ def test_a_part_that_cannot_be_seen_whole_is_not_called_exact() -> None:
 
 def test_the_blocks_of_a_message_that_was_just_counted_are_not_tokenised_again() -> None:
     model, ruler = "claude-sonnet-4-5", CountingRuler()
-    own = RequestCounter(model=model, backend="offline", ruler=ruler, rules=claude_rules(model))
+    own = RequestCounter(model=model, backend="offline", tokenizer=ruler, rules=build_claude_rules(model))
     said = "A long text, as an answer has it. " * 4
     call = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
     content = [{"type": "text", "text": said}, call]
-    request = wire.read({"model": model, "messages": [{"role": "assistant", "content": content}]})
-    own.measured(wire.message(request.format, request.messages[0]))
+    request = wire.parse_request({"model": model, "messages": [{"role": "assistant", "content": content}]})
+    own.measure_messages(wire.parse_message(request.format, request.messages[0]))
 
-    shares = BlockTokens(own).divided(300, 0, facts_of(wire.blocks(request)))
+    shares = BlockTokens(own).divide(300, 0, look_up_facts(wire.request_blocks(request)))
 
     assert sum(shares) == 300
     assert ruler.texts.count(said) == 1
 
 
 def test_one_message_is_counted_with_what_goes_around_it() -> None:
-    message = wire.message(Format.CHAT, b'{"role": "user", "content": "Hello!"}')
+    message = wire.parse_message(Format.CHAT, b'{"role": "user", "content": "Hello!"}')
 
-    assert counter_for("gpt-4o").message(message) == TokenCount(6, True, 6)
+    assert counter_for("gpt-4o").count_message(message) == TokenCount(6, True, 6)
 
 
 @pytest.mark.parametrize(

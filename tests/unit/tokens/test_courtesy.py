@@ -7,7 +7,7 @@ from threading import Barrier, Thread
 import pytest
 
 import foveate
-from foveate.tokens.courtesy import courtesy
+from foveate.tokens.courtesy import frequent_thread_switches
 
 LONG = 1_000_000
 LARGE = 2 * 1024 * 1024
@@ -16,7 +16,7 @@ LARGE = 2 * 1024 * 1024
 def test_the_interval_is_short_inside_and_as_it_was_afterwards() -> None:
     before = sys.getswitchinterval()
 
-    with courtesy(LONG), courtesy(LONG):
+    with frequent_thread_switches(LONG), frequent_thread_switches(LONG):
         assert sys.getswitchinterval() <= 0.001
 
     assert sys.getswitchinterval() == before
@@ -25,14 +25,14 @@ def test_the_interval_is_short_inside_and_as_it_was_afterwards() -> None:
 def test_what_is_short_changes_nothing() -> None:
     before = sys.getswitchinterval()
 
-    with courtesy(100):
+    with frequent_thread_switches(100):
         assert sys.getswitchinterval() == before
 
 
 def test_an_error_leaves_the_interval_as_it_was() -> None:
     before = sys.getswitchinterval()
 
-    with pytest.raises(ValueError, match="oh"), courtesy(LONG):
+    with pytest.raises(ValueError, match="oh"), frequent_thread_switches(LONG):
         raise ValueError("oh")
 
     assert sys.getswitchinterval() == before
@@ -61,7 +61,7 @@ def test_garbage_is_collected_after_large_work_only_if_it_was_before(*, is_colle
     before = gc.isenabled()
     (gc.enable if is_collected else gc.disable)()
     try:
-        with courtesy(LARGE), courtesy(LARGE):
+        with frequent_thread_switches(LARGE), frequent_thread_switches(LARGE):
             assert not gc.isenabled()
         assert gc.isenabled() is is_collected
     finally:

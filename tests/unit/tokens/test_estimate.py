@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.tokens.estimate import FEATURES, Estimate, Quarter, estimate_for, features
-from foveate.tokens.rendering import Length
-from foveate.tokens.vocabulary import BUNDLED, bundled
+from foveate.tokens.estimate import (
+    TEXT_FEATURES,
+    CharacterClassEstimator,
+    CharacterCountEstimator,
+    build_estimator,
+    count_text_features,
+)
+from foveate.tokens.rendering import TextLength
+from foveate.tokens.vocabulary import BUNDLED_VOCABULARIES, bundled_vocabulary
 from tests.unit.tokens.texts import any_texts
 
 PROSE = """
@@ -34,20 +40,20 @@ CHINESE = (
 )
 
 
-def length(ruler: Estimate | Quarter, text: str) -> Length:
-    (found,) = ruler.lengths([text])
+def length(ruler: CharacterClassEstimator | CharacterCountEstimator, text: str) -> TextLength:
+    (found,) = ruler.measure_many([text])
     return found
 
 
-@pytest.mark.parametrize("name", BUNDLED)
+@pytest.mark.parametrize("name", BUNDLED_VOCABULARIES)
 def test_there_is_an_estimate_for_every_bundled_vocabulary(name: str) -> None:
-    assert isinstance(estimate_for(name), Estimate)
+    assert isinstance(build_estimator(name), CharacterClassEstimator)
 
 
 def test_a_vocabulary_nobody_fitted_gets_the_last_resort() -> None:
-    ruler = estimate_for("unheard of")
+    ruler = build_estimator("unheard of")
 
-    assert isinstance(ruler, Quarter)
+    assert isinstance(ruler, CharacterCountEstimator)
     assert length(ruler, "12345678").tokens == 2
     assert length(ruler, "1").tokens == 1
     assert length(ruler, "").tokens == 0
@@ -56,19 +62,19 @@ def test_a_vocabulary_nobody_fitted_gets_the_last_resort() -> None:
 @pytest.mark.parametrize("name", ["o200k_base", "cl100k_base", "llama3", "gemma3"])
 @pytest.mark.parametrize(("text", "off"), [(PROSE, 0.15), (CODE, 0.2), (JSON, 0.35), (CHINESE, 0.35)])
 def test_the_estimate_is_near_the_count(name: str, text: str, off: float) -> None:
-    found, counted = length(estimate_for(name), text), bundled(name).count(text)
+    found, counted = length(build_estimator(name), text), bundled_vocabulary(name).count(text)
 
     assert found.tokens == pytest.approx(counted, rel=off)
     assert found.tokens + found.margin_tokens >= counted
 
 
-@pytest.mark.parametrize("name", BUNDLED)
+@pytest.mark.parametrize("name", BUNDLED_VOCABULARIES)
 @pytest.mark.parametrize(
     "unit", ["?", "\n", " ", "a", "A", "1", "_", "\t", "é", "я", "漢", "ก", "😀", "\x00", "\r\n", ". "]
 )
 def test_a_run_of_one_character_is_not_estimated_at_nothing(name: str, unit: str) -> None:
     text = unit * (100_000 // len(unit))
-    tokens = length(estimate_for(name), text).tokens
+    tokens = length(build_estimator(name), text).tokens
 
     assert tokens >= len(text) / 128
 
@@ -76,32 +82,32 @@ def test_a_run_of_one_character_is_not_estimated_at_nothing(name: str, unit: str
 @pytest.mark.parametrize("name", ["o200k_base", "gemma3"])
 @given(text=any_texts)
 def test_every_text_has_a_length(name: str, text: str) -> None:
-    found = length(estimate_for(name), text)
+    found = length(build_estimator(name), text)
 
-    assert (found.tokens >= 1) if text else (found == Length(0.0, 0.0))
+    assert (found.tokens >= 1) if text else (found == TextLength(0.0, 0.0))
     assert found.margin_tokens >= 0
 
 
 @given(text=any_texts)
 def test_features_are_numbers_of_things_in_the_text(text: str) -> None:
-    found = features(text)
+    found = count_text_features(text)
 
-    assert len(found) == len(FEATURES)
+    assert len(found) == len(TEXT_FEATURES)
     assert all(0 <= number <= len(text) for number in found)
 
 
 def test_the_estimate_takes_linear_time() -> None:
-    ruler = estimate_for("o200k_base")
+    ruler = build_estimator("o200k_base")
     chance = random.Random(1)
     text = "".join(chance.choice("abcXYZ 0123.,;{}\n漢é😀") for _ in range(100_000))
     began = time.process_time()
-    ruler.lengths([text * 10])
+    ruler.measure_many([text * 10])
 
     assert time.process_time() - began < 1
 
 
 @given(texts=st.lists(any_texts, max_size=5))
 def test_many_texts_are_estimated_as_each_alone(texts: list[str]) -> None:
-    ruler = estimate_for("o200k_base")
+    ruler = build_estimator("o200k_base")
 
-    assert ruler.lengths(texts) == [length(ruler, text) for text in texts]
+    assert ruler.measure_many(texts) == [length(ruler, text) for text in texts]

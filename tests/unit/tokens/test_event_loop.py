@@ -12,11 +12,11 @@ from time import perf_counter
 import pytest
 
 import foveate
-from foveate.tokens import CounterOptions, Counting
-from foveate.tokens.endpoints import Endpoints
+from foveate.tokens import ConnectedCounter, CounterOptions
+from foveate.tokens.endpoints import EndpointRegistry
 from foveate.tokens.request_count import RequestCount
 from tests.conftest import ROOT
-from tests.fakes import Behaviour, llama_like
+from tests.fakes import Behaviour, llama_tokenize
 
 TICK_SECONDS = 0.001
 # On the loop, or in a thread that keeps the interpreter's lock, a count is one gap from beginning to end.
@@ -65,10 +65,10 @@ async def repeat_count(work: Callable[[int], Awaitable[RequestCount]]) -> tuple[
 @pytest.mark.parametrize("model", ["gpt-4o", "claude-sonnet-4-5", "gemini-2.5-pro", "a-model-of-next-year"])
 @pytest.mark.parametrize("text", LONG_TEXTS.values(), ids=LONG_TEXTS)
 async def test_the_loop_goes_on_while_a_megabyte_is_counted(text: str, model: str) -> None:
-    async with Counting(CounterOptions()) as cascade:
-        await cascade.text("load the vocabulary", model)
+    async with ConnectedCounter(CounterOptions()) as cascade:
+        await cascade.count_text("load the vocabulary", model)
         # Each is another text, so that none is remembered.
-        counts, gap_share = await repeat_count(lambda i: cascade.text(f"{text}{i}", model))
+        counts, gap_share = await repeat_count(lambda i: cascade.count_text(f"{text}{i}", model))
 
     assert all(count.total.tokens > 50_000 for count in counts)
     assert gap_share < MAX_GAP_SHARE
@@ -79,11 +79,11 @@ async def test_the_loop_goes_on_while_a_megabyte_is_counted(text: str, model: st
 async def test_the_loop_goes_on_while_a_server_counts_a_megabyte() -> None:
     """The server is in another process, or its work would be a gap."""
     text = LONG_TEXTS["prose"]
-    with served_elsewhere(llama_like) as url:
+    with served_elsewhere(llama_tokenize) as url:
         options = CounterOptions(endpoint_url=url, use_endpoint=True, timeout_ms=30_000)
-        async with Counting(options, Endpoints()) as cascade:
-            await cascade.text("what it speaks", "gpt-4o")
-            counts, gap_share = await repeat_count(lambda i: cascade.text(f"{text} {i}", "gpt-4o"))
+        async with ConnectedCounter(options, EndpointRegistry()) as cascade:
+            await cascade.count_text("what it speaks", "gpt-4o")
+            counts, gap_share = await repeat_count(lambda i: cascade.count_text(f"{text} {i}", "gpt-4o"))
 
     assert {count.backend for count in counts} == {"endpoint"}
     assert {count.total.tokens for count in counts} == {len(text.split()) + 1}
@@ -117,7 +117,7 @@ asyncio.run(serve())
 
 @pytest.mark.parametrize("text", LONG_TEXTS.values(), ids=LONG_TEXTS)
 async def test_off_the_loop_a_text_is_as_long_as_on_it(text: str) -> None:
-    async with Counting(CounterOptions()) as cascade:
-        count = await cascade.text(text, "gpt-4o")
+    async with ConnectedCounter(CounterOptions()) as cascade:
+        count = await cascade.count_text(text, "gpt-4o")
 
     assert count.total == foveate.count(text)

@@ -9,31 +9,42 @@ from hypothesis import strategies as st
 
 import foveate
 from benchmarks import count_evidence, recorded
-from benchmarks.count_evidence import TABLE, Counted, make_table, rendered
-from benchmarks.recorded import Call
+from benchmarks.count_evidence import TABLE, CountedCall, make_table, render_table
+from benchmarks.recorded import RecordedCall
 from foveate import wire
-from foveate.tokens.evidence import FORMS, Bound, Evidence, Profile, RawCount, Subject, evidence, groups
-from foveate.tokens.features import Feature
+from foveate.tokens.evidence import (
+    BOUND_FORMS,
+    AccuracyEvidence,
+    AccuracyProfile,
+    RawCount,
+    RequestOrigin,
+    UsageBound,
+    group_names,
+    load_evidence,
+)
+from foveate.tokens.features import MessageFeature
 from foveate.values import Format
 
-CHAT = Subject("openai", "openai-chat", "gpt-4o", "gpt-4o")
-REQUEST = wire.read({"model": "gpt-4o", "messages": [{"role": "user", "content": "Hi" * 5000}]}, Format.CHAT)
+CHAT = RequestOrigin("openai", "openai-chat", "gpt-4o", "gpt-4o")
+REQUEST = wire.parse_request(
+    {"model": "gpt-4o", "messages": [{"role": "user", "content": "Hi" * 5000}]}, Format.CHAT
+)
 
 
-def raw(tokens: int = 100, *features: str, margin: float = 0, bits: int = int(Feature.USER)) -> RawCount:
+def raw(tokens: int = 100, *features: str, margin: float = 0, bits: int = int(MessageFeature.USER)) -> RawCount:
     return RawCount(tokens=tokens, upper=tokens + margin, profile=profile(*features, bits=bits))
 
 
-def profile(*features: str, certain: bool = True, bits: int = int(Feature.USER)) -> Profile:
-    return Profile(subject=CHAT, certain=certain, features=frozenset(features), message_features=bits)
+def profile(*features: str, certain: bool = True, bits: int = int(MessageFeature.USER)) -> AccuracyProfile:
+    return AccuracyProfile(origin=CHAT, certain=certain, features=frozenset(features), message_features=bits)
 
 
-def table_of(bounds: dict[str, Bound], confirmed: frozenset[str] = frozenset()) -> Evidence:
-    return Evidence(as_of="", sources=(), confirmed=confirmed, refuted=frozenset(), bounds=bounds)
+def table_of(bounds: dict[str, UsageBound], confirmed: frozenset[str] = frozenset()) -> AccuracyEvidence:
+    return AccuracyEvidence(as_of="", sources=(), confirmed=confirmed, refuted=frozenset(), bounds=bounds)
 
 
-def used(source: str, tokens: int, *features: str, off: int = 0, text: str = "") -> Counted:
-    call = Call(
+def used(source: str, tokens: int, *features: str, off: int = 0, text: str = "") -> CountedCall:
+    call = RecordedCall(
         source=source,
         provider="openai-chat",
         host="api.openai.com",
@@ -42,9 +53,9 @@ def used(source: str, tokens: int, *features: str, off: int = 0, text: str = "")
         format=Format.CHAT,
         asks_to_read=True,
         body={"text": text or f"{source} {tokens} {off}"},
-        billed=tokens + off,
+        input_tokens=tokens + off,
     )
-    return Counted(call=call, request=REQUEST, raw=raw(tokens, *features), used_tokens=tokens + off)
+    return CountedCall(call=call, request=REQUEST, raw=raw(tokens, *features), used_tokens=tokens + off)
 
 
 def chat(**fields: Any) -> foveate.RequestCount:
@@ -55,8 +66,8 @@ def chat(**fields: Any) -> foveate.RequestCount:
 def test_two_sources_confirm_a_feature_and_one_does_not() -> None:
     table = make_table([used("a", 10), used("b", 10), used("a", 10, "odd")])
 
-    assert table.judge(raw(100)).exact
-    assert not table.judge(raw(100, "odd")).exact
+    assert table.apply(raw(100)).exact
+    assert not table.apply(raw(100, "odd")).exact
 
 
 def test_a_feature_is_not_confirmed_if_counts_with_it_were_wrong() -> None:
@@ -65,20 +76,20 @@ def test_a_feature_is_not_confirmed_if_counts_with_it_were_wrong() -> None:
 
     table = make_table([*right, *wrong])
 
-    assert table.judge(raw(100)).exact
-    assert not table.judge(raw(100, "odd")).exact
+    assert table.apply(raw(100)).exact
+    assert not table.apply(raw(100, "odd")).exact
 
 
 def test_another_feature_of_the_same_requests_is_not_blamed() -> None:
     right = [used(source, 10, "fine") for source in "ab" for _ in range(40)]
     wrong = [used(source, 10, "odd", "fine", off=3) for source in "ab"]
 
-    assert make_table([*right, *wrong]).judge(raw(100, "fine")).exact
+    assert make_table([*right, *wrong]).apply(raw(100, "fine")).exact
 
 
 def test_what_the_rules_guess_is_never_exact() -> None:
     table = make_table([used("a", 10), used("b", 10)])
-    assert not table.verdict(profile(certain=False)).exact
+    assert not table.assess(profile(certain=False)).exact
 
 
 def test_a_bound_covers_what_was_off_in_the_recordings() -> None:
@@ -86,7 +97,7 @@ def test_a_bound_covers_what_was_off_in_the_recordings() -> None:
 
     table = make_table(calls)
 
-    assert table.judge(raw(1000, "odd")).upper >= 1200
+    assert table.apply(raw(1000, "odd")).upper >= 1200
 
 
 def test_a_single_wrong_recording_refutes_only_what_few_confirm() -> None:
@@ -95,42 +106,46 @@ def test_a_single_wrong_recording_refutes_only_what_few_confirm() -> None:
     often = make_table([*(used(source, 10, "odd") for source in "ab" for _ in range(6)), wrong])
     seldom = make_table([*(used(source, 10, "odd") for source in "ab" for _ in range(2)), wrong])
 
-    assert often.judge(raw(100, "odd")).exact
-    assert not seldom.judge(raw(100, "odd")).exact
+    assert often.apply(raw(100, "odd")).exact
+    assert not seldom.apply(raw(100, "odd")).exact
 
 
 def test_recordings_of_one_request_that_disagree_refute_nothing() -> None:
     right = [used("a", 10, "odd"), used("b", 10, "odd"), used("a", 10, "odd", text="again")]
     other_usage = [used("a", 10, "odd", off=off, text="again") for off in (1, 18)]
 
-    assert make_table([*right, *other_usage]).judge(raw(100, "odd")).exact
-    assert not make_table([*right[:2], *other_usage[1:]]).judge(raw(100, "odd")).exact
+    assert make_table([*right, *other_usage]).apply(raw(100, "odd")).exact
+    assert not make_table([*right[:2], *other_usage[1:]]).apply(raw(100, "odd")).exact
 
 
 def test_requests_like_none_recorded_keep_the_margin_of_the_rules() -> None:
-    assert table_of({}).judge(raw(100, margin=50)).upper == 150
+    assert table_of({}).apply(raw(100, margin=50)).upper == 150
 
 
 def test_few_sources_do_not_take_back_the_margin_of_the_rules() -> None:
-    name = next(groups(CHAT, "plain"))
+    name = next(group_names(CHAT, "plain"))
 
     def upper(sources: int) -> int:
-        return table_of({name: Bound("share", 0.1, sources)}).judge(raw(100, margin=50)).upper
+        return table_of({name: UsageBound("share", 0.1, sources)}).apply(raw(100, margin=50)).upper
 
     assert upper(sources=2) == 150
     assert upper(sources=4) < 120
 
 
 def test_the_bound_of_what_no_recording_is_like_is_wider_than_that_of_the_recorded() -> None:
-    name = next(groups(CHAT, "plain"))
+    name = next(group_names(CHAT, "plain"))
 
-    assert table_of({}).judge(raw(100)).upper > table_of({name: Bound("share", 0.0, 4)}).judge(raw(100)).upper
+    assert (
+        table_of({}).apply(raw(100)).upper > table_of({name: UsageBound("share", 0.0, 4)}).apply(raw(100)).upper
+    )
 
 
-_BITS = st.integers(0, sum(Feature))
-_BOUNDS = st.builds(Bound, st.sampled_from(FORMS), st.floats(0, 5), st.integers(2, 6))
-_GROUPS = [name for kind in ("exact", "plain", "structured", "tools", "media") for name in groups(CHAT, kind)]
-_KEYS = profile("schema", "tools", bits=sum(Feature)).keys
+_BITS = st.integers(0, sum(MessageFeature))
+_BOUNDS = st.builds(UsageBound, st.sampled_from(BOUND_FORMS), st.floats(0, 5), st.integers(2, 6))
+_GROUPS = [
+    name for kind in ("exact", "plain", "structured", "tools", "media") for name in group_names(CHAT, kind)
+]
+_KEYS = profile("schema", "tools", bits=sum(MessageFeature)).keys
 
 
 @given(
@@ -143,7 +158,7 @@ _KEYS = profile("schema", "tools", bits=sum(Feature)).keys
     margins=st.tuples(st.floats(0, 100), st.floats(0, 100)),
 )
 def test_the_bound_of_a_request_never_falls_as_messages_are_added(
-    bounds: dict[str, Bound],
+    bounds: dict[str, UsageBound],
     confirmed: frozenset[str],
     features: frozenset[str],
     bits: tuple[int, int],
@@ -155,7 +170,7 @@ def test_the_bound_of_a_request_never_falls_as_messages_are_added(
 
     def upper(message_features: int, is_certain: bool, count: float, margin: float) -> int:
         found = profile(*features, certain=is_certain, bits=message_features)
-        return table.judge(RawCount(tokens=count, upper=count + margin, profile=found)).upper
+        return table.apply(RawCount(tokens=count, upper=count + margin, profile=found)).upper
 
     before = upper(bits[0], certain[0], tokens[0], margins[0])
     after = upper(bits[0] | bits[1], all(certain), sum(tokens), sum(margins))
@@ -235,15 +250,15 @@ def test_a_hosted_tool_leaves_no_bound() -> None:
 @pytest.mark.slow
 def test_the_table_is_the_one_that_the_recordings_give(shared_data: Path) -> None:
     """If this fails, run tools/count_evidence.py and read what changed."""
-    calls = [found for call in recorded.pairs(shared_data) if (found := count_evidence.count(call))]
+    calls = [found for call in recorded.read_pairs(shared_data) if (found := count_evidence.count(call))]
 
-    assert rendered(make_table(calls)) == TABLE.read_text(encoding="utf-8")
+    assert render_table(make_table(calls)) == TABLE.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
 def test_held_out_sources_are_judged_honestly(shared_data: Path) -> None:
     """The shares are what was measured in November 2026, less a little."""
-    calls = [found for call in recorded.pairs(shared_data) if (found := count_evidence.count(call))]
+    calls = [found for call in recorded.read_pairs(shared_data) if (found := count_evidence.count(call))]
     seen = [found for found in calls if not found.raw.unexplained]
 
     judged = list(count_evidence.judge_held_out(seen))
@@ -255,5 +270,5 @@ def test_held_out_sources_are_judged_honestly(shared_data: Path) -> None:
 
 
 def test_the_shipped_table_names_its_sources() -> None:
-    assert len(evidence().sources) >= 2
-    assert evidence().as_of
+    assert len(load_evidence().sources) >= 2
+    assert load_evidence().as_of

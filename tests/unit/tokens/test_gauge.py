@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from foveate.tokens.counter import RequestCounter
 from foveate.tokens.families import counter_for, estimating_counter_for
-from foveate.tokens.gauge import Gauge, Span, gauge_for
-from foveate.tokens.tape import Tape
+from foveate.tokens.gauge import TextMeter, TextSpan, text_meter_for
+from foveate.tokens.tape import MeasuredText
 from foveate.values import TokenCount
 from tests.support.examples import limit_examples
 from tests.unit.tokens.texts import any_texts, texts
@@ -56,14 +56,15 @@ def test_what_is_joined_counts_as_it_does_whole(name: str) -> None:
     @settings(max_examples=limit_examples(60), deadline=None)
     @given(parts=joined())
     def holds(parts: list[str | tuple[str, int, int]]) -> None:
-        gauge = counter.gauge
+        gauge = counter.text_meter
         whole = "".join(part if isinstance(part, str) else part[0][part[1] : part[2]] for part in parts)
         measured = [
-            part if isinstance(part, str) else Span(gauge.tape(part[0]), part[1], part[2]) for part in parts
+            part if isinstance(part, str) else TextSpan(gauge.measure(part[0]), part[1], part[2])
+            for part in parts
         ]
 
         assert gauge.count(measured) == counter.text(whole)
-        assert gauge.count([gauge.run(measured[:2]), gauge.run(measured[2:])]) == counter.text(whole)
+        assert gauge.count([gauge.join(measured[:2]), gauge.join(measured[2:])]) == counter.text(whole)
 
     holds()
 
@@ -85,9 +86,9 @@ def test_whole_texts_that_are_joined_count_as_they_do_whole(name: str) -> None:
     )
     def holds(some: list[str], separator: str) -> None:
         some = [text for text in some if text]
-        tapes = counter.gauge.tapes(some)
+        tapes = counter.text_meter.measure_many(some)
 
-        assert counter.gauge.count_joined(tapes, separator) == counter.text(separator.join(some))
+        assert counter.text_meter.count_joined(tapes, separator) == counter.text(separator.join(some))
 
     holds()
 
@@ -97,7 +98,7 @@ def test_whole_texts_that_are_joined_count_as_they_do_whole(name: str) -> None:
 def test_a_text_alone_counts_as_it_does(text: str) -> None:
     counter = counter_for("gpt-4o")
 
-    assert counter.gauge.count([counter.gauge.tape(text)]) == counter.text(text)
+    assert counter.text_meter.count([counter.text_meter.measure(text)]) == counter.text(text)
 
 
 class Odd:
@@ -110,10 +111,10 @@ class Odd:
 @settings(max_examples=limit_examples(50), deadline=None)
 @given(texts=st.lists(pieces, max_size=4))
 def test_a_counter_that_nothing_is_known_of_is_asked_about_the_whole(texts: list[str]) -> None:
-    gauge = gauge_for(Odd())
+    gauge = text_meter_for(Odd())
     whole = "".join(texts)
 
-    count = gauge.count([gauge.tape(text) for text in texts])
+    count = gauge.count([gauge.measure(text) for text in texts])
 
     assert count == (Odd().text(whole) if whole else TokenCount(0, True, 0))
 
@@ -125,10 +126,10 @@ def test_a_tag_is_one_token_for_gemini_also_beside_what_wants_care(beside: str) 
     """Was: 475 tokens as sections and 876 as the prompt that they make, so that a prompt could be too long."""
     counter = counter_for("gemini-2.5-flash")
     page = "<table><tr><td>one</td><td>two</td></tr></table>" * 40
-    tapes = counter.gauge.tapes([page, beside])
+    tapes = counter.text_meter.measure_many([page, beside])
 
     assert counter.text(page).tokens <= 10 * 40
-    assert counter.gauge.count_joined(tapes, "\n\n") == counter.text(f"{page}\n\n{beside}")
+    assert counter.text_meter.count_joined(tapes, "\n\n") == counter.text(f"{page}\n\n{beside}")
     assert (
         counter.text(f"{page} {beside}").tokens <= counter.text(page).tokens + counter.text(beside).tokens + 2
     )
@@ -136,25 +137,29 @@ def test_a_tag_is_one_token_for_gemini_also_beside_what_wants_care(beside: str) 
 
 def test_a_counters_own_gauge_is_used_and_remembers() -> None:
     counter = counter_for("gpt-4o")
-    gauge = gauge_for(counter)
+    gauge = text_meter_for(counter)
 
-    assert gauge is counter.gauge
-    assert gauge.tape("some text " * 100) is gauge.tape("some text " * 100)
+    assert gauge is counter.text_meter
+    assert gauge.measure("some text " * 100) is gauge.measure("some text " * 100)
 
 
 def test_of_a_text_that_was_measured_only_what_meets_is_tokenised_again() -> None:
-    scale = counter_for("gpt-4o")._plain_ruler
+    scale = counter_for("gpt-4o")._tokenizer
     asked: list[str] = []
 
     class Spy:
-        seam, total, steps = scale.seam, scale.total, scale.steps
+        safe_boundary, to_token_count, count_steps = (
+            scale.safe_boundary,
+            scale.to_token_count,
+            scale.count_steps,
+        )
 
-        def counts(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        def additive_counts(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
             asked.extend(texts)
-            return scale.counts(texts)
+            return scale.additive_counts(texts)
 
-    gauge = Gauge(Spy())
-    tapes = [gauge.tape(f"{i}. " + "The quick brown fox jumps. " * 400) for i in range(10)]
+    gauge = TextMeter(Spy())
+    tapes = [gauge.measure(f"{i}. " + "The quick brown fox jumps. " * 400) for i in range(10)]
     measured_chars = sum(map(len, asked))
     asked.clear()
 
@@ -165,10 +170,10 @@ def test_of_a_text_that_was_measured_only_what_meets_is_tokenised_again() -> Non
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    gauge = Gauge(counter_for("gpt-4o")._plain_ruler)
+    gauge = TextMeter(counter_for("gpt-4o")._tokenizer)
     for i in range(40):
-        gauge.tape(f"{i} " + "words " * 200_000)
+        gauge.measure(f"{i} " + "words " * 200_000)
 
-    assert 1 < len(gauge._tapes) < 40
-    assert gauge._kept_chars == sum(len(text) for text in gauge._tapes)
-    assert isinstance(gauge.tape("more"), Tape)
+    assert 1 < len(gauge._measured_texts) < 40
+    assert gauge._cached_chars == sum(len(text) for text in gauge._measured_texts)
+    assert isinstance(gauge.measure("more"), MeasuredText)

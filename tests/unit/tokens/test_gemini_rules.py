@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.tokens.rules.gemini import gemini_rules
-from foveate.values import Format, Image, Message, Source, Text, Thinking, Tool, ToolCall, ToolResult
+from foveate.tokens.rules.gemini import build_gemini_rules
+from foveate.values import Format, Image, MediaSource, Message, Text, Thinking, Tool, ToolCall, ToolResult
 from tests.unit.tokens.offline import STUDIO, VERTEX, counted
 
 GET_WEATHER = {
@@ -153,7 +153,7 @@ def test_the_python_of_a_declaration_has_a_class_for_each_nested_object() -> Non
     parameters = json.dumps(schema).encode()
     tool = Tool(kind="function", name="search", description="Search.", parameters=parameters, raw=b"{}")
 
-    assert gemini_rules("gemini-2.5-pro", STUDIO).tool(tool, 0).texts == (
+    assert build_gemini_rules("gemini-2.5-pro", STUDIO).render_tool(tool, 0).texts == (
         '''@dataclasses.dataclass(kw_only=True)
 class SearchFilter:
   """What to keep.
@@ -220,10 +220,10 @@ def test_thoughts_behind_a_signature_count_until_the_user_speaks_again() -> None
 
 
 def test_thoughts_in_the_open_are_billed_as_text() -> None:
-    rules = gemini_rules("gemini-2.5-flash", STUDIO)
+    rules = build_gemini_rules("gemini-2.5-flash", STUDIO)
     message = Message(role="model", parts=(Thinking("Let me see."), Text("Four.")))
 
-    assert rules.message(message).texts == ("Let me see.", "Four.")
+    assert rules.render_message(message).texts == ("Let me see.", "Four.")
 
 
 @pytest.mark.parametrize("host", [STUDIO, VERTEX])
@@ -316,7 +316,7 @@ def test_arguments_nested_beyond_reason_are_counted_as_their_json() -> None:
     message = Message(role="model", parts=(nested,))
 
     for name in ("gemini-2.0-flash", "gemini-2.5-flash", "gemini-3-flash-preview"):
-        rendering = gemini_rules(name, STUDIO).message(message)
+        rendering = build_gemini_rules(name, STUDIO).render_message(message)
         assert deep in "".join(rendering.texts)
         assert not rendering.certain
 
@@ -330,8 +330,8 @@ def test_arguments_nested_beyond_reason_are_counted_as_their_json() -> None:
     ],
 )
 def test_a_picture_costs_what_is_documented(name: str, width: int, height: int, tokens: int) -> None:
-    image = Image(source=Source.INLINE, width=width, height=height)
-    rendering = gemini_rules(name, STUDIO).message(Message(role="user", parts=(image,)))
+    image = Image(source=MediaSource.INLINE, width=width, height=height)
+    rendering = build_gemini_rules(name, STUDIO).render_message(Message(role="user", parts=(image,)))
 
     assert rendering.image_tokens == tokens
     assert not rendering.certain
@@ -365,7 +365,9 @@ def test_a_request_in_another_format_is_counted_by_the_same_rules_and_not_called
 
 def test_an_answer_that_is_no_object_is_a_result() -> None:
     result = ToolResult(parts=(Text("Sunny"),), name="get_weather")
-    rendering = gemini_rules("gemini-2.5-flash", STUDIO).message(Message(role="tool", parts=(result,)))
+    rendering = build_gemini_rules("gemini-2.5-flash", STUDIO).render_message(
+        Message(role="tool", parts=(result,))
+    )
 
     assert rendering.texts == ('{"get_weather_response": {"result": "Sunny"}}',)
 
@@ -381,30 +383,34 @@ JSON = st.recursive(
 def test_no_schema_or_arguments_can_stop_a_count(schema: Any, name: str) -> None:
     given_schema = {"type": "object", "properties": schema, "items": schema, "anyOf": schema, "enum": schema}
     raw = json.dumps(given_schema).encode()
-    rules = gemini_rules(name, STUDIO)
+    rules = build_gemini_rules(name, STUDIO)
 
     tool = Tool(kind="function", name="f", description="", parameters=raw, raw=b"{}")
-    assert rules.tool(tool, 0).texts
+    assert rules.render_tool(tool, 0).texts
     called = ToolCall(name="f", arguments=raw.decode(), format=Format.GEMINI)
-    assert rules.message(Message(role="model", parts=(called,))).texts
+    assert rules.render_message(Message(role="model", parts=(called,))).texts
 
 
 @pytest.mark.parametrize(
     ("model", "image", "unexplained"),
     [
-        ("gemini-2.5-pro", Image(source=Source.INLINE), ("image whose size cannot be seen",)),
-        ("gemini-2.5-pro", Image(source=Source.INLINE, detail="high"), ("image whose size cannot be seen",)),
-        ("gemini-2.5-pro", Image(source=Source.INLINE, detail="low"), ()),
-        ("gemini-2.5-pro", Image(source=Source.INLINE, detail="medium"), ()),
-        ("gemini-2.5-pro", Image(source=Source.INLINE, width=4_000, height=4_000), ()),
-        ("gemini-2.5-pro", Image(source=Source.URL), ("image by reference",)),
-        ("gemini-3-pro-preview", Image(source=Source.INLINE), ()),
+        ("gemini-2.5-pro", Image(source=MediaSource.INLINE), ("image whose size cannot be seen",)),
+        (
+            "gemini-2.5-pro",
+            Image(source=MediaSource.INLINE, detail="high"),
+            ("image whose size cannot be seen",),
+        ),
+        ("gemini-2.5-pro", Image(source=MediaSource.INLINE, detail="low"), ()),
+        ("gemini-2.5-pro", Image(source=MediaSource.INLINE, detail="medium"), ()),
+        ("gemini-2.5-pro", Image(source=MediaSource.INLINE, width=4_000, height=4_000), ()),
+        ("gemini-2.5-pro", Image(source=MediaSource.URL), ("image by reference",)),
+        ("gemini-3-pro-preview", Image(source=MediaSource.INLINE), ()),
     ],
 )
 def test_a_picture_of_unknown_size_is_unexplained_where_its_size_decides(
     model: str, image: Image, unexplained: tuple[str, ...]
 ) -> None:
     """Defect: a HEIC picture was counted as one tile, however large it is."""
-    rendering = gemini_rules(model, STUDIO).message(Message(role="user", parts=(image,)))
+    rendering = build_gemini_rules(model, STUDIO).render_message(Message(role="user", parts=(image,)))
 
     assert rendering.unexplained == unexplained

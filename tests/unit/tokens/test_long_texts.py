@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.tokens.claude import class_counts
-from foveate.tokens.pieces import broken, cut
-from foveate.tokens.vocabulary import bundled
+from foveate.tokens.claude import count_token_classes
+from foveate.tokens.pieces import split_inside_words, split_text
+from foveate.tokens.vocabulary import bundled_vocabulary
 
 VOCABULARIES = ("o200k_base", "cl100k_base", "llama3", "mistral_v3", "mistral_v1")
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "</think>", "[INST]", "<｜end▁of▁sentence｜>", "<s>")
@@ -28,15 +28,15 @@ texts = st.lists(stretches, max_size=12).map("".join)
 @pytest.mark.slow
 @given(text=texts, piece_chars=st.integers(1, 5000))
 def test_pieces_put_together_are_the_text(text: str, piece_chars: int) -> None:
-    assert "".join(cut(text, piece_chars)) == text
-    assert "".join(broken(text, SPECIAL)) == text
+    assert "".join(split_text(text, piece_chars)) == text
+    assert "".join(split_inside_words(text, SPECIAL)) == text
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @given(text=texts.map(lambda text: text + "\n" + "what follows is long " * 500))
 def test_a_long_text_counts_as_if_it_were_never_cut(vocabulary: str, text: str) -> None:
-    tokenizer = bundled(vocabulary)
+    tokenizer = bundled_vocabulary(vocabulary)
     whole = tokenizer._engine.encode_ordinary(text)
 
     assert tokenizer.count(text) == len(whole) - len(tokenizer._engine.encode_ordinary(""))
@@ -45,17 +45,17 @@ def test_a_long_text_counts_as_if_it_were_never_cut(vocabulary: str, text: str) 
 def test_no_piece_spells_a_special_token_that_has_a_seam() -> None:
     text = "some words <|endoftext|> and <|im_start|>more" * 3
 
-    assert all(token not in piece for piece in broken(text, SPECIAL) for token in SPECIAL)
+    assert all(token not in piece for piece in split_inside_words(text, SPECIAL) for token in SPECIAL)
 
 
 def test_where_there_is_no_seam_nothing_is_cut() -> None:
-    assert cut("a" * 100_000) == ["a" * 100_000]
+    assert split_text("a" * 100_000) == ["a" * 100_000]
 
 
 def test_words_after_a_stretch_without_a_seam_are_cut_again() -> None:
     text = "a" * 100_000 + " word" * 100_000
 
-    assert max(map(len, cut(text)[1:])) < 40_000
+    assert max(map(len, split_text(text)[1:])) < 40_000
 
 
 def longest_hold_seconds(work: Callable[[], object]) -> float:
@@ -98,7 +98,7 @@ HOLDERS = {
 @pytest.mark.parametrize(("vocabulary", "text"), HOLDERS.values(), ids=HOLDERS)
 def test_no_text_keeps_other_threads_waiting(vocabulary: str, text: str) -> None:
     """These once held the interpreter's lock for 0.3 to 1.5 s."""
-    tokenizer = bundled(vocabulary)
+    tokenizer = bundled_vocabulary(vocabulary)
 
     assert longest_hold_seconds(lambda: tokenizer.count(text)) < 0.1
 
@@ -106,16 +106,16 @@ def test_no_text_keeps_other_threads_waiting(vocabulary: str, text: str) -> None
 @pytest.mark.parametrize("text", ["a" * 1_000_000, "a" * 1_000_000 + "<|endoftext|>"], ids=["plain", "spelled"])
 def test_ids_come_some_thousands_at_a_time(text: str) -> None:
     """One huge piece was once one huge list, which whoever went through it went through at one go."""
-    tokenizer = bundled("o200k_base")
+    tokenizer = bundled_vocabulary("o200k_base")
 
-    assert max(map(len, tokenizer.ids(text))) <= 16 * 1024
-    assert sum(map(len, tokenizer.ids(text))) == tokenizer.count(text)
-    assert sum(class_counts(tokenizer.ids(text))) == tokenizer.count(text)
+    assert max(map(len, tokenizer.encode(text))) <= 16 * 1024
+    assert sum(map(len, tokenizer.encode(text))) == tokenizer.count(text)
+    assert sum(count_token_classes(tokenizer.encode(text))) == tokenizer.count(text)
 
 
 def test_ids_of_a_long_text_with_half_a_pair_come_once() -> None:
     """What came before it was once given twice."""
-    tokenizer = bundled("o200k_base")
+    tokenizer = bundled_vocabulary("o200k_base")
     text = "some words and " * 5000 + "\ud83d and more"
 
-    assert sum(map(len, tokenizer.ids(text))) == tokenizer.count(text)
+    assert sum(map(len, tokenizer.encode(text))) == tokenizer.count(text)

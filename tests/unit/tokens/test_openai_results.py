@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foveate.tokens import RequestCount, counter_for
-from foveate.tokens.rules.openai_results import list_entry
-from foveate.wire import read
+from foveate.tokens.rules.openai_results import split_list_entry
+from foveate.wire import parse_request
 
 _WORDS = st.sampled_from(
     ("sunny", "It's 21.", "[one]", '"quoted"', "a\nb\n", "// end", "x_y", " ", "50 degrees", "{}")
@@ -30,7 +30,7 @@ def chat(results: list[str], model: str = "gpt-4o", **more: Any) -> RequestCount
         {"role": "assistant", "content": None, "tool_calls": calls},
         *({"role": "tool", "tool_call_id": str(i), "content": text} for i, text in enumerate(results)),
     ]
-    return counter_for(model).request(read({"model": model, "messages": messages, **more}))
+    return counter_for(model).count_request(parse_request({"model": model, "messages": messages, **more}))
 
 
 @given(results=_RESULTS)
@@ -40,7 +40,7 @@ def chat(results: list[str], model: str = "gpt-4o", **more: Any) -> RequestCount
 def test_entries_add_up_to_the_list(results: list[str]) -> None:
     entries = []
     for at, text in enumerate(results):
-        inner, *ends = map(tokens, list_entry(text))
+        inner, *ends = map(tokens, split_list_entry(text))
         which = 0 if at == 0 else 4 if at == len(results) - 1 else 2
         entries.append(inner + ends[which] + ends[which + 1])
 
@@ -78,7 +78,7 @@ def test_newer_models_are_shown_each_result_by_itself() -> None:
 
 
 def test_long_runs_of_punctuation_are_read_once() -> None:
-    assert list_entry("=" * 100_000 + "x")[1] == '["' + "=" * 100_000
+    assert split_list_entry("=" * 100_000 + "x")[1] == '["' + "=" * 100_000
 
 
 def test_parallel_calls_are_exact() -> None:

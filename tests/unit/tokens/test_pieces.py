@@ -12,8 +12,8 @@ import splintr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.tokens.pieces import AFTER_WORDS, BEFORE_BLANKS, cut
-from foveate.tokens.vocabulary import BUNDLED, bundled
+from foveate.tokens.pieces import AFTER_WORDS, BEFORE_BLANKS, split_text
+from foveate.tokens.vocabulary import BUNDLED_VOCABULARIES, bundled_vocabulary
 from tests.support.examples import limit_examples
 from tests.unit.tokens.texts import texts
 
@@ -54,7 +54,7 @@ def test_tokens_of_pieces_add_up_to_the_tokens_of_the_whole(name: str) -> None:
     @settings(max_examples=limit_examples(120))
     @given(text=texts, piece_chars=st.integers(1, 6))
     def holds(text: str, piece_chars: int) -> None:
-        pieces = cut(text, piece_chars, seam)
+        pieces = split_text(text, piece_chars, seam)
 
         assert "".join(pieces) == text
         assert sum(lengths(tokenizer, pieces)) == lengths(tokenizer, [text])[0]
@@ -66,8 +66,10 @@ def test_tokens_of_pieces_add_up_to_the_tokens_of_the_whole(name: str) -> None:
 
 
 def test_every_bundled_vocabulary_that_is_cut_is_tested_here() -> None:
-    assert {name for name in BUNDLED if bundled(name).seam is not None} == set(SEAMS)
-    assert all(bundled(name).seam is seam for name, seam in SEAMS.items())
+    assert {name for name in BUNDLED_VOCABULARIES if bundled_vocabulary(name).safe_boundary is not None} == set(
+        SEAMS
+    )
+    assert all(bundled_vocabulary(name).safe_boundary is seam for name, seam in SEAMS.items())
 
 
 @pytest.mark.slow
@@ -90,12 +92,12 @@ def test_a_seam_holds_after_every_letter_and_digit_there_is(name: str) -> None:
 
 def test_a_mark_is_no_letter_to_cut_after() -> None:
     assert unicodedata.category("\u0301") == "Mn"
-    assert cut("e\u0301." * 20, 1) == ["e\u0301." * 20]
+    assert split_text("e\u0301." * 20, 1) == ["e\u0301." * 20]
 
 
 @given(text=texts, piece_chars=st.integers(1, 50))
 def test_no_piece_is_empty_and_none_but_the_last_is_short(text: str, piece_chars: int) -> None:
-    pieces = cut(text, piece_chars)
+    pieces = split_text(text, piece_chars)
 
     assert all(len(piece) >= piece_chars for piece in pieces[:-1])
     assert pieces[-1] or not text

@@ -8,12 +8,21 @@ import pytest
 import foveate
 from foveate import wire
 from foveate.errors import BadOption, UpstreamStatus
-from foveate.tokens import Backend, CounterOptions, Counting
+from foveate.tokens import Backend, ConnectedCounter, CounterOptions
 from foveate.tokens.anthropic import AnthropicCounter
-from foveate.tokens.endpoints import Endpoints
-from foveate.upstream import Client
+from foveate.tokens.endpoints import EndpointRegistry
+from foveate.upstream import JsonClient
 from foveate.values import TokenCount
-from tests.fakes import VLLM_MODEL, always, anthropic_api, gemini_api, ok, openai_api, raw_server, vllm
+from tests.fakes import (
+    VLLM_MODEL,
+    always_reply,
+    anthropic_api,
+    gemini_api,
+    ok_response,
+    openai_api,
+    raw_server,
+    vllm,
+)
 
 TEXT = "a text of six words here"
 MESSAGES: dict[str, Any] = {
@@ -41,9 +50,9 @@ def asking(backend: Backend, url: str, key: str) -> CounterOptions:
 async def test_anthropic_counts_a_request_without_what_its_counter_refuses() -> None:
     async with (
         anthropic_api() as api,
-        Counting(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), Endpoints()) as cascade,
+        ConnectedCounter(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), EndpointRegistry()) as cascade,
     ):
-        count = await cascade.request(wire.read(MESSAGES))
+        count = await cascade.count_request(wire.parse_request(MESSAGES))
 
     assert count.backend == "anthropic_api"
     assert count.total.tokens == 2 + 7 + 3
@@ -53,12 +62,12 @@ async def test_anthropic_counts_a_request_without_what_its_counter_refuses() -> 
 
 
 async def test_anthropic_counts_a_request_for_the_model_that_was_asked_for() -> None:
-    request = replace(wire.read(MESSAGES), model="claude-opus-5-5")
+    request = replace(wire.parse_request(MESSAGES), model="claude-opus-5-5")
     async with (
         anthropic_api() as api,
-        Counting(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), Endpoints()) as cascade,
+        ConnectedCounter(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), EndpointRegistry()) as cascade,
     ):
-        await cascade.request(request)
+        await cascade.count_request(request)
 
     assert api.body()["model"] == "claude-opus-5-5"
 
@@ -66,9 +75,9 @@ async def test_anthropic_counts_a_request_for_the_model_that_was_asked_for() -> 
 async def test_a_text_costs_what_its_message_costs_less_what_any_message_costs() -> None:
     async with (
         anthropic_api() as api,
-        Counting(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), Endpoints()) as cascade,
+        ConnectedCounter(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), EndpointRegistry()) as cascade,
     ):
-        counts = [await cascade.text(text, "claude-sonnet-4-5") for text in (TEXT, "two words", TEXT)]
+        counts = [await cascade.count_text(text, "claude-sonnet-4-5") for text in (TEXT, "two words", TEXT)]
 
     assert [count.total.tokens for count in counts] == [6, 2, 6]
     assert api.requests == 3  # the frame, and each text once
@@ -77,9 +86,9 @@ async def test_a_text_costs_what_its_message_costs_less_what_any_message_costs()
 async def test_a_text_of_spaces_is_not_sent_to_anthropic_which_refuses_it() -> None:
     async with (
         anthropic_api() as api,
-        Counting(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), Endpoints()) as cascade,
+        ConnectedCounter(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), EndpointRegistry()) as cascade,
     ):
-        count = await cascade.text("  \n ", "gpt-4o")
+        count = await cascade.count_text("  \n ", "gpt-4o")
 
     assert api.requests == 0
     assert count.total == foveate.count("  \n ")
@@ -87,31 +96,31 @@ async def test_a_text_of_spaces_is_not_sent_to_anthropic_which_refuses_it() -> N
 
 async def test_a_model_that_anthropic_does_not_know_says_nothing_about_the_others() -> None:
     """Its 404 was once taken for a missing route, and no Claude was counted by it any more."""
-    endpoints = Endpoints()
+    endpoints = EndpointRegistry()
     async with (
         anthropic_api() as api,
-        Counting(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), endpoints) as cascade,
+        ConnectedCounter(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), endpoints) as cascade,
     ):
         for _ in range(2):
-            unknown = await cascade.text(TEXT, "gpt-4")
+            unknown = await cascade.count_text(TEXT, "gpt-4")
         asked = api.requests
-        known = await cascade.text(TEXT, "claude-sonnet-4-5")
+        known = await cascade.count_text(TEXT, "claude-sonnet-4-5")
 
     assert asked == 1
     assert unknown.total == foveate.count(TEXT, "gpt-4")
     assert known.backend == "anthropic_api"
-    assert endpoints.why_not(api.url, "text") is None
-    assert "gpt-4" in (endpoints.why_not(api.url, "text", "gpt-4") or "")
+    assert endpoints.unsupported_reason(api.url, "text") is None
+    assert "gpt-4" in (endpoints.unsupported_reason(api.url, "text", "gpt-4") or "")
 
 
 async def test_a_request_that_needs_a_beta_is_counted_offline_and_not_called_exact() -> None:
     body = {**MESSAGES, "model": "gpt-4o", "mcp_servers": [{"type": "url", "url": "https://x", "name": "x"}]}
     async with (
         anthropic_api() as api,
-        Counting(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), Endpoints()) as cascade,
+        ConnectedCounter(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), EndpointRegistry()) as cascade,
     ):
-        count = await cascade.request(wire.read(body))
-        well = await cascade.request(wire.read(MESSAGES))
+        count = await cascade.count_request(wire.parse_request(body))
+        well = await cascade.count_request(wire.parse_request(MESSAGES))
 
     assert count.backend == "offline"
     assert not count.total.exact
@@ -119,25 +128,25 @@ async def test_a_request_that_needs_a_beta_is_counted_offline_and_not_called_exa
 
 
 async def test_a_wrong_key_is_told_and_counts_against_the_breaker() -> None:
-    endpoints = Endpoints()
+    endpoints = EndpointRegistry()
     async with (
         anthropic_api() as api,
-        Counting(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-bad"), endpoints) as cascade,
+        ConnectedCounter(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-bad"), endpoints) as cascade,
     ):
         for i in range(5):
-            count = await cascade.text(f"{TEXT} {i}", "gpt-4o")
+            count = await cascade.count_text(f"{TEXT} {i}", "gpt-4o")
 
     assert api.requests == 3
     assert not count.total.exact
-    assert "invalid x-api-key" in endpoints.troubles[api.url]
+    assert "invalid x-api-key" in endpoints.last_errors[api.url]
 
 
 async def test_the_key_is_in_no_error() -> None:
-    async with anthropic_api() as api, Client() as client:
+    async with anthropic_api() as api, JsonClient() as client:
         counter = AnthropicCounter(client, "sk-ant-bad", api.url)
-        question = counter.text(TEXT, "claude-sonnet-4-5")
+        question = counter.text_query(TEXT, "claude-sonnet-4-5")
         with pytest.raises(UpstreamStatus) as refusal:
-            await counter.answer(question)
+            await counter.fetch_count(question)
 
     assert refusal.value.status == 401
     assert "sk-ant-bad" not in str(refusal.value)
@@ -145,33 +154,33 @@ async def test_the_key_is_in_no_error() -> None:
 
 async def test_with_a_key_auto_asks_anthropic_about_claude_and_about_nobody_else() -> None:
     gpt = CounterOptions(api_key="sk-ant-good")
-    async with Counting(
-        gpt, Endpoints()
+    async with ConnectedCounter(
+        gpt, EndpointRegistry()
     ) as cascade:  # the address is Anthropic's own, which a test cannot reach
-        count = await cascade.text(TEXT, "gpt-4o")
+        count = await cascade.count_text(TEXT, "gpt-4o")
 
     assert count.total == foveate.count(TEXT)
 
 
 @pytest.mark.parametrize("reply", [{}, {"input_tokens": "9"}, {"input_tokens": True}, {"input_tokens": -1}])
 async def test_a_number_that_is_none_is_a_definite_no(reply: dict[str, object]) -> None:
-    endpoints = Endpoints()
-    async with raw_server(always(ok(reply))) as api:
+    endpoints = EndpointRegistry()
+    async with raw_server(always_reply(ok_response(reply))) as api:
         for backend, key in ((Backend.ANTHROPIC_API, "k"), (Backend.OPENAI_API, "k")):
-            async with Counting(asking(backend, api.url, key), endpoints) as cascade:
-                await cascade.request(wire.read({**MESSAGES, "model": "gpt-4o"}))
-                await cascade.request(wire.read(RESPONSES))
+            async with ConnectedCounter(asking(backend, api.url, key), endpoints) as cascade:
+                await cascade.count_request(wire.parse_request({**MESSAGES, "model": "gpt-4o"}))
+                await cascade.count_request(wire.parse_request(RESPONSES))
 
-    assert "input_tokens" in (endpoints.why_not(api.url, "anthropic") or "")
-    assert "input_tokens" in (endpoints.why_not(api.url, "openai-responses") or "")
+    assert "input_tokens" in (endpoints.unsupported_reason(api.url, "anthropic") or "")
+    assert "input_tokens" in (endpoints.unsupported_reason(api.url, "openai-responses") or "")
 
 
 async def test_openai_counts_a_responses_request_without_what_its_counter_refuses() -> None:
     async with (
         openai_api() as api,
-        Counting(asking(Backend.OPENAI_API, api.url, "sk-good"), Endpoints()) as cascade,
+        ConnectedCounter(asking(Backend.OPENAI_API, api.url, "sk-good"), EndpointRegistry()) as cascade,
     ):
-        count = await cascade.request(wire.read(RESPONSES))
+        count = await cascade.count_request(wire.parse_request(RESPONSES))
 
     assert count.backend == "openai_api"
     assert count.total.tokens == 8 + 3
@@ -183,9 +192,12 @@ async def test_openai_is_not_asked_about_texts_and_chats_which_are_exact_offline
     chat = {"model": "gpt-4o", "messages": [{"role": "user", "content": TEXT}]}
     async with (
         openai_api() as api,
-        Counting(asking(Backend.OPENAI_API, api.url, "sk-good"), Endpoints()) as cascade,
+        ConnectedCounter(asking(Backend.OPENAI_API, api.url, "sk-good"), EndpointRegistry()) as cascade,
     ):
-        text, whole = await cascade.text(TEXT, "gpt-4o"), await cascade.request(wire.read(chat))
+        text, whole = (
+            await cascade.count_text(TEXT, "gpt-4o"),
+            await cascade.count_request(wire.parse_request(chat)),
+        )
 
     assert api.requests == 0
     assert text.total == foveate.count(TEXT)
@@ -203,9 +215,9 @@ async def test_openai_is_not_asked_about_texts_and_chats_which_are_exact_offline
 async def test_gemini_counts_a_request_with_its_system_instruction(body: dict[str, Any]) -> None:
     async with (
         gemini_api() as api,
-        Counting(asking(Backend.GEMINI_API, api.url, "good"), Endpoints()) as cascade,
+        ConnectedCounter(asking(Backend.GEMINI_API, api.url, "good"), EndpointRegistry()) as cascade,
     ):
-        count = await cascade.request(wire.read(body))
+        count = await cascade.count_request(wire.parse_request(body))
 
     assert count.backend == "gemini_api"
     assert count.total.tokens == 2 + 3
@@ -215,9 +227,9 @@ async def test_gemini_counts_a_request_with_its_system_instruction(body: dict[st
 async def test_gemini_counts_a_text() -> None:
     async with (
         gemini_api() as api,
-        Counting(asking(Backend.GEMINI_API, api.url, "good"), Endpoints()) as cascade,
+        ConnectedCounter(asking(Backend.GEMINI_API, api.url, "good"), EndpointRegistry()) as cascade,
     ):
-        count = await cascade.text(TEXT, "gemini-2.5-pro")
+        count = await cascade.count_text(TEXT, "gemini-2.5-pro")
 
     assert count.total.tokens == 6
     assert count.total.exact
@@ -232,10 +244,10 @@ async def test_vllm_counts_a_text_without_special_tokens_and_a_chat_with_its_tem
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     async with vllm() as server:
         options = CounterOptions(backend=Backend.ENDPOINT, endpoint_url=f"{server.url}/v1")
-        async with Counting(options, Endpoints()) as cascade:
-            text = await cascade.text(TEXT, VLLM_MODEL)
-            plain = await cascade.request(wire.read(chat))
-            with_tools = await cascade.request(wire.read({**chat, "tools": tools}))
+        async with ConnectedCounter(options, EndpointRegistry()) as cascade:
+            text = await cascade.count_text(TEXT, VLLM_MODEL)
+            plain = await cascade.count_request(wire.parse_request(chat))
+            with_tools = await cascade.count_request(wire.parse_request({**chat, "tools": tools}))
 
     assert text.total == TokenCount(6, True, 6)
     assert plain.total == TokenCount(5 + 3 + 3, True, 11)
@@ -246,8 +258,8 @@ async def test_vllm_counts_for_the_model_it_has_whatever_we_call_it() -> None:
     """Its 404 for another name was once taken for a missing route."""
     async with vllm() as server:
         options = CounterOptions(endpoint_url=server.url, use_endpoint=True)
-        async with Counting(options, Endpoints()) as cascade:
-            counts = [await cascade.text(text, "gpt-4o") for text in (TEXT, "two words")]
+        async with ConnectedCounter(options, EndpointRegistry()) as cascade:
+            counts = [await cascade.count_text(text, "gpt-4o") for text in (TEXT, "two words")]
 
     assert [count.total for count in counts] == [TokenCount(6, True, 6), TokenCount(2, True, 2)]
     assert "model" not in server.body()
@@ -262,9 +274,11 @@ async def test_vllm_is_asked_to_go_on_with_an_answer_as_the_chat_asks_it() -> No
     }
     async with (
         vllm() as server,
-        Counting(CounterOptions(endpoint_url=server.url, use_endpoint=True), Endpoints()) as cascade,
+        ConnectedCounter(
+            CounterOptions(endpoint_url=server.url, use_endpoint=True), EndpointRegistry()
+        ) as cascade,
     ):
-        count = await cascade.request(wire.read(chat))
+        count = await cascade.count_request(wire.parse_request(chat))
 
     assert count.total == TokenCount(2 * 5 + 2, True, 12)
 
@@ -272,24 +286,26 @@ async def test_vllm_is_asked_to_go_on_with_an_answer_as_the_chat_asks_it() -> No
 async def test_what_vllm_has_no_route_for_is_counted_offline_as_it_is() -> None:
     async with (
         vllm() as server,
-        Counting(CounterOptions(endpoint_url=server.url, use_endpoint=True), Endpoints()) as cascade,
+        ConnectedCounter(
+            CounterOptions(endpoint_url=server.url, use_endpoint=True), EndpointRegistry()
+        ) as cascade,
     ):
-        first = await cascade.request(wire.read(RESPONSES))
+        first = await cascade.count_request(wire.parse_request(RESPONSES))
         asked = server.requests
-        await cascade.request(wire.read({**RESPONSES, "input": "other"}))
+        await cascade.count_request(wire.parse_request({**RESPONSES, "input": "other"}))
 
     assert first == foveate.count_request(RESPONSES)
     assert server.requests == asked
 
 
 def test_tiktoken_is_a_name_for_offline() -> None:
-    assert Backend.named("tiktoken") is Backend.OFFLINE
-    assert Backend.named("auto") is Backend.AUTO
+    assert Backend.from_name("tiktoken") is Backend.OFFLINE
+    assert Backend.from_name("auto") is Backend.AUTO
 
 
 def test_an_unknown_backend_is_refused_with_the_names_there_are() -> None:
     with pytest.raises(BadOption, match="auto, offline, estimate, endpoint, anthropic_api"):
-        Backend.named("magic")
+        Backend.from_name("magic")
 
 
 @pytest.mark.parametrize(
@@ -305,5 +321,5 @@ def test_an_unknown_backend_is_refused_with_the_names_there_are() -> None:
 )
 async def test_a_backend_without_its_address_or_key_is_refused(options: CounterOptions) -> None:
     with pytest.raises(BadOption):
-        async with Counting(options, Endpoints()):
+        async with ConnectedCounter(options, EndpointRegistry()):
             pass

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 import foveate
 from foveate import wire
 from foveate.errors import MalformedRequest
-from foveate.tokens.rules.gemini import gemini_rules
-from foveate.tokens.rules.openai import openai_rules
-from foveate.tokens.rules.template import TemplateRules, template_for
-from foveate.tokens.rules.typescript import function_type
+from foveate.tokens.rules.gemini import build_gemini_rules
+from foveate.tokens.rules.openai import build_openai_rules
+from foveate.tokens.rules.template import ChatTemplateRules, find_template
+from foveate.tokens.rules.typescript import write_function_type
 from foveate.values import Format, Tool
 from tests.support.examples import limit_examples
 
@@ -45,13 +45,13 @@ def tool(parameters: Any) -> Tool:
 def written_chars(model: str, parameters: Any) -> int:
     """How much text one family makes of a tool."""
     rules = (
-        gemini_rules(model, "")
+        build_gemini_rules(model, "")
         if "gemini" in model
-        else openai_rules(model)
+        else build_openai_rules(model)
         if model in ("gpt-4o", "gpt-5")
-        else TemplateRules(template_for(model, ""))
+        else ChatTemplateRules(find_template(model, ""))
     )
-    return sum(map(len, rules.tool(tool(parameters), 0).texts))
+    return sum(map(len, rules.render_tool(tool(parameters), 0).texts))
 
 
 def chat(parameters: Any) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def test_a_request_with_a_hostile_schema_is_counted(model: str, parameters: dict
 def test_a_definition_is_followed_wherever_a_schema_of_ordinary_size_names_it() -> None:
     point = {"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "number"}}}
     line = {"from": {"$ref": "#/$defs/point"}, "to": {"$ref": "#/$defs/point"}}
-    written = function_type(tool({"type": "object", "properties": line, "$defs": {"point": point}}))
+    written = write_function_type(tool({"type": "object", "properties": line, "$defs": {"point": point}}))
 
     assert (
         written == "type f = (_: { from?: { x?: number, y?: number }, to?: { x?: number, y?: number } }) => any"
@@ -215,10 +215,10 @@ def bodies(value: Any) -> dict[Format, dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("model", FAMILIES)
 @settings(max_examples=limit_examples(80))
-@given(value=json_values, spoken=st.sampled_from(list(Format)))
-def test_any_json_for_a_schema_is_counted_or_refused(model: str, value: Any, spoken: Format) -> None:
-    body = bodies(value)[spoken]
-    assert wire.recognise(wire.body.fields(wire.body.to_bytes(body))) is spoken
+@given(value=json_values, api_format=st.sampled_from(list(Format)))
+def test_any_json_for_a_schema_is_counted_or_refused(model: str, value: Any, api_format: Format) -> None:
+    body = bodies(value)[api_format]
+    assert wire.detect_format(wire.body.parse_fields(wire.body.to_bytes(body))) is api_format
     with suppress(MalformedRequest):
         assert foveate.count_request(body, model).total.tokens > 0
 

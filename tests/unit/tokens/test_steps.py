@@ -8,8 +8,8 @@ import splintr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.tokens.steps import stepped
-from foveate.tokens.vocabulary import _LEADS, BUNDLED, bundled
+from foveate.tokens.steps import encode_in_steps
+from foveate.tokens.vocabulary import _LEAD_TEXTS, BUNDLED_VOCABULARIES, bundled_vocabulary
 from tests.support.examples import limit_examples
 from tests.unit.tokens.texts import texts
 
@@ -30,25 +30,25 @@ def engine(name: str) -> splintr.AnyTokenizer:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", _LEADS)
+@pytest.mark.parametrize("name", _LEAD_TEXTS)
 def test_the_tokens_of_the_steps_are_the_tokens_of_the_whole(name: str) -> None:
-    tokenizer, lead = engine(name), _LEADS[name]
+    tokenizer, lead = engine(name), _LEAD_TEXTS[name]
 
     @settings(max_examples=limit_examples(100))
     @given(text=long_texts, step_chars=st.sampled_from((16, 30, 60, 150, 400)))
     def holds(text: str, step_chars: int) -> None:
-        steps = stepped(tokenizer, text, lead=lead, step_chars=step_chars)
+        steps = encode_in_steps(tokenizer, text, lead_text=lead, step_chars=step_chars)
         assert [token for step in steps for token in step] == tokenizer.encode_ordinary(text)
 
     holds()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", _LEADS)
+@pytest.mark.parametrize("name", _LEAD_TEXTS)
 @pytest.mark.parametrize("unit", ["<bos>", "a", "abcdefgh", "\n", " ", "漢", "▁", "𓀀", "<s>"])
 def test_a_long_text_is_cut_into_steps_indeed(name: str, unit: str) -> None:
     text = unit * (100_000 // len(unit))
-    steps = list(stepped(engine(name), text, lead=_LEADS[name]))
+    steps = list(encode_in_steps(engine(name), text, lead_text=_LEAD_TEXTS[name]))
 
     assert len(steps) >= 12
     assert [token for step in steps for token in step] == engine(name).encode_ordinary(text)
@@ -60,7 +60,7 @@ def long_word(letters: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BUNDLED)
+@pytest.mark.parametrize("name", BUNDLED_VOCABULARIES)
 @pytest.mark.parametrize(
     "letters", ["x", "abcdefghij", "aBcDeF", "漢字我们的是", "0123456789abcdef", "a_é", "!?", " "]
 )
@@ -69,11 +69,11 @@ def test_a_word_too_long_for_the_engine_has_the_tokens_that_the_engine_finds(nam
     text = long_word(letters)
     whole = engine(name).encode_ordinary(text)
 
-    assert bundled(name).count(text) == len(whole) - len(engine(name).encode_ordinary(""))
-    assert [token for step in bundled(name).ids(text) for token in step] == whole
+    assert bundled_vocabulary(name).count(text) == len(whole) - len(engine(name).encode_ordinary(""))
+    assert [token for step in bundled_vocabulary(name).encode(text) for token in step] == whole
 
 
 @pytest.mark.slow
 def test_every_bundled_vocabulary_without_a_pattern_is_tested_here() -> None:
-    assert {name for name in BUNDLED if engine(name).family != "BPE"} == set(_LEADS)
-    assert all(bundled(name)._frame == 0 for name in _LEADS)
+    assert {name for name in BUNDLED_VOCABULARIES if engine(name).family != "BPE"} == set(_LEAD_TEXTS)
+    assert all(bundled_vocabulary(name)._frame_tokens == 0 for name in _LEAD_TEXTS)

@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.tokens.rendering import Measured
-from foveate.tokens.tally import EMPTY, Tally
+from foveate.tokens.rendering import MeasuredRendering
+from foveate.tokens.tally import EMPTY_TALLY, Tally
 
 measured = st.builds(
-    lambda tokens, thought, opens: Measured(
-        tokens=tokens, upper=tokens, thought_tokens=thought, thought_upper=thought, opens_turn=opens
+    lambda tokens, thought, opens: MeasuredRendering(
+        tokens=tokens, upper=tokens, thinking_tokens=thought, thinking_upper=thought, opens_turn=opens
     ),
     st.integers(0, 100),
     st.integers(0, 100),
@@ -16,44 +16,45 @@ measured = st.builds(
 )
 
 
-def tallied(messages: list[Measured], *, keeps_thoughts: bool) -> Tally:
-    tally = EMPTY
+def tallied(messages: list[MeasuredRendering], *, keeps_thoughts: bool) -> Tally:
+    tally = EMPTY_TALLY
     for message in messages:
-        tally = tally.plus(message, keeps_thoughts=keeps_thoughts)
+        tally = tally.with_message(message, keeps_thinking=keeps_thoughts)
     return tally
 
 
 @given(messages=st.lists(measured, max_size=20), keeps_thoughts=st.booleans())
-def test_what_each_message_adds_is_the_whole(messages: list[Measured], keeps_thoughts: bool) -> None:
+def test_what_each_message_adds_is_the_whole(messages: list[MeasuredRendering], keeps_thoughts: bool) -> None:
     tally = tallied(messages, keeps_thoughts=keeps_thoughts)
-    each = tally.each(keeps_thoughts=keeps_thoughts)
+    each = tally.message_tokens(keeps_thinking=keeps_thoughts)
 
     assert len(each) == tally.messages == len(messages)
-    assert sum(tokens for tokens, _ in each) == tally.tokens + tally.thought_tokens
+    assert sum(tokens for tokens, _ in each) == tally.tokens + tally.thinking_tokens
 
 
 @given(messages=st.lists(measured, max_size=20))
-def test_reasoning_counts_until_the_next_turn_opens(messages: list[Measured]) -> None:
+def test_reasoning_counts_until_the_next_turn_opens(messages: list[MeasuredRendering]) -> None:
     opened = max((i for i, message in enumerate(messages) if message.opens_turn), default=0)
 
-    assert tallied(messages, keeps_thoughts=True).thought_tokens == sum(m.thought_tokens for m in messages)
-    assert tallied(messages, keeps_thoughts=False).thought_tokens == sum(
-        m.thought_tokens for m in messages[opened:]
+    assert tallied(messages, keeps_thoughts=True).thinking_tokens == sum(m.thinking_tokens for m in messages)
+    assert tallied(messages, keeps_thoughts=False).thinking_tokens == sum(
+        m.thinking_tokens for m in messages[opened:]
     )
 
 
 def test_forks_share_their_past_and_nothing_else() -> None:
-    past = tallied([Measured(tokens=10), Measured(tokens=5)], keeps_thoughts=False)
-    one = past.plus(Measured(tokens=1), keeps_thoughts=False)
-    other = past.plus(Measured(tokens=2), keeps_thoughts=False)
+    past = tallied([MeasuredRendering(tokens=10), MeasuredRendering(tokens=5)], keeps_thoughts=False)
+    one = past.with_message(MeasuredRendering(tokens=1), keeps_thinking=False)
+    other = past.with_message(MeasuredRendering(tokens=2), keeps_thinking=False)
 
     assert (past.tokens, one.tokens, other.tokens) == (15, 16, 17)
-    assert one.before is other.before is past
+    assert one.previous is other.previous is past
 
 
 def test_what_is_uncertain_stays_so() -> None:
     tally = tallied(
-        [Measured(certain=False, unexplained=("a",)), Measured(unexplained=("a", "b"))], keeps_thoughts=False
+        [MeasuredRendering(certain=False, unexplained=("a",)), MeasuredRendering(unexplained=("a", "b"))],
+        keeps_thoughts=False,
     )
 
     assert not tally.certain
@@ -61,24 +62,24 @@ def test_what_is_uncertain_stays_so() -> None:
 
 
 def test_results_are_entries_of_a_list_until_all_have_come() -> None:
-    calls = Measured(tokens=10, upper=12, parallel_calls=2)
-    result = Measured(tokens=5, upper=6, entry_tokens=(100.0, 200.0, 400.0))
+    calls = MeasuredRendering(tokens=10, upper=12, parallel_calls=2)
+    result = MeasuredRendering(tokens=5, upper=6, entry_tokens=(100.0, 200.0, 400.0))
 
-    def total(*messages: Measured) -> float:
+    def total(*messages: MeasuredRendering) -> float:
         return tallied(list(messages), keeps_thoughts=False).tokens
 
     assert total(calls, result) == 110
     assert total(calls, result, result) == 510
     assert total(calls, result, result, result) == 515
-    assert total(calls, Measured(tokens=1), result) == 16
+    assert total(calls, MeasuredRendering(tokens=1), result) == 16
     assert tallied([calls, result], keeps_thoughts=False).upper == 113
 
 
 def test_a_guessed_entry_of_a_list_is_not_certain() -> None:
-    guess = Measured(tokens=5, upper=6, entry_tokens=(10.0, 10.0, 10.0), entry_margin_tokens=40)
+    guess = MeasuredRendering(tokens=5, upper=6, entry_tokens=(10.0, 10.0, 10.0), entry_margin_tokens=40)
 
     alone = tallied([guess], keeps_thoughts=False)
-    listed = tallied([Measured(parallel_calls=2), guess], keeps_thoughts=False)
+    listed = tallied([MeasuredRendering(parallel_calls=2), guess], keeps_thoughts=False)
 
     assert (alone.certain, alone.upper) == (True, 6)
     assert (listed.certain, listed.upper) == (False, 51)

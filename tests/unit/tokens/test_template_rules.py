@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import foveate
-from foveate.tokens.rules.template import TemplateRules, template_for
-from foveate.tokens.vocabulary import BUNDLED
-from foveate.values import Format, Image, Message, Source, Text, Thinking, Tool, ToolCall
+from foveate.tokens.rules.template import ChatTemplateRules, find_template
+from foveate.tokens.vocabulary import BUNDLED_VOCABULARIES
+from foveate.values import Format, Image, MediaSource, Message, Text, Thinking, Tool, ToolCall
 from tests.unit.tokens.offline import counted
 
 GROQ = "api.groq.com"
@@ -164,14 +164,14 @@ def test_on_bedrock_qwen_does_not_think_unless_asked_to() -> None:
 
 
 def test_the_host_decides_between_templates_of_one_model() -> None:
-    assert template_for("openai/gpt-oss-120b", GROQ).name == "gpt-oss on Groq"
-    assert template_for("openai/gpt-oss-120b", "").name == "gpt-oss"
+    assert find_template("openai/gpt-oss-120b", GROQ).name == "gpt-oss on Groq"
+    assert find_template("openai/gpt-oss-120b", "").name == "gpt-oss"
 
 
 def test_a_model_that_nobody_knows_gets_the_last_template_and_is_not_called_exact() -> None:
     count = counted(chat(user("Hello")), "hal-9000", "discovery.example")
 
-    assert template_for("hal-9000", "discovery.example").name == "generic"
+    assert find_template("hal-9000", "discovery.example").name == "generic"
     assert not count.total.exact
     assert count.total.upper > count.total.tokens
 
@@ -207,7 +207,7 @@ def test_a_model_that_nobody_knows_gets_the_last_template_and_is_not_called_exac
 def test_a_version_that_nothing_is_known_of_is_counted_as_its_kin_and_never_called_exact(
     model: str, host: str
 ) -> None:
-    template = template_for(model, host)
+    template = find_template(model, host)
 
     assert template.name.startswith("kin of ")
     assert (template.exact, template.spread) == (False, 0.15)
@@ -251,7 +251,7 @@ def test_a_version_that_nothing_is_known_of_is_counted_as_its_kin_and_never_call
     ],
 )
 def test_a_known_model_is_known_by_whatever_name_it_is_served(model: str, name: str) -> None:
-    template = template_for(model, "")
+    template = find_template(model, "")
 
     assert (template.name, template.exact) == (name, True)
 
@@ -261,36 +261,36 @@ def test_a_known_model_is_known_by_whatever_name_it_is_served(model: str, name: 
     ["llama-3.1-8b", "qwen3", "mistral", "kimi-k2", "glm-5", "gemma-3", "nova-lite", "grok-4", "mixtral-8x7b"],
 )
 def test_every_template_names_a_vocabulary_that_is_there_and_what_it_rests_on(model: str) -> None:
-    template = template_for(model, "")
+    template = find_template(model, "")
 
     assert template.name != "generic"
-    assert template.vocabulary in BUNDLED
+    assert template.vocabulary in BUNDLED_VOCABULARIES
     assert template.as_of
     assert template.evidence
 
 
 def test_no_name_takes_long_to_look_up() -> None:
     for name in ("deepseek" * 100_000 + "qwen", "qwen3" + "-q4_0_k" * 100_000 + "!", "." * 1_000_000):
-        assert not template_for(name, "").exact
+        assert not find_template(name, "").exact
 
 
 def test_what_an_earlier_answer_thought_aloud_is_cut_where_the_template_does_so() -> None:
     said = Message(role="assistant", parts=(Text("<think>2 and 2</think>\n\nFour."),))
 
-    assert TemplateRules(template_for("qwen3-32b", "")).message(said).texts == ("Four.",)
-    assert "<think>" in TemplateRules(template_for("kimi-k2", "")).message(said).texts[0]
-    assert not TemplateRules(template_for("qwen3-32b", "")).message(said).certain
+    assert ChatTemplateRules(find_template("qwen3-32b", "")).render_message(said).texts == ("Four.",)
+    assert "<think>" in ChatTemplateRules(find_template("kimi-k2", "")).render_message(said).texts[0]
+    assert not ChatTemplateRules(find_template("qwen3-32b", "")).render_message(said).certain
 
 
 def test_reasoning_counts_until_the_user_speaks_again_except_where_it_is_kept() -> None:
-    spoken = [
+    api_format = [
         user("What is 2 + 2?"),
         {"role": "assistant", "content": "Four.", "reasoning_content": "Two and two make four."},
     ]
     silent = [user("What is 2 + 2?"), {"role": "assistant", "content": "Four."}]
 
     def cost(model: str, *then: dict[str, Any]) -> int:
-        with_it = counted(chat(*spoken, *then), model).total.tokens
+        with_it = counted(chat(*api_format, *then), model).total.tokens
         return with_it - counted(chat(*silent, *then), model).total.tokens
 
     assert cost("qwen3-32b") > 0
@@ -300,8 +300,8 @@ def test_reasoning_counts_until_the_user_speaks_again_except_where_it_is_kept() 
 
 def test_deepseek_writes_calls_in_its_own_markup() -> None:
     call = ToolCall(name="read", arguments='{"path":"a","lines":3}', format=Format.CHAT)
-    rules = TemplateRules(template_for("deepseek-v4", ""))
-    rendering = rules.message(Message(role="assistant", parts=(call,)))
+    rules = ChatTemplateRules(find_template("deepseek-v4", ""))
+    rendering = rules.render_message(Message(role="assistant", parts=(call,)))
 
     assert "".join(rendering.texts) == (
         '\n\n<tool_calls>\n<invoke name="read">\n'
@@ -315,12 +315,12 @@ def test_deepseek_writes_calls_in_its_own_markup() -> None:
 @given(schema=JSON)
 def test_no_schema_or_arguments_can_stop_a_count(model: str, schema: Any) -> None:
     raw = json.dumps({"type": "object", "properties": schema, "enum": schema, "anyOf": schema}).encode()
-    rules = TemplateRules(template_for(model, ""))
+    rules = ChatTemplateRules(find_template(model, ""))
     tool = Tool(kind="function", name="f", description="", parameters=raw, raw=b"{}")
     call = ToolCall(name="f", arguments=raw.decode(), format=Format.CHAT)
 
-    assert rules.tool(tool, 0).texts
-    assert rules.message(Message(role="assistant", parts=(call,))).texts
+    assert rules.render_tool(tool, 0).texts
+    assert rules.render_message(Message(role="assistant", parts=(call,))).texts
 
 
 def test_arguments_that_are_no_json_are_counted_all_the_same() -> None:
@@ -329,7 +329,7 @@ def test_arguments_that_are_no_json_are_counted_all_the_same() -> None:
         message = Message(role="assistant", parts=(call,))
 
         for model in ("deepseek-v4", "mistral"):
-            assert TemplateRules(template_for(model, "")).message(message).texts
+            assert ChatTemplateRules(find_template(model, "")).render_message(message).texts
 
 
 def test_a_schema_for_the_answer_is_room_that_is_left_unless_the_model_is_shown_it() -> None:
@@ -351,9 +351,9 @@ def test_a_tool_of_the_provider_is_named_as_unexplained() -> None:
 
 
 def test_a_picture_is_a_guess_by_its_size() -> None:
-    rules = TemplateRules(template_for("qwen3-vl", ""))
-    seen = Image(source=Source.INLINE, width=280, height=56)
-    rendering = rules.message(Message(role="user", parts=(seen, Image(source=Source.URL))))
+    rules = ChatTemplateRules(find_template("qwen3-vl", ""))
+    seen = Image(source=MediaSource.INLINE, width=280, height=56)
+    rendering = rules.render_message(Message(role="user", parts=(seen, Image(source=MediaSource.URL))))
 
     assert rendering.image_tokens == 10 * 2 + 1024
     assert rendering.unexplained == ("image",)
@@ -361,9 +361,9 @@ def test_a_picture_is_a_guess_by_its_size() -> None:
 
 
 def test_a_picture_whose_size_is_unseen_leaves_room() -> None:
-    rules = TemplateRules(template_for("qwen3-vl", ""))
-    for unseen in (Image(source=Source.URL), Image(source=Source.INLINE)):
-        rendering = rules.message(Message(role="user", parts=(unseen,)))
+    rules = ChatTemplateRules(find_template("qwen3-vl", ""))
+    for unseen in (Image(source=MediaSource.URL), Image(source=MediaSource.INLINE)):
+        rendering = rules.render_message(Message(role="user", parts=(unseen,)))
 
         assert rendering.image_margin_tokens >= rendering.image_tokens
         assert not rendering.certain
@@ -376,6 +376,6 @@ def test_a_file_with_a_name_is_still_named_as_unexplained() -> None:
 
 
 def test_a_message_of_thoughts_alone_has_no_frame() -> None:
-    rules = TemplateRules(template_for("deepseek-v4", ""))
+    rules = ChatTemplateRules(find_template("deepseek-v4", ""))
 
-    assert rules.message(Message(role="assistant", parts=(Thinking("Hm."),))).fixed_tokens == 0
+    assert rules.render_message(Message(role="assistant", parts=(Thinking("Hm."),))).fixed_tokens == 0

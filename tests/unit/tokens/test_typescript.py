@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from foveate.tokens.rules.typescript import function_type
+from foveate.tokens.rules.typescript import write_function_type
 from foveate.values import Tool
 
 
@@ -11,7 +11,7 @@ def rendered(properties: dict[str, Any], *, description: str = "", is_2023: bool
     parameters = {"type": "object", "properties": properties, "required": list(properties)}
     data = json.dumps(parameters).encode()
     tool = Tool(kind="function", name="f", description=description, parameters=data, raw=b"{}")
-    return function_type(tool, is_2023=is_2023)
+    return write_function_type(tool, is_2023=is_2023)
 
 
 def test_every_line_of_a_description_is_a_comment_without_indentation() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from foveate.errors import BadVocabulary
-from foveate.tokens.vocabulary import BUNDLED, bundled, from_file
+from foveate.tokens.vocabulary import BUNDLED_VOCABULARIES, bundled_vocabulary, load_vocabulary_file
 
 BYTES = [bytes([number]) for number in range(256)]
 
@@ -28,10 +28,10 @@ def byte_level(**vocabulary: int) -> Tokenizer:
     return tokenizer
 
 
-@pytest.mark.parametrize("name", BUNDLED)
+@pytest.mark.parametrize("name", BUNDLED_VOCABULARIES)
 def test_every_bundled_vocabulary_loads_and_counts(name: str) -> None:
-    assert bundled(name) is bundled(name)
-    assert 4 <= bundled(name).count("How many tokens is this?") <= 12
+    assert bundled_vocabulary(name) is bundled_vocabulary(name)
+    assert 4 <= bundled_vocabulary(name).count("How many tokens is this?") <= 12
 
 
 def test_a_rank_file_is_split_by_the_pattern_that_its_name_says(tmp_path: Path) -> None:
@@ -39,15 +39,15 @@ def test_a_rank_file_is_split_by_the_pattern_that_its_name_says(tmp_path: Path) 
         path = tmp_path / name
         path.write_bytes(ranks([*BYTES, b"12", b"123"]))
 
-        assert from_file(path).count("123") == words
+        assert load_vocabulary_file(path).count("123") == words
 
 
 def test_a_tokenizer_json_is_counted_by_its_own_rules(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     byte_level(ab=0).save(str(path))
 
-    assert from_file(path).count("abab") == 2
-    assert from_file(path).count("ba") == 2
+    assert load_vocabulary_file(path).count("abab") == 2
+    assert load_vocabulary_file(path).count("ba") == 2
 
 
 def test_what_a_tokenizer_puts_around_every_text_is_no_part_of_the_text(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_what_a_tokenizer_puts_around_every_text_is_no_part_of_the_text(tmp_path
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", token)])
     tokenizer.save(str(path))
 
-    vocabulary = from_file(path)
+    vocabulary = load_vocabulary_file(path)
 
     assert vocabulary.count("") == 0
     assert vocabulary.count("abc") == 3
@@ -109,7 +109,7 @@ def test_a_broken_file_is_named_in_one_clear_line(tmp_path: Path, name: str, con
     path.write_bytes(content)
 
     with pytest.raises(BadVocabulary) as raised:
-        from_file(path)
+        load_vocabulary_file(path)
 
     message = str(raised.value)
     assert message.startswith(f"{path}: ")
@@ -125,14 +125,14 @@ def test_a_truncated_tokenizer_json_is_refused(tmp_path: Path) -> None:
     path.write_bytes(whole[: len(whole) // 2])
 
     with pytest.raises(BadVocabulary, match=r"tokenizer\.json"):
-        from_file(path)
+        load_vocabulary_file(path)
 
 
 def test_what_is_not_there_or_not_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadVocabulary, match=r"nowhere\.json: No such file"):
-        from_file(tmp_path / "nowhere.json")
+        load_vocabulary_file(tmp_path / "nowhere.json")
     with pytest.raises(BadVocabulary, match="directory"):
-        from_file(tmp_path)
+        load_vocabulary_file(tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -142,10 +142,10 @@ def test_what_may_not_be_read_is_refused(tmp_path: Path) -> None:
     path.chmod(0)
 
     with pytest.raises(BadVocabulary, match="Permission denied"):
-        from_file(path)
+        load_vocabulary_file(path)
 
 
 def test_a_name_with_a_zero_byte_in_it_is_a_vocabulary_that_cannot_be_read() -> None:
     """It was once a ValueError, which nobody expects of a file."""
     with pytest.raises(BadVocabulary, match="embedded null byte"):
-        from_file(Path("a\0b.json"))
+        load_vocabulary_file(Path("a\0b.json"))

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from foveate.upstream.pool import Pool, Target, target, whole
+from foveate.upstream.pool import ConnectionPool, Target, parse_url, read_body
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -22,7 +22,7 @@ class Server:
 
     @property
     def target(self) -> Target:
-        return target(self.url)
+        return parse_url(self.url)
 
 
 @asynccontextmanager
@@ -78,9 +78,9 @@ def closing(*said: bytes) -> Talk:
     return talk
 
 
-async def got(pool: Pool, where: Target, body: bytes = b"{}") -> bytes:
-    async with pool.asked("POST", where, [(b"x-a", b"b")], body) as answer:
-        return await whole(answer, most_bytes=10**9, url=where.url)
+async def got(pool: ConnectionPool, where: Target, body: bytes = b"{}") -> bytes:
+    async with pool.stream("POST", where, [(b"x-a", b"b")], body) as answer:
+        return await read_body(answer, max_bytes=10**9, url=where.url)
 
 
 async def eventually(is_so: Callable[[], bool]) -> None:

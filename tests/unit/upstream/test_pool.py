@@ -9,12 +9,12 @@ from weakref import ReferenceType, ref
 import pytest
 
 from foveate.errors import UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
-from foveate.upstream.pool import Pool, Target, Timeouts, whole
+from foveate.upstream.pool import ConnectionPool, Target, Timeouts, read_body
 from tests.unit.upstream.servers import HELLO, closing, eventually, got, saying, server
 
 
 async def test_a_connection_serves_one_request_after_the_other() -> None:
-    pool = Pool()
+    pool = ConnectionPool()
     async with server(saying(HELLO)) as upstream:
         assert [await got(pool, upstream.target, b"1"), await got(pool, upstream.target, b"22")] == [
             b"hello"
@@ -35,7 +35,7 @@ async def test_a_connection_is_used_again_also_where_the_system_has_no_poll(
 ) -> None:
     """Defect: Windows has none, and no connection could be made there."""
     monkeypatch.delattr(select, "poll")
-    async with server(saying(HELLO)) as made, Pool() as pool:
+    async with server(saying(HELLO)) as made, ConnectionPool() as pool:
         for _ in range(2):
             assert await got(pool, made.target) == b"hello"
 
@@ -43,7 +43,7 @@ async def test_a_connection_is_used_again_also_where_the_system_has_no_poll(
 
 
 async def test_requests_at_once_have_a_connection_each() -> None:
-    pool = Pool()
+    pool = ConnectionPool()
     async with server(saying(HELLO)) as upstream:
         assert await asyncio.gather(*(got(pool, upstream.target) for _ in range(20))) == [b"hello"] * 20
         assert len(upstream.heard) == 20
@@ -62,7 +62,7 @@ async def test_each_request_on_a_connection_has_its_own_time() -> None:
 
     waits = [0.0, 0.0, 0.8, 5.0]
     async with server(talk) as upstream:
-        pool = Pool(timeouts=Timeouts(idle_seconds=600))
+        pool = ConnectionPool(timeouts=Timeouts(idle_seconds=600))
         assert await got(pool, upstream.target) == b"hello"
         pool.timeouts = Timeouts(idle_seconds=0.6)
         assert await got(pool, upstream.target) == b"hello"
@@ -77,7 +77,7 @@ async def test_each_request_on_a_connection_has_its_own_time() -> None:
 
 
 async def test_a_connection_that_was_closed_meanwhile_is_never_sent_to() -> None:
-    pool = Pool()
+    pool = ConnectionPool()
     async with server(closing(HELLO)) as upstream:
         for _ in range(5):
             assert await got(pool, upstream.target) == b"hello"
@@ -89,7 +89,7 @@ async def test_a_connection_that_was_closed_meanwhile_is_never_sent_to() -> None
     "head", [b"keep-alive: timeout=1, max=9\r\n", b"Keep-Alive: timeout=0\r\n", b"connection: close\r\n"]
 )
 async def test_a_server_that_keeps_connections_shortly_is_believed(head: bytes) -> None:
-    pool = Pool()
+    pool = ConnectionPool()
     reply = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n" + head + b"\r\n"
     async with server(saying(reply)) as upstream:
         await got(pool, upstream.target)
@@ -100,7 +100,7 @@ async def test_a_server_that_keeps_connections_shortly_is_believed(head: bytes) 
 
 
 async def test_a_word_that_nobody_asked_for_ends_a_connection() -> None:
-    pool = Pool()
+    pool = ConnectionPool()
     async with server(saying(HELLO, b"HTTP/1.1 408 Request Timeout\r\n\r\n")) as upstream:
         assert await got(pool, upstream.target) == b"hello"
         await eventually(lambda: upstream.gone == [True])
@@ -112,11 +112,11 @@ async def test_a_word_that_nobody_asked_for_ends_a_connection() -> None:
 @pytest.mark.parametrize("behind", [b"HTTP/1.1 408 No\r\ncontent-length: 3\r\nx: y\r\n\r\nbye", b"junk"])
 async def test_what_comes_behind_an_answer_is_none_of_it(behind: bytes) -> None:
     """Defect: where it came at once, the answer had its status and body, or was none."""
-    async with server(saying(HELLO + behind)) as upstream, Pool() as pool:
+    async with server(saying(HELLO + behind)) as upstream, ConnectionPool() as pool:
         for _ in range(2):
-            async with pool.asked("POST", upstream.target, [], b"{}") as answer:
+            async with pool.stream("POST", upstream.target, [], b"{}") as answer:
                 assert (answer.status, answer.headers) == (200, [(b"content-length", b"5")])
-                assert [await answer.piece(), await answer.piece()] == [b"hello", b""]
+                assert [await answer.read_chunk(), await answer.read_chunk()] == [b"hello", b""]
 
     assert [len(requests) for requests in upstream.heard] == [1, 1]
 
@@ -130,12 +130,12 @@ async def test_pieces_come_as_they_are_sent() -> None:
         await more.wait()
         writer.write(b"6\r\nsecond\r\n0\r\n\r\n")
 
-    pool = Pool()
-    async with server(talk) as upstream, pool.asked("GET", upstream.target, []) as answer:
-        assert await answer.piece() == b"first"
+    pool = ConnectionPool()
+    async with server(talk) as upstream, pool.stream("GET", upstream.target, []) as answer:
+        assert await answer.read_chunk() == b"first"
         more.set()
-        assert await answer.piece() == b"second"
-        assert await answer.piece() == b""
+        assert await answer.read_chunk() == b"second"
+        assert await answer.read_chunk() == b""
     await pool.close()
 
 
@@ -151,11 +151,11 @@ async def test_who_reads_slowly_keeps_the_server_waiting() -> None:
             await writer.drain()
             sent += 100_000
 
-    pool = Pool(timeouts=Timeouts(idle_seconds=0.6))
-    async with server(talk) as upstream, pool.asked("GET", upstream.target, []) as answer:
+    pool = ConnectionPool(timeouts=Timeouts(idle_seconds=0.6))
+    async with server(talk) as upstream, pool.stream("GET", upstream.target, []) as answer:
         await asyncio.sleep(0.9)  # longer than may pass without a word, but it is not the server that is slow
         assert sent < 20_000_000
-        assert len(await whole(answer, most_bytes=10**8, url="")) == 50_000_000
+        assert len(await read_body(answer, max_bytes=10**8, url="")) == 50_000_000
     await pool.close()
 
 
@@ -173,7 +173,7 @@ async def test_who_reads_slowly_keeps_the_server_waiting() -> None:
     ids=["nothing", "half a head", "cut", "cut chunks", "no HTTP", "another protocol", "headers without end"],
 )
 async def test_an_answer_that_is_none_is_an_error_and_is_not_asked_for_again(reply: bytes) -> None:
-    pool = Pool()
+    pool = ConnectionPool()
     async with server(closing(reply)) as upstream:
         with pytest.raises(UpstreamUnreachable):
             await got(pool, upstream.target)
@@ -187,10 +187,10 @@ async def test_an_answer_that_is_none_is_an_error_and_is_not_asked_for_again(rep
 async def test_an_answer_that_breaks_off_is_told_from_none(said: bytes) -> None:
     async with server(closing(b"HTTP/1.1 200 OK\r\n" + said)) as upstream:
         with pytest.raises(UpstreamBroken):
-            await got(Pool(), upstream.target)
+            await got(ConnectionPool(), upstream.target)
     async with server(closing(b"")) as upstream:
         with pytest.raises(UpstreamUnreachable) as failure:
-            await got(Pool(), upstream.target)
+            await got(ConnectionPool(), upstream.target)
     assert not isinstance(failure.value, UpstreamBroken)
 
 
@@ -210,7 +210,7 @@ async def test_a_server_that_answers_with_something_else_than_http_may_have_serv
     reply: bytes,
 ) -> None:
     """Defect: such a call was taken for one that never reached its provider, and was not charged."""
-    async with server(closing(reply)) as upstream, Pool() as pool:
+    async with server(closing(reply)) as upstream, ConnectionPool() as pool:
         with pytest.raises(UpstreamBroken):
             await got(pool, upstream.target)
 
@@ -220,7 +220,10 @@ async def test_who_closes_without_a_word_may_have_done_what_it_had_the_time_for(
     work_seconds: float, kind: type[Exception]
 ) -> None:
     """Defect: a network that drops what is silent left no trace of calls that were billed."""
-    async with server(closing(b"")) as upstream, Pool(timeouts=Timeouts(work_seconds=work_seconds)) as pool:
+    async with (
+        server(closing(b"")) as upstream,
+        ConnectionPool(timeouts=Timeouts(work_seconds=work_seconds)) as pool,
+    ):
         with pytest.raises(UpstreamUnreachable, match="before an answer came") as failure:
             await got(pool, upstream.target)
 
@@ -243,7 +246,7 @@ async def test_who_was_told_of_a_failure_is_gone_with_it(reply: bytes) -> None:
         held.append(ref(own))
         await got(pool, where)
 
-    pool = Pool()
+    pool = ConnectionPool()
     gc.disable()
     try:
         async with server(closing(reply)) as upstream:
@@ -257,28 +260,28 @@ async def test_who_was_told_of_a_failure_is_gone_with_it(reply: bytes) -> None:
 
 async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
     async with server(closing(b"HTTP/1.1 200 OK\r\n\r\nall of it")) as upstream:
-        assert await got(Pool(), upstream.target) == b"all of it"
+        assert await got(ConnectionPool(), upstream.target) == b"all of it"
 
 
 async def test_the_head_of_an_answer_is_given_without_what_came_before_it() -> None:
     before = b"HTTP/1.1 100 Continue\r\nx-b: 1\r\n\r\n"
     reply = before + b"HTTP/1.1 429 Too Many\r\nRetry-After: 7\r\ncontent-length: 0\r\n\r\n"
-    pool = Pool()
-    async with server(saying(reply)) as upstream, pool.asked("POST", upstream.target, []) as answer:
+    pool = ConnectionPool()
+    async with server(saying(reply)) as upstream, pool.stream("POST", upstream.target, []) as answer:
         assert answer.status == 429
         assert answer.headers == [(b"Retry-After", b"7"), (b"content-length", b"0")]
         assert answer.header(b"retry-after") == b"7"
-        assert await answer.piece() == b""
+        assert await answer.read_chunk() == b""
     await pool.close()
 
 
 async def test_the_answer_to_a_head_request_has_no_body() -> None:
-    pool = Pool()
+    pool = ConnectionPool()
     async with (
         server(saying(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n")) as upstream,
-        pool.asked("HEAD", upstream.target, []) as answer,
+        pool.stream("HEAD", upstream.target, []) as answer,
     ):
-        assert await answer.piece() == b""
+        assert await answer.read_chunk() == b""
 
 
 @pytest.mark.parametrize(
@@ -291,7 +294,7 @@ async def test_what_takes_too_long_is_given_up_and_the_server_sees_that(timeouts
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello")
         await reader.read()
 
-    pool = Pool(timeouts=timeouts)
+    pool = ConnectionPool(timeouts=timeouts)
     async with server(talk) as upstream:
         with pytest.raises(UpstreamTimeout) as failure:
             await got(pool, upstream.target)
@@ -308,7 +311,9 @@ async def test_pieces_that_keep_coming_are_not_idle() -> None:
             await asyncio.sleep(0.1)
             writer.write(b".")
 
-    pool = Pool(timeouts=Timeouts(idle_seconds=0.8))  # less than all of it takes, and much more than one piece
+    pool = ConnectionPool(
+        timeouts=Timeouts(idle_seconds=0.8)
+    )  # less than all of it takes, and much more than one piece
     async with server(talk) as upstream:
         assert await got(pool, upstream.target) == b"." * 12
     await pool.close()
@@ -319,10 +324,10 @@ async def test_an_answer_that_is_left_early_closes_its_connection() -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello")
         await reader.read()
 
-    pool = Pool()
+    pool = ConnectionPool()
     async with server(talk) as upstream:
-        async with pool.asked("GET", upstream.target, []) as answer:
-            assert await answer.piece() == b"hello"
+        async with pool.stream("GET", upstream.target, []) as answer:
+            assert await answer.read_chunk() == b"hello"
         await eventually(lambda: upstream.gone == [True])
 
 
@@ -330,7 +335,7 @@ async def test_a_request_that_is_cancelled_closes_its_connection() -> None:
     async def talk(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    pool = Pool()
+    pool = ConnectionPool()
     async with server(talk) as upstream:
         asking = asyncio.create_task(got(pool, upstream.target))
         await eventually(lambda: bool(upstream.heard and upstream.heard[0]))
@@ -341,7 +346,7 @@ async def test_a_request_that_is_cancelled_closes_its_connection() -> None:
 
 
 def test_a_pool_can_be_used_from_one_event_loop_after_the_other() -> None:
-    pool = Pool()
+    pool = ConnectionPool()
 
     async def once() -> bytes:
         async with server(saying(HELLO)) as upstream:

@@ -9,7 +9,7 @@ import pytest
 import trustme
 
 from foveate.errors import UpstreamUnreachable
-from foveate.upstream.pool import Pool, target, whole
+from foveate.upstream.pool import ConnectionPool, parse_url, read_body
 
 AUTHORITY = trustme.CA()
 
@@ -40,26 +40,26 @@ def trusting() -> ssl.SSLContext:
     return context
 
 
-async def got(pool: Pool, url: str) -> bytes:
-    async with pool.asked("GET", target(url), []) as answer:
-        return await whole(answer, most_bytes=100, url=url)
+async def got(pool: ConnectionPool, url: str) -> bytes:
+    async with pool.stream("GET", parse_url(url), []) as answer:
+        return await read_body(answer, max_bytes=100, url=url)
 
 
 async def test_a_server_is_asked_whose_certificate_is_trusted() -> None:
     async with secure_server("localhost") as port:
-        assert await got(Pool(trust=trusting()), f"https://localhost:{port}/") == b"hello"
+        assert await got(ConnectionPool(tls_context=trusting()), f"https://localhost:{port}/") == b"hello"
 
 
 async def test_a_server_whose_certificate_nobody_trusts_is_not_asked() -> None:
     async with secure_server("localhost") as port:
         with pytest.raises(UpstreamUnreachable, match="certificate is not trusted"):
-            await got(Pool(), f"https://localhost:{port}/")
+            await got(ConnectionPool(), f"https://localhost:{port}/")
 
 
 async def test_a_certificate_for_another_name_is_not_trusted() -> None:
     async with secure_server("elsewhere.example") as port:
         with pytest.raises(UpstreamUnreachable, match="certificate is not trusted"):
-            await got(Pool(trust=trusting()), f"https://localhost:{port}/")
+            await got(ConnectionPool(tls_context=trusting()), f"https://localhost:{port}/")
 
 
 async def test_a_server_without_a_certificate_is_not_asked_as_if_it_had_one() -> None:
@@ -70,5 +70,5 @@ async def test_a_server_without_a_certificate_is_not_asked_as_if_it_had_one() ->
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     with pytest.raises(UpstreamUnreachable, match="no secure connection"):
-        await got(Pool(), f"https://127.0.0.1:{port}/")
+        await got(ConnectionPool(), f"https://127.0.0.1:{port}/")
     listening.close()

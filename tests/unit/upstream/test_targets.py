@@ -3,7 +3,7 @@
 import pytest
 
 from foveate.errors import UpstreamUnreachable
-from foveate.upstream.pool import target
+from foveate.upstream.pool import parse_url
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from foveate.upstream.pool import target
     ],
 )
 def test_a_url_says_where_to_ask_for_what(url: str, authority: bytes, path: bytes) -> None:
-    assert (target(url).authority, target(url).path) == (authority, path)
+    assert (parse_url(url).authority, parse_url(url).path) == (authority, path)
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ def test_a_url_says_where_to_ask_for_what(url: str, authority: bytes, path: byte
 )
 def test_what_is_no_url_of_a_server_is_told(url: str) -> None:
     with pytest.raises(UpstreamUnreachable):
-        target(url)
+        parse_url(url)

@@ -10,17 +10,17 @@ from pathlib import Path
 import httpx
 
 from foveate.engine.board import Sample
-from foveate.engine.injecting.sources import Sources
+from foveate.engine.injecting.sources import SectionSources
 from foveate.gateway.asks import Receive, Scope, Send
-from foveate.gateway.page import root_pages
-from foveate.gateway.pages import Vitals, health_object
-from foveate.gateway.serving import live_choices
+from foveate.gateway.page import build_web_ui
+from foveate.gateway.pages import HealthStatus, health_to_json
+from foveate.gateway.serving import load_live_config
 from foveate.store import Store, open_store
 from foveate.web.viewer import ADMIN, Viewer, set_viewer
 from tests.support.stores import ensure_store
 
 NOW = 1_794_000_000.0
-WELL = Vitals(version="1", store="store.sqlite")
+WELL = HealthStatus(version="1", store="store.sqlite")
 BUSY = "long to be read"
 """What a page says of files that it does not wait for."""
 _TRIES = 30
@@ -64,9 +64,9 @@ async def looking(
     folder: Path,
     text: str = "# all by default\n",
     *,
-    vitals: Vitals = WELL,
+    vitals: HealthStatus = WELL,
     samples: Sequence[Sample] = (),
-    made: Callable[[Clock], Sources] = Sources,
+    made: Callable[[Clock], SectionSources] = SectionSources,
     viewer: Viewer = ADMIN,
     **environment: str,
 ) -> AsyncIterator[Looking]:
@@ -76,15 +76,15 @@ async def looking(
     """
     file = folder / "foveate.yaml"
     file.write_text(text, encoding="utf-8")
-    live = live_choices(file, environment)
+    live = load_live_config(file, environment)
     clock = Clock()
     sources = made(clock)
 
     async def health() -> dict[str, object]:
-        return health_object(vitals)
+        return health_to_json(vitals)
 
     async with await open_store(ensure_store(folder / "store.sqlite")) as store:
-        pages = root_pages(
+        pages = build_web_ui(
             live,
             environment,
             store,
@@ -92,12 +92,12 @@ async def looking(
             version="1",
             samples=lambda: list(samples),
             health=health,
-            is_ending=lambda: False,
+            is_shutting_down=lambda: False,
             clock=lambda: NOW,
         )
 
         async def page(scope: Scope, receive: Receive, send: Send) -> None:
-            live.look_again()  # however soon a test asks after it has changed the file
+            live.check_next_time()  # however soon a test asks after it has changed the file
             await pages["/"](set_viewer(scope, viewer), receive, send)
 
         transport = httpx.ASGITransport(page)

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import pytest
 
-from foveate.cost.caps import accounts_of
-from foveate.cost.ledger import Call, Category, Entry
-from foveate.engine.injecting.sources import Sources
+from foveate.cost.caps import list_accounts
+from foveate.cost.ledger import Call, Category, Charge
+from foveate.engine.injecting.sources import SectionSources
 from foveate.store import Store
 from foveate.values import CacheUsage, Usage
 from tests.billed import settle_one
@@ -35,8 +35,8 @@ async def bill(
         at=at,
     )
     usage = Usage(cache=CacheUsage(uncached=25, read=75), output_tokens=5)
-    entry = Entry(call=call, usage=usage, dollars=None if dollars is None else Decimal(dollars))
-    await settle_one(store.ledger, entry, accounts=accounts_of(call))
+    entry = Charge(call=call, usage=usage, dollars=None if dollars is None else Decimal(dollars))
+    await settle_one(store.ledger, entry, accounts=list_accounts(call))
 
 
 async def test_agents_of_the_configuration_and_those_that_asked_are_listed_the_dearest_first(
@@ -209,10 +209,10 @@ async def test_an_agent_that_nobody_knows_has_no_page(tmp_path: Path) -> None:
         assert "the agent '<b>x</b>' has never asked" in await at.text(f"{PATH}/<b>x</b>", 404)
 
 
-class _Hanging(Sources):
+class _Hanging(SectionSources):
     """Files on a disk that hangs."""
 
-    async def once(self, _key: Any, _make: Any, _until: float | None) -> Any:
+    async def load_once(self, _key: Any, _make: Any, _until: float | None) -> Any:
         raise TimeoutError
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from foveate.gateway.pages import Vitals
-from foveate.web.assets import address, assets
+from foveate.gateway.pages import HealthStatus
+from foveate.web.assets import asset_url, load_assets
 from tests.unit.web.looking import looking
 
 
-class Broken(Vitals):
+class Broken(HealthStatus):
     """How a gateway is, of which reading it is a fault."""
 
     @property
-    def is_well(self) -> bool:
+    def is_healthy(self) -> bool:
         raise ZeroDivisionError("hush")
 
 
@@ -63,11 +63,11 @@ async def test_a_file_may_be_kept_for_ever_only_under_the_address_that_names_thi
     tmp_path: Path,
 ) -> None:
     async with looking(tmp_path) as at:
-        for name, asset in assets().items():
-            named = await at.client.get(address(name), headers={"accept-encoding": "gzip"})
+        for name, asset in load_assets().items():
+            named = await at.client.get(asset_url(name), headers={"accept-encoding": "gzip"})
             assert named.content == asset.plain
             assert named.headers["content-encoding"] == "gzip"
-            assert gzip.decompress(asset.zipped) == asset.plain
+            assert gzip.decompress(asset.compressed) == asset.plain
             assert "immutable" in named.headers["cache-control"]
 
             plain = await at.client.get(f"/-/assets/{name}", headers={"accept-encoding": "identity"})
@@ -81,7 +81,7 @@ async def test_only_a_page_with_a_chart_loads_what_draws_it(tmp_path: Path) -> N
     async with looking(tmp_path) as at:
         for path in ("/", "/-/sessions", "/-/configuration"):
             page = await at.page(path)
-            assert (address("chart.js") in page) == ('<figure class="chart"' in page)
+            assert (asset_url("chart.js") in page) == ('<figure class="chart"' in page)
 
 
 def _pulse(page: str) -> str:

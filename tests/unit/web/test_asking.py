@@ -1,11 +1,11 @@
 """What a browser asks of a page."""
 
-from foveate.web.asking import Asked
+from foveate.web.asking import PageRequest
 from foveate.web.viewer import ADMIN
 
 
 def test_a_link_to_the_same_page_keeps_its_query_and_leaves_out_what_is_empty() -> None:
-    asked = Asked(viewer=ADMIN, query={"find": " a&b ", "page": "3", "which": ""})
+    asked = PageRequest(viewer=ADMIN, query={"find": " a&b ", "page": "3", "which": ""})
 
     assert asked.link(page=4, focus="é") == "?find=a%26b&page=4&focus=%C3%A9"
     assert asked.link(find="", page="") == "?"
@@ -13,7 +13,7 @@ def test_a_link_to_the_same_page_keeps_its_query_and_leaves_out_what_is_empty() 
 
 def test_a_query_of_any_length_makes_no_long_links_since_a_page_has_hundreds_of_them() -> None:
     query = {"find": "x" * 100_000, "y" * 100_000: "1", **{f"n{at}": "1" for at in range(10_000)}}
-    asked = Asked(viewer=ADMIN, query=query)
+    asked = PageRequest(viewer=ADMIN, query=query)
 
     link = asked.link(page=2)
 

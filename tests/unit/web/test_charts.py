@@ -6,7 +6,7 @@ import re
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from foveate.web import words
-from foveate.web.charts import COLOURS, REST, Chart, Event, Series, Shape, Unit
+from foveate.web.charts import OTHER_COLOUR, SERIES_COLOURS, Chart, ChartEvent, Series, Shape, Unit
 
 NAME = "</script><script>alert(1)</script>"
 CHART = Chart(
@@ -20,7 +20,7 @@ CHART = Chart(
     ),
     unit=Unit.DOLLARS,
     stacked=True,
-    events=(Event(label=1, kind="fold", says="folded & carried"),),
+    events=(ChartEvent(label=1, kind="fold", says="folded & carried"),),
 )
 
 
@@ -64,8 +64,8 @@ def test_who_cannot_see_a_chart_is_told_what_it_says() -> None:
 
 
 def test_every_colour_of_a_series_is_in_the_styles_for_light_and_dark() -> None:
-    from foveate.web.assets import assets
+    from foveate.web.assets import load_assets
 
-    styles = assets()["foveate.css"].plain.decode()
-    for colour in (*COLOURS, REST, "limit", "fold", "break", "good"):
+    styles = load_assets()["foveate.css"].plain.decode()
+    for colour in (*SERIES_COLOURS, OTHER_COLOUR, "limit", "fold", "break", "good"):
         assert styles.count(f"--{colour}:") == 2, colour

@@ -3,19 +3,19 @@
 import pytest
 
 from foveate.engine import series
-from foveate.engine.board import Board
+from foveate.engine.board import MetricsRegistry
 from foveate.web import latency
 
 
 def test_half_and_nearly_all_are_read_between_the_bounds_of_the_histogram() -> None:
-    board = Board()
-    spread = board.spread(series.ADDED_SECONDS)
+    board = MetricsRegistry()
+    spread = board.histogram(series.ADDED_SECONDS)
     for _ in range(98):
         spread.observe(0.0015)
     for _ in range(2):
         spread.observe(0.3)
 
-    found = latency.added(board.samples())
+    found = latency.summarize_added_latency(board.samples())
 
     assert found is not None
     assert found.count == 100
@@ -25,26 +25,26 @@ def test_half_and_nearly_all_are_read_between_the_bounds_of_the_histogram() -> N
 
 
 def test_what_is_beyond_the_last_bound_is_told_as_that() -> None:
-    board = Board()
-    board.spread(series.ADDED_SECONDS).observe(1_000.0)
+    board = MetricsRegistry()
+    board.histogram(series.ADDED_SECONDS).observe(1_000.0)
 
-    found = latency.added(board.samples())
+    found = latency.summarize_added_latency(board.samples())
 
     assert found is not None
     assert found.p50 == found.p99 == series.ADDED_SECONDS.buckets[-1]
 
 
 def test_a_gateway_that_has_served_nothing_adds_nothing() -> None:
-    board = Board()
-    assert latency.added(board.samples()) is None
-    board.spread(series.ADDED_SECONDS)
-    assert latency.added(board.samples()) is None
-    assert latency.steps(board.samples()) == []
+    board = MetricsRegistry()
+    assert latency.summarize_added_latency(board.samples()) is None
+    board.histogram(series.ADDED_SECONDS)
+    assert latency.summarize_added_latency(board.samples()) is None
+    assert latency.summarize_steps(board.samples()) == []
 
 
 def test_steps_come_with_the_slowest_first() -> None:
-    board = Board()
+    board = MetricsRegistry()
     for step, seconds in (("cache", 0.0003), ("fold", 0.02), ("count", 0.004)):
-        board.spread(series.STEP_SECONDS, step).observe(seconds)
+        board.histogram(series.STEP_SECONDS, step).observe(seconds)
 
-    assert [step.name for step in latency.steps(board.samples())] == ["fold", "count", "cache"]
+    assert [step.name for step in latency.summarize_steps(board.samples())] == ["fold", "count", "cache"]

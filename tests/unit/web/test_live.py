@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from foveate.config.settings import Server, Settings
+from foveate.config.settings import ServerSettings, Settings
 from foveate.engine.options import AgentOptions
 from foveate.errors import BadOption, FoveateError, StoreUnavailable
-from foveate.web.inside import Configured
-from foveate.web.live import MOST_LOOKING, Live, Watched
+from foveate.web.inside import ConfigSnapshot
+from foveate.web.live import MAX_SUBSCRIBERS, ChangeFeed, WatchTarget
 
 EVERY_SECONDS = 0.01
 BEGINNING = b"retry: 2000\n\n"
-ALL, ONE = Watched(), Watched("one")
+ALL, ONE = WatchTarget(), WatchTarget("one")
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Inside:
     page: bool = True
     is_over: bool = False
 
-    async def found(self, watched: Watched) -> str:
+    async def found(self, watched: WatchTarget) -> str:
         self.asked += 1
         if self.is_stuck:
             await asyncio.Event().wait()
@@ -38,19 +38,21 @@ class Inside:
             raise self.failure
         return f"{self.said} of {watched}"
 
-    def configured(self) -> Configured:
-        return Configured(
+    def configured(self) -> ConfigSnapshot:
+        return ConfigSnapshot(
             path=None,
             since=0.0,
             changes=self.changes,
             problem=self.problem,
-            settings=Settings(server=Server(page=self.page)),
+            settings=Settings(server=ServerSettings(page=self.page)),
             options=lambda _: AgentOptions(),
             caps=(),
         )
 
-    def live(self) -> Live:
-        return Live(self.found, self.configured, is_ending=lambda: self.is_over, every_seconds=EVERY_SECONDS)
+    def live(self) -> ChangeFeed:
+        return ChangeFeed(
+            self.found, self.configured, is_shutting_down=lambda: self.is_over, poll_seconds=EVERY_SECONDS
+        )
 
 
 @pytest.fixture
@@ -72,18 +74,18 @@ async def silent(events: AsyncIterator[bytes], *, beats: int = 5) -> None:
 
 async def test_a_change_is_told_once_and_with_the_pulse_of_what_is_there_now(inside: Inside) -> None:
     live = inside.live()
-    events = live.events(ALL, await live.pulse(ALL))
+    events = live.events(ALL, await live.compute_digest(ALL))
     assert await first(events) == BEGINNING
 
     inside.said = "2"
 
-    assert await first(events) == f"id: {await live.pulse(ALL)}\nevent: changed\ndata: -\n\n".encode()
+    assert await first(events) == f"id: {await live.compute_digest(ALL)}\nevent: changed\ndata: -\n\n".encode()
     await silent(events)
 
 
 async def test_what_changed_between_the_page_and_the_connection_is_told(inside: Inside) -> None:
     live = inside.live()
-    shown = await live.pulse(ONE)
+    shown = await live.compute_digest(ONE)
     inside.said = "2"
 
     events = live.events(ONE, shown)
@@ -111,7 +113,7 @@ async def test_a_change_of_the_configuration_and_a_store_that_goes_are_told_too(
     name: str, value: object, inside: Inside
 ) -> None:
     live = inside.live()
-    events = live.events(ALL, await live.pulse(ALL))
+    events = live.events(ALL, await live.compute_digest(ALL))
     assert await first(events) == BEGINNING
 
     setattr(inside, name, value)
@@ -123,7 +125,7 @@ async def test_a_fault_of_the_store_is_told_as_if_it_were_away_and_ends_nothing(
     inside: Inside, caplog: pytest.LogCaptureFixture
 ) -> None:
     live = inside.live()
-    events = live.events(ALL, await live.pulse(ALL))
+    events = live.events(ALL, await live.compute_digest(ALL))
     assert await first(events) == BEGINNING
 
     inside.failure = ZeroDivisionError()
@@ -136,7 +138,7 @@ async def test_a_fault_of_the_store_is_told_as_if_it_were_away_and_ends_nothing(
 
 async def test_many_changes_are_one_for_who_reads_slowly(inside: Inside) -> None:
     live = inside.live()
-    events = live.events(ALL, await live.pulse(ALL))
+    events = live.events(ALL, await live.compute_digest(ALL))
     assert await first(events) == BEGINNING
     for number in range(5):
         inside.said = f"change {number}"
@@ -149,11 +151,11 @@ async def test_many_changes_are_one_for_who_reads_slowly(inside: Inside) -> None
 
 async def test_the_store_is_asked_once_for_all_that_look_at_the_same(inside: Inside) -> None:
     live = inside.live()
-    shown = await live.pulse(ALL)
+    shown = await live.compute_digest(ALL)
     many = [live.events(ALL, shown) for _ in range(20)]
     for events in many:
         assert await first(events) == BEGINNING
-    assert live.looking == 20
+    assert live.subscriber_count == 20
     inside.asked, inside.said = 0, "2"
 
     told = await asyncio.gather(*map(first, many))
@@ -168,7 +170,7 @@ async def test_who_has_gone_is_no_longer_told_and_the_store_no_longer_asked(insi
     await first(events)
     await silent(events)  # a connection that is cut cancels whoever waits for it
 
-    assert live.looking == 0
+    assert live.subscriber_count == 0
     await asyncio.sleep(3 * EVERY_SECONDS)
     asked = inside.asked
     await asyncio.sleep(3 * EVERY_SECONDS)
@@ -201,11 +203,11 @@ async def test_of_more_than_can_be_told_that_come_at_one_moment_some_are_to_come
     inside: Inside,
 ) -> None:
     live = inside.live()
-    many = [live.events(ALL) for _ in range(MOST_LOOKING + 3)]
+    many = [live.events(ALL) for _ in range(MAX_SUBSCRIBERS + 3)]
 
     beginnings = await asyncio.gather(*(first(events) for events in many))
 
-    assert beginnings == [BEGINNING] * MOST_LOOKING + [b"retry: 60000\n\n"] * 3
-    assert live.looking == MOST_LOOKING
+    assert beginnings == [BEGINNING] * MAX_SUBSCRIBERS + [b"retry: 60000\n\n"] * 3
+    assert live.subscriber_count == MAX_SUBSCRIBERS
     inside.is_over = True
     assert [[said async for said in events] for events in many] == [[]] * len(many)

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as with_changes
 
-from foveate.cost.caps import accounts_of
-from foveate.cost.ledger import Category, Entry
+from foveate.cost.caps import list_accounts
+from foveate.cost.ledger import Category, Charge
 from foveate.engine import series
-from foveate.engine.board import Board
-from foveate.gateway.pages import Vitals
-from foveate.session.traces import CacheBreak
+from foveate.engine.board import MetricsRegistry
+from foveate.gateway.pages import HealthStatus
+from foveate.session.traces import CacheMiss
 from foveate.store import Store
 from foveate.values import CacheUsage, Comparison, Savings, Usage
-from tests.billed import call, settle_one
+from tests.billed import make_call, settle_one
 from tests.kept import TRACE
 from tests.unit.web.looking import NOW, Looking, looking
 
@@ -44,11 +44,11 @@ def billed(
     read: int = 0,
     uncached: int = 100,
     saved: Savings = Savings(),  # noqa: B008 - it is frozen
-) -> Entry:
+) -> Charge:
     of = with_changes(
-        call(id_, agent=agent, session_id=f"session of {agent}", at=at), category=category, model=model
+        make_call(id_, agent=agent, session_id=f"session of {agent}", at=at), category=category, model=model
     )
-    return Entry(
+    return Charge(
         call=of,
         usage=Usage(cache=CacheUsage(uncached=uncached, read=read), output_tokens=7),
         dollars=None if dollars is None else Decimal(dollars),
@@ -56,17 +56,17 @@ def billed(
     )
 
 
-async def ask(store: Store, *entries: Entry, status: int = 200, broke: CacheBreak | None = None) -> None:
+async def ask(store: Store, *entries: Charge, status: int = 200, broke: CacheMiss | None = None) -> None:
     """Have calls billed, and those that are requests traced."""
     for one in entries:
         of = one.call
-        await settle_one(store.ledger, one, accounts=accounts_of(of))
+        await settle_one(store.ledger, one, accounts=list_accounts(of))
         if of.category is Category.MAIN:
             trace = with_changes(
                 TRACE, id=of.id, agent=of.agent, session_id=of.session_id, model=of.model, at=of.at,
                 status=status, broke=broke,
             )  # fmt: skip
-            await store.traces.keep([trace])
+            await store.traces.save([trace])
 
 
 async def a_week(store: Store) -> None:
@@ -89,7 +89,7 @@ async def a_week(store: Store) -> None:
         ),
     )
     await ask(store, billed("b1", "2", agent="bob", at=NOW - 2 * DAY, read=10, uncached=90), status=529)
-    lost = CacheBreak(cause="timestamp", where="system[0]", lost_tokens=12_345, lost_dollars=Decimal("0.06"))
+    lost = CacheMiss(cause="timestamp", where="system[0]", lost_tokens=12_345, lost_dollars=Decimal("0.06"))
     await ask(store, billed("b2", "1.25", agent="bob", at=NOW - 3 * DAY), broke=lost)
     await ask(store, billed("c1", "100", agent="old", at=NOW - 20 * DAY, model="gpt-5.6"))
 
@@ -217,13 +217,13 @@ async def test_charts_have_a_label_for_each_day_and_the_same_colour_for_an_agent
 
 
 async def test_added_latency_is_told_since_the_start_and_step_by_step(tmp_path: Path) -> None:
-    board = Board()
-    board.spread(series.ADDED_SECONDS).observe(0.0011)
-    board.spread(series.STEP_SECONDS, "cache").observe(0.0003)
-    board.spread(series.STEP_SECONDS, "fold").observe(0.003)
-    board.tally(series.REFUSALS, "ana", "cap_exceeded").value += 2
+    board = MetricsRegistry()
+    board.histogram(series.ADDED_SECONDS).observe(0.0011)
+    board.histogram(series.STEP_SECONDS, "cache").observe(0.0003)
+    board.histogram(series.STEP_SECONDS, "fold").observe(0.003)
+    board.scalar(series.REJECTIONS, "ana", "cap_exceeded").value += 2
     for agent in ("ana", "bob"):
-        board.tally(series.REFUSALS, agent, "upstream_unreachable").value += 3
+        board.scalar(series.REJECTIONS, agent, "upstream_unreachable").value += 3
     async with looking(tmp_path, samples=board.samples()) as web:
         await ask(web.store, billed("a", "1"))
         page, of_ana = await web.page("/"), await web.page("/?agent=ana")
@@ -240,8 +240,8 @@ async def test_added_latency_is_told_since_the_start_and_step_by_step(tmp_path: 
 
 
 async def test_where_every_request_was_answered_by_the_gateway_itself_it_says_why(tmp_path: Path) -> None:
-    board = Board()
-    board.tally(series.REFUSALS, "ana", "upstream_unreachable").value += 1
+    board = MetricsRegistry()
+    board.scalar(series.REJECTIONS, "ana", "upstream_unreachable").value += 1
     async with looking(tmp_path, samples=board.samples()) as web:
         text = await web.text("/")
 
@@ -260,7 +260,7 @@ async def test_an_empty_store_tells_how_to_point_a_client_at_the_gateway(tmp_pat
 
 
 async def test_what_is_wrong_with_the_gateway_stands_on_top(tmp_path: Path) -> None:
-    vitals = Vitals(version="1", store="store.sqlite", failures={"fold": 2}, bills_lost=1)
+    vitals = HealthStatus(version="1", store="store.sqlite", failures={"fold": 2}, charges_lost=1)
     async with looking(tmp_path, vitals=vitals) as web:
         empty = part(await web.page("/"), "troubles")
         await ask(web.store, billed("a", "1"))
@@ -287,7 +287,7 @@ async def test_an_agent_that_nobody_knows_has_asked_nothing(web: Looking) -> Non
 async def test_names_are_text_whatever_they_hold_and_however_long_they_are(tmp_path: Path) -> None:
     long = ODD * 30
     async with looking(tmp_path, CAPS) as web:
-        broke = CacheBreak(cause=ODD, where=ODD, lost_tokens=1)
+        broke = CacheMiss(cause=ODD, where=ODD, lost_tokens=1)
         await ask(web.store, billed("a", "1", agent=ODD, model=ODD), billed("b", "1", agent=long), broke=broke)
         page = await web.page("/")
         chosen = await web.client.get("/", params={"agent": ODD, "by": "agent"})

@@ -10,15 +10,15 @@ import pytest
 from msgspec.structs import replace
 
 from foveate import wire
-from foveate.cost.caps import accounts_of
+from foveate.cost.caps import list_accounts
 from foveate.cost.ledger import Category
-from foveate.fold.journal import Fold, Outcome
-from foveate.session.chain import chain_of
+from foveate.fold.journal import Compaction, CompactionOutcome
+from foveate.session.chain import compute_chain
 from foveate.session.traces import TracedEdit
-from foveate.session.turns import Move
-from foveate.web.session import FOLDS, PAGE
-from tests.billed import CALL, ENTRY, settle_one
-from tests.kept import FAILED, FOLD, TRACE, session, turns
+from foveate.session.turns import SessionUpdate
+from foveate.web.session import COMPACTIONS_PER_PAGE, REQUESTS_PER_PAGE
+from tests.billed import CALL, CHARGE, settle_one
+from tests.kept import COMPACTION, FAILED_COMPACTION, TRACE, make_session, make_turns
 from tests.sessions_to_fold import claude_body
 from tests.unit.web.looking import NOW, Looking, looking, read
 
@@ -39,21 +39,21 @@ async def text_of(look: Looking, address: str) -> str:
 
 async def asked(look: Looking, many: int = 1, session_id: str = "s") -> None:
     traces = [replace(TRACE, id=f"r{at}", session_id=session_id, at=AT + at) for at in range(1, many + 1)]
-    await look.store.traces.keep(traces)
+    await look.store.traces.save(traces)
 
 
-async def folded(look: Looking, turns: int, id_: str = "fold-1", **said: object) -> Fold:
+async def folded(look: Looking, turns: int, id_: str = "fold-1", **said: object) -> Compaction:
     """A fold of a conversation of Claude's, as it is made."""
-    request = wire.read(claude_body(turns))
+    request = wire.parse_request(claude_body(turns))
     fold = with_(
-        FOLD,
+        COMPACTION,
         id=id_,
-        boundary=chain_of(request).hashes[-1],
+        boundary=compute_chain(request).hashes[-1],
         messages=len(request.messages),
         compacted_at=AT,
         **said,  # type: ignore[arg-type]
     )
-    await look.store.journal.record(fold, request.messages, lease=None)
+    await look.store.compactions.record(fold, request.messages, lease=None)
     return fold
 
 
@@ -67,7 +67,7 @@ async def test_a_session_that_nobody_knows_is_not_found(look: Looking) -> None:
 
 async def test_an_id_may_hold_any_character(look: Looking) -> None:
     for number, id_ in enumerate((EVIL, "a/b//c", "?", "#", "%2F", "x" * 240, " blanks ", "e\u0301")):
-        await look.store.traces.keep([replace(TRACE, id=f"of {number}", session_id=id_, at=AT)])
+        await look.store.traces.save([replace(TRACE, id=f"of {number}", session_id=id_, at=AT)])
         page = await look.page(f"/-/sessions/{quote(id_, safe='')}")
 
         assert "17.3%" in page, id_
@@ -80,7 +80,7 @@ async def test_the_head_tells_what_a_session_cost_and_lost(look: Looking) -> Non
     await folded(look, 2)
     for category in (Category.MAIN, Category.COMPACTION):
         call = replace(CALL, id=f"c-{category}", category=category)
-        await settle_one(look.store.ledger, replace(ENTRY, call=call), accounts=accounts_of(call))
+        await settle_one(look.store.ledger, replace(CHARGE, call=call), accounts=list_accounts(call))
     text = await text_of(look, "/-/sessions/s")
 
     for told in (
@@ -110,7 +110,7 @@ async def test_what_fills_the_window_now_adds_up(look: Looking) -> None:
 async def test_a_request_opens_to_its_edits_problems_and_break(look: Looking) -> None:
     await asked(look)
     call = replace(CALL, id="r1")
-    await settle_one(look.store.ledger, replace(ENTRY, call=call), accounts=accounts_of(call))
+    await settle_one(look.store.ledger, replace(CHARGE, call=call), accounts=list_accounts(call))
     text = await text_of(look, "/-/sessions/s")
     row = text[text.index("Added Status") :]
 
@@ -128,7 +128,7 @@ async def test_a_request_opens_to_its_edits_problems_and_break(look: Looking) ->
 
 async def test_a_request_that_was_not_touched_billed_or_answered_says_so(look: Looking) -> None:
     bare = replace(TRACE, at=AT, status=0, tokens=None, sections=(), edits=(), edits_left_out=0, problems=())
-    await look.store.traces.keep([replace(bare, fold_id=None, broke=None)])
+    await look.store.traces.save([replace(bare, fold_id=None, broke=None)])
     text = await text_of(look, "/-/sessions/s")
 
     assert "unknown no bill was booked 2.1 ms no answer" in text
@@ -138,10 +138,12 @@ async def test_a_request_that_was_not_touched_billed_or_answered_says_so(look: L
 
 async def test_what_a_model_or_a_user_said_is_text(look: Looking) -> None:
     edit = TracedEdit(step=EVIL, does=EVIL, place=EVIL, reason=EVIL)
-    await look.store.traces.keep([replace(TRACE, at=AT, edits=(edit,), problems=((EVIL, EVIL),), model=EVIL)])
+    await look.store.traces.save([replace(TRACE, at=AT, edits=(edit,), problems=((EVIL, EVIL),), model=EVIL)])
     said = b'{"role":"user","content":"<script>alert(1)</script>"}'
-    await look.store.journal.record(
-        with_(FOLD, summary=EVIL, carried=(EVIL,), reason=EVIL, model=EVIL, agent=EVIL), [said], lease=None
+    await look.store.compactions.record(
+        with_(COMPACTION, summary=EVIL, carried=(EVIL,), reason=EVIL, model=EVIL, agent=EVIL),
+        [said],
+        lease=None,
     )
     for path in ("/-/sessions/s", "/-/folds/fold-1"):
         page = await look.page(path)
@@ -150,7 +152,7 @@ async def test_what_a_model_or_a_user_said_is_text(look: Looking) -> None:
 
 
 async def test_requests_come_in_pages_with_their_numbers(look: Looking) -> None:
-    many = 2 * PAGE + 5
+    many = 2 * REQUESTS_PER_PAGE + 5
     await asked(look, many)
     pages, address = [], "/-/sessions/s"
     while address:
@@ -160,7 +162,7 @@ async def test_requests_come_in_pages_with_their_numbers(look: Looking) -> None:
         address = f"/-/sessions/s{older[0]}" if older else ""
 
     assert [number for one in pages for number in one] == list(range(many, 0, -1))
-    last = await look.page(f"/-/sessions/s?before=r{many - 2 * PAGE + 1}")
+    last = await look.page(f"/-/sessions/s?before=r{many - 2 * REQUESTS_PER_PAGE + 1}")
     assert 'href="?before=r56#requests" rel="prev"' in last
     middle = await look.page("/-/sessions/s?before=r56")
     assert f"{many} requests, the newest first; 6 to 55 here" in read(middle)
@@ -195,10 +197,16 @@ async def test_a_fold_that_was_undone_failed_or_taken_in_is_not_in_force(look: L
     await asked(look)
     first = await folded(look, 4, id_="first")
     later = with_(first, id="later", messages=40, earlier_id="first", compacted_at=AT + 1)
-    await look.store.journal.record(later, [b'{"role":"user","content":"last words"}'], lease=None)
-    await look.store.journal.record(with_(FAILED, compacted_at=AT + 2), (), lease=None)
-    await look.store.journal.record(
-        with_(FOLD, id="cut", outcome=Outcome.TOOL_RESULT_TRUNCATED, limit_tokens=700, compacted_at=AT + 3),
+    await look.store.compactions.record(later, [b'{"role":"user","content":"last words"}'], lease=None)
+    await look.store.compactions.record(with_(FAILED_COMPACTION, compacted_at=AT + 2), (), lease=None)
+    await look.store.compactions.record(
+        with_(
+            COMPACTION,
+            id="cut",
+            outcome=CompactionOutcome.TOOL_RESULT_TRUNCATED,
+            limit_tokens=700,
+            compacted_at=AT + 3,
+        ),
         (),
         lease=None,
     )
@@ -211,7 +219,7 @@ async def test_a_fold_that_was_undone_failed_or_taken_in_is_not_in_force(look: L
     assert "Tool results in message 4 cut" in text
     assert "Limit 700 tokens of each result" in text
     assert "last words" in text
-    assert await look.store.journal.undo("later", now=NOW)
+    assert await look.store.compactions.undo("later", now=NOW)
     text = await text_of(look, "/-/sessions/s")
     assert "became 700, undone," in text
     assert "Outcome ok: the messages are sent as they came" in text
@@ -237,14 +245,14 @@ async def test_all_of_a_fold_is_on_a_page_of_its_own(look: Looking) -> None:
 async def test_messages_that_nobody_can_read_are_shown_as_they_came(look: Looking) -> None:
     await asked(look)
     long = b'{"role": "user", "content": "' + b"x" * 1_000_000 + b'"}'
-    await look.store.journal.record(with_(FOLD, messages=3), [b"\xff\0", b"{}", long], lease=None)
+    await look.store.compactions.record(with_(COMPACTION, messages=3), [b"\xff\0", b"{}", long], lease=None)
     text = await text_of(look, "/-/sessions/s")
 
     assert "Message 1, 2 bytes as they came \\xff" in text
     assert f"Message 3, {len(long):,} bytes as they came" in text
     assert len(text) < 20_000
     family = "👩‍👩‍👧‍👦"
-    await look.store.journal.record(with_(FOLD, id="b", summary=family * 900), (), lease=None)
+    await look.store.compactions.record(with_(COMPACTION, id="b", summary=family * 900), (), lease=None)
     page = await look.page("/-/sessions/s")
     cut = page[page.index(f">{family}") + 1 :].partition("<span")[0]
     assert set(cut.split(family)) == {""}, "no character is cut in two"
@@ -252,45 +260,51 @@ async def test_messages_that_nobody_can_read_are_shown_as_they_came(look: Lookin
 
 async def test_many_folds_come_in_pages(look: Looking) -> None:
     await asked(look)
-    for at in range(FOLDS + 2):
-        await look.store.journal.record(with_(FOLD, id=f"f{at}", compacted_at=AT + at), (), lease=None)
+    for at in range(COMPACTIONS_PER_PAGE + 2):
+        await look.store.compactions.record(
+            with_(COMPACTION, id=f"f{at}", compacted_at=AT + at), (), lease=None
+        )
     page = await look.page("/-/sessions/s")
     (earlier,) = re.findall(r'href="(\?folds=[^"#]*)#folds"', page)
     older = await look.page(f"/-/sessions/s{earlier}")
 
-    assert page.count('data-name="fold-') == FOLDS
+    assert page.count('data-name="fold-') == COMPACTIONS_PER_PAGE
     assert older.count('data-name="fold-') == 2
     assert "folds: the time of a fold" in await look.text("/-/sessions/s?folds=nan", status=400)
 
 
 async def test_folds_of_one_moment_are_all_on_one_page_since_the_next_begins_behind_it(look: Looking) -> None:
     await asked(look)
-    for at in range(FOLDS + 5):
-        cut = with_(FOLD, id=f"f{at}", compacted_at=AT + (at > FOLDS + 2))
-        await look.store.journal.record(cut, (), lease=None)
-    await look.store.journal.record(with_(FOLD, id="first", compacted_at=AT - 1), (), lease=None)
+    for at in range(COMPACTIONS_PER_PAGE + 5):
+        cut = with_(COMPACTION, id=f"f{at}", compacted_at=AT + (at > COMPACTIONS_PER_PAGE + 2))
+        await look.store.compactions.record(cut, (), lease=None)
+    await look.store.compactions.record(with_(COMPACTION, id="first", compacted_at=AT - 1), (), lease=None)
     page = await look.page("/-/sessions/s")
     (earlier,) = re.findall(r'href="(\?folds=[^"#]*)#folds"', page)
 
-    assert page.count('data-name="fold-') == FOLDS + 5
+    assert page.count('data-name="fold-') == COMPACTIONS_PER_PAGE + 5
     assert re.findall('data-name="fold-([^"]*)"', await look.page(f"/-/sessions/s{earlier}")) == ["first"]
 
 
 async def test_forks_lead_to_each_other(look: Looking) -> None:
-    parent = session("parent", 3)
-    await look.store.turns.keep([Move(session=parent, turns=turns("parent", 0, 3))])
-    await look.store.turns.keep([Move(session=session("child", 4, parent=parent), turns=turns("child", 3, 4))])
+    parent = make_session("parent", 3)
+    await look.store.sessions.save([SessionUpdate(session=parent, turns=make_turns("parent", 0, 3))])
+    await look.store.sessions.save(
+        [SessionUpdate(session=make_session("child", 4, parent=parent), turns=make_turns("child", 3, 4))]
+    )
     await asked(look, session_id="parent")
-    await look.store.traces.keep([replace(TRACE, id="c", session_id="child", at=AT)])
+    await look.store.traces.save([replace(TRACE, id="c", session_id="child", at=AT)])
 
     assert 'started session: <a href="/-/sessions/child"' in await look.page("/-/sessions/parent")
     assert 'started by session <a href="/-/sessions/parent"' in await look.page("/-/sessions/child")
 
 
 async def test_nothing_leads_to_a_session_of_which_nothing_was_ever_sent(look: Looking) -> None:
-    refused = session("refused", 3)
-    await look.store.turns.keep([Move(session=refused, turns=turns("refused", 0, 3))])
-    await look.store.turns.keep([Move(session=session("child", 4, parent=refused), turns=turns("child", 3, 4))])
+    refused = make_session("refused", 3)
+    await look.store.sessions.save([SessionUpdate(session=refused, turns=make_turns("refused", 0, 3))])
+    await look.store.sessions.save(
+        [SessionUpdate(session=make_session("child", 4, parent=refused), turns=make_turns("child", 3, 4))]
+    )
     await asked(look, session_id="child")
 
     assert "fork" not in await text_of(look, "/-/sessions/child")
@@ -298,7 +312,7 @@ async def test_nothing_leads_to_a_session_of_which_nothing_was_ever_sent(look: L
 
 
 async def test_a_session_whose_requests_are_forgotten_still_has_its_totals(look: Looking) -> None:
-    await settle_one(look.store.ledger, ENTRY, accounts=accounts_of(CALL))
+    await settle_one(look.store.ledger, CHARGE, accounts=list_accounts(CALL))
     text = await text_of(look, "/-/sessions/s")
 
     assert "Cost $0.0612" in text

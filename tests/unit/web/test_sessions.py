@@ -9,11 +9,11 @@ from urllib.parse import quote
 import pytest
 from msgspec.structs import replace
 
-from foveate.cost.caps import accounts_of
+from foveate.cost.caps import list_accounts
 from foveate.session.traces import Trace
-from foveate.web.sessions import PAGE
-from tests.billed import CALL, ENTRY, settle_one
-from tests.kept import FAILED, FOLD, TRACE
+from foveate.web.sessions import SESSIONS_PER_PAGE
+from tests.billed import CALL, CHARGE, settle_one
+from tests.kept import COMPACTION, FAILED_COMPACTION, TRACE
 from tests.unit.web.looking import NOW, Looking, looking, read
 
 EVIL = "<script>alert('x')</script>/?#&% 🦊 مرحبا"
@@ -33,8 +33,8 @@ async def billed(
     look: Looking, session_id: str, dollars: str | None, *, at: float = NOW - 60, agent: str = "ana"
 ) -> None:
     call = replace(CALL, id=f"of {session_id}", session_id=session_id, at=at, agent=agent)
-    entry = replace(ENTRY, call=call, dollars=None if dollars is None else Decimal(dollars))
-    await settle_one(look.store.ledger, entry, accounts=accounts_of(call))
+    entry = replace(CHARGE, call=call, dollars=None if dollars is None else Decimal(dollars))
+    await settle_one(look.store.ledger, entry, accounts=list_accounts(call))
 
 
 def listed(page: str) -> list[str]:
@@ -50,10 +50,10 @@ async def test_an_empty_store_says_what_will_be_there(look: Looking) -> None:
 
 
 async def test_a_row_tells_what_a_session_did_and_cost(look: Looking) -> None:
-    await look.store.traces.keep([asked("s"), replace(asked("s"), id="b", status=529, broke=None)])
+    await look.store.traces.save([asked("s"), replace(asked("s"), id="b", status=529, broke=None)])
     await billed(look, "s", "0.05")
-    await look.store.journal.record(FOLD, (), lease=None)
-    await look.store.journal.record(FAILED, (), lease=None)
+    await look.store.compactions.record(COMPACTION, (), lease=None)
+    await look.store.compactions.record(FAILED_COMPACTION, (), lease=None)
     text = await look.text("/-/sessions")
 
     assert "1 session;" in text
@@ -64,7 +64,7 @@ async def test_a_row_tells_what_a_session_did_and_cost(look: Looking) -> None:
 
 
 async def test_what_nobody_knows_is_not_nothing(look: Looking) -> None:
-    await look.store.traces.keep(
+    await look.store.traces.save(
         [asked("uncounted", tokens=None, at=NOW - 2), asked("unwindowed", window_tokens=None)]
     )
     await billed(look, "uncounted", None)
@@ -91,7 +91,7 @@ async def test_what_nobody_knows_is_not_nothing(look: Looking) -> None:
 )
 async def test_filters_are_the_databases(look: Looking, query: str, expected: list[str]) -> None:
     told = [("new", 10, "ana", "0.1"), ("mid", 7_200, "bo", "0.2"), ("old", 200_000, "ana", "3")]
-    await look.store.traces.keep([asked(id_, at=NOW - ago, agent=agent) for id_, ago, agent, _ in told])
+    await look.store.traces.save([asked(id_, at=NOW - ago, agent=agent) for id_, ago, agent, _ in told])
     for id_, ago, agent, dollars in told:
         await billed(look, id_, dollars, at=NOW - ago, agent=agent)
 
@@ -99,8 +99,8 @@ async def test_filters_are_the_databases(look: Looking, query: str, expected: li
 
 
 async def test_pages_lead_forth_and_back_and_keep_the_filter(look: Looking) -> None:
-    many = 2 * PAGE + 5
-    await look.store.traces.keep([asked(f"s{at:03}", at=NOW - at) for at in range(many)])
+    many = 2 * SESSIONS_PER_PAGE + 5
+    await look.store.traces.save([asked(f"s{at:03}", at=NOW - at) for at in range(many)])
     first = await look.page("/-/sessions?agent=ana")
     (to_second,) = re.findall(r'href="(\?[^"]*)" rel="next"', first)
     second = await look.page(f"/-/sessions{to_second.replace('&amp;', '&')}")
@@ -124,20 +124,20 @@ async def test_pages_lead_forth_and_back_and_keep_the_filter(look: Looking) -> N
 async def test_the_next_page_stays_the_next_one_though_the_last_of_this_was_asked_again(
     look: Looking, order: str
 ) -> None:
-    for at in range(PAGE + 2):
-        await billed(look, f"s{at:03}", str(PAGE + 2 - at), at=NOW - at)
+    for at in range(SESSIONS_PER_PAGE + 2):
+        await billed(look, f"s{at:03}", str(SESSIONS_PER_PAGE + 2 - at), at=NOW - at)
     first = await look.page(f"/-/sessions?order={order}")
     (following,) = re.findall(r'href="(\?[^"]*)" rel="next"', first)
-    again = replace(CALL, id="again", session_id=f"s{PAGE - 1:03}", at=NOW + 1)
-    await settle_one(look.store.ledger, replace(ENTRY, call=again, dollars=Decimal(1_000)), accounts=())
+    again = replace(CALL, id="again", session_id=f"s{SESSIONS_PER_PAGE - 1:03}", at=NOW + 1)
+    await settle_one(look.store.ledger, replace(CHARGE, call=again, dollars=Decimal(1_000)), accounts=())
     second = await look.page(f"/-/sessions{following.replace('&amp;', '&')}")
 
-    assert listed(second) == [f"s{PAGE:03}", f"s{PAGE + 1:03}"]
+    assert listed(second) == [f"s{SESSIONS_PER_PAGE:03}", f"s{SESSIONS_PER_PAGE + 1:03}"]
 
 
 async def test_names_are_text_and_lead_to_their_sessions(look: Looking) -> None:
     long = "n" * 240
-    await look.store.traces.keep(
+    await look.store.traces.save(
         [asked(EVIL, agent=EVIL, model=EVIL), asked(long, agent=long, model="m" * 500)]
     )
     page = await look.page("/-/sessions")

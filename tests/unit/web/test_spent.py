@@ -5,21 +5,21 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from foveate.cache.hits import Level
-from foveate.cost.caps import accounts_of
-from foveate.cost.ledger import By, Category, Entry
-from foveate.cost.report import asked_of, report_of
-from foveate.session.totals import Per, Totals
+from foveate.cache.hits import HitRatioLevel
+from foveate.cost.caps import list_accounts
+from foveate.cost.ledger import Category, Charge, GroupBy
+from foveate.cost.report import build_report, required_groups
+from foveate.session.totals import Totals, TotalsGroup
 from foveate.store import open_store
 from foveate.values import CacheUsage, Savings, Usage
-from foveate.web.spent import NOTHING, Spent, all_of, by_category, by_first
-from tests.billed import NOON, call, settle_one
+from foveate.web.spent import NO_SPENDING, SpendingTotals, group_by_category, group_by_first, sum_spending
+from tests.billed import NOON, make_call, settle_one
 from tests.support.stores import ensure_store
 
 
-def bill(id_: str, agent: str, category: Category, dollars: str | None, folds: str | None = None) -> Entry:
-    return Entry(
-        call=replace(call(id_, agent=agent), category=category),
+def bill(id_: str, agent: str, category: Category, dollars: str | None, folds: str | None = None) -> Charge:
+    return Charge(
+        call=replace(make_call(id_, agent=agent), category=category),
         usage=Usage(cache=CacheUsage(uncached=10, read=30, written_5m=5), output_tokens=3),
         dollars=None if dollars is None else Decimal(dollars),
         savings=Savings(breakpoints=Decimal("0.1"), compaction=None if folds is None else Decimal(folds)),
@@ -39,13 +39,15 @@ ENTRIES = (
 async def test_it_agrees_with_what_foveate_cost_reports(tmp_path: Path) -> None:
     async with await open_store(ensure_store(tmp_path / "store.sqlite")) as store:
         for entry in ENTRIES:
-            await settle_one(store.ledger, entry, accounts=accounts_of(entry.call))
-        report = report_of(await store.ledger.sums(asked_of([By.AGENT])), [By.AGENT])
-        found = by_first(await store.totals.totals([Per.AGENT, Per.CATEGORY], since=NOON))
+            await settle_one(store.ledger, entry, accounts=list_accounts(entry.call))
+        report = build_report(await store.ledger.sum_charges(required_groups([GroupBy.AGENT])), [GroupBy.AGENT])
+        found = group_by_first(
+            await store.totals.sum_totals([TotalsGroup.AGENT, TotalsGroup.CATEGORY], since=NOON)
+        )
 
     assert sorted(found) == ["ana", "bob", "eve"]
     for row in (*report.rows, report.total):
-        spent = found[row.group[0]] if row.group else all_of(found.values())
+        spent = found[row.group[0]] if row.group else sum_spending(found.values())
         assert (spent.calls, spent.unpriced, spent.paid) == (row.calls, row.unknown_calls, row.dollars)
         assert (spent.output_tokens, spent.saved_by_breakpoints) == (row.output_tokens, row.saved.breakpoints)
         assert spent.saved_by_compaction == (row.saved.compaction or 0)
@@ -59,23 +61,23 @@ def test_only_the_requests_own_input_is_in_the_hit_ratio() -> None:
         (("d", "ping"), Totals(cache=CacheUsage(read=10_000))),
     ]
 
-    spent = by_first(rows)["d"]
+    spent = group_by_first(rows)["d"]
 
     assert spent.ratio == 0.7
-    assert spent.level is Level.HEALTHY
+    assert spent.level is HitRatioLevel.HEALTHY
     assert spent.input_tokens == 20_100
-    assert by_category(rows)["ping"].ratio is None
+    assert group_by_category(rows)["ping"].ratio is None
 
 
 def test_of_nothing_nothing_is_known_and_nothing_paid() -> None:
-    assert all_of([]) == NOTHING == Spent()
-    assert NOTHING.is_nothing
-    assert NOTHING.paid == 0
-    assert NOTHING.ratio is None
-    assert NOTHING.failed_part is None
-    assert NOTHING.level is Level.UNKNOWN
+    assert sum_spending([]) == NO_SPENDING == SpendingTotals()
+    assert NO_SPENDING.is_nothing
+    assert NO_SPENDING.paid == 0
+    assert NO_SPENDING.ratio is None
+    assert NO_SPENDING.failed_part is None
+    assert NO_SPENDING.level is HitRatioLevel.UNKNOWN
 
 
 def test_what_has_no_known_price_at_all_is_not_free() -> None:
-    assert Spent(calls=2, unpriced=2).paid is None
-    assert Spent(calls=2, unpriced=1, dollars=Decimal(3)).paid == 3
+    assert SpendingTotals(calls=2, unpriced=2).paid is None
+    assert SpendingTotals(calls=2, unpriced=1, dollars=Decimal(3)).paid == 3

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 import pytest
 
 from foveate.errors import BadSetting
-from foveate.gateway.pages import Vitals, health_object
-from foveate.web.troubles import troubles
+from foveate.gateway.pages import HealthStatus, health_to_json
+from foveate.web.troubles import list_health_problems
 
-WELL = Vitals(version="1", store="foveate.sqlite")
+WELL = HealthStatus(version="1", store="foveate.sqlite")
 
 
 def test_nothing_is_said_of_a_gateway_that_is_well() -> None:
-    assert troubles(health_object(WELL)) == []
+    assert list_health_problems(health_to_json(WELL)) == []
 
 
 @pytest.mark.parametrize(
@@ -25,23 +25,25 @@ def test_nothing_is_said_of_a_gateway_that_is_well() -> None:
         ),
         ({"store_problem": "no answer within 1 s"}, "no answer within 1 s", "foveate.sqlite"),
         ({"failures": {"fold": 2, "cache": 1}}, "cache once, fold 2 times", "went out without them"),
-        ({"bills_waiting": 1}, "1 bill waits", "as soon as the store"),
-        ({"bills_lost": 1_200}, "1,200 bills were lost", "log says why"),
+        ({"charges_waiting": 1}, "1 bill waits", "as soon as the store"),
+        ({"charges_lost": 1_200}, "1,200 bills were lost", "log says why"),
         ({"log_problem": "the disk is full"}, "the disk is full", "room"),
     ],
 )
 def test_whatever_makes_a_gateway_unwell_is_told_with_what_to_do(
     wrong: Mapping[str, object], said: str, remedy: str
 ) -> None:
-    vitals = Vitals(version="1", store="foveate.sqlite", **wrong)  # type: ignore[arg-type]
+    vitals = HealthStatus(version="1", store="foveate.sqlite", **wrong)  # type: ignore[arg-type]
 
-    assert not vitals.is_well
-    (trouble,) = troubles(health_object(vitals))
+    assert not vitals.is_healthy
+    (trouble,) = list_health_problems(health_to_json(vitals))
     assert said in trouble.what
     assert remedy in trouble.remedy
 
 
 def test_all_that_is_wrong_is_told() -> None:
-    vitals = Vitals(version="1", store_problem="gone", bills_waiting=3, bills_lost=1, log_problem="full")
+    vitals = HealthStatus(
+        version="1", store_problem="gone", charges_waiting=3, charges_lost=1, log_problem="full"
+    )
 
-    assert len(troubles(health_object(vitals))) == 4
+    assert len(list_health_problems(health_to_json(vitals))) == 4

@@ -6,11 +6,17 @@ from math import ceil
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.session.traces import CacheBreak, WindowSection
-from foveate.store.glances import Filling, WindowAt
+from foveate.session.traces import CacheMiss, WindowSection
+from foveate.store.glances import WindowContents, WindowSample
 from foveate.web.charts import Shape
-from foveate.web.windows import MOST_POINTS, chosen, full_now, needed, window_chart
-from tests.kept import FOLD
+from foveate.web.windows import (
+    MAX_POINTS,
+    build_window_chart,
+    choose_points,
+    describe_current_window,
+    list_required_requests,
+)
+from tests.kept import COMPACTION
 
 NOON = 1_794_744_000.0
 
@@ -22,26 +28,26 @@ def point(
     window: int | None = 4_000,
     fold: str | None = None,
     broken: bool = False,
-) -> WindowAt:
-    return WindowAt(
+) -> WindowSample:
+    return WindowSample(
         id=f"r{number}",
         at=NOON + 60 * number,
         tokens=tokens,
         window_tokens=window,
-        fold_id=fold,
-        is_broken=broken,
+        compaction_id=fold,
+        is_cache_miss=broken,
     )
 
 
-def filling(broke: CacheBreak | None = None, **sizes: int) -> Filling:
+def filling(broke: CacheMiss | None = None, **sizes: int) -> WindowContents:
     sections = [WindowSection(name.replace("_", " "), tokens) for name, tokens in sizes.items()]
-    return Filling(sections=sections, exact=True, reserved_tokens=300, broke=broke)
+    return WindowContents(sections=sections, exact=True, reserved_tokens=300, broke=broke)
 
 
 @given(st.lists(st.none() | st.integers(0, 10**6), max_size=60), st.integers(1, 12))
 def test_the_fullest_of_each_stretch_is_shown_and_the_last(sizes: list[int | None], most: int) -> None:
     points = [point(number, tokens) for number, tokens in enumerate(sizes)]
-    places = chosen(points, most)
+    places = choose_points(points, most)
 
     assert places == sorted(set(places))
     assert len(places) == min(len(points), most)
@@ -53,9 +59,9 @@ def test_the_fullest_of_each_stretch_is_shown_and_the_last(sizes: list[int | Non
 
 
 def test_a_session_that_is_not_counted_has_no_chart() -> None:
-    assert window_chart([], {}, {}) is None
-    assert window_chart([point(0, None)], {}, {}) is None
-    assert full_now([point(0, None)], {}) is None
+    assert build_window_chart([], {}, {}) is None
+    assert build_window_chart([point(0, None)], {}, {}) is None
+    assert describe_current_window([point(0, None)], {}) is None
 
 
 def test_sections_are_areas_by_their_kinds_in_the_order_in_which_a_model_reads_them() -> None:
@@ -64,7 +70,7 @@ def test_sections_are_areas_by_their_kinds_in_the_order_in_which_a_model_reads_t
         "r0": filling(user=400, tools=600),
         "r2": filling(tools=600, injected_time=40, injected_memory=60, user=500, tool_results=250),
     }
-    chart = window_chart(points, fillings, {})
+    chart = build_window_chart(points, fillings, {})
 
     assert chart is not None
     assert chart.stacked
@@ -83,7 +89,7 @@ def test_sections_are_areas_by_their_kinds_in_the_order_in_which_a_model_reads_t
 
 
 def test_a_limit_that_is_far_away_does_not_squeeze_what_is_there() -> None:
-    chart = window_chart([point(0, 1_000, window=200_000)], {"r0": filling(user=1_000)}, {})
+    chart = build_window_chart([point(0, 1_000, window=200_000)], {"r0": filling(user=1_000)}, {})
 
     assert chart is not None
     assert [one.name for one in chart.series] == ["user"]
@@ -92,16 +98,16 @@ def test_a_limit_that_is_far_away_does_not_squeeze_what_is_there() -> None:
 
 
 def test_folds_and_breaks_are_told_where_they_happened() -> None:
-    broke = CacheBreak(cause="timestamp", where="system[0]", lost_tokens=3_000, lost_dollars=Decimal("0.5"))
+    broke = CacheMiss(cause="timestamp", where="system[0]", lost_tokens=3_000, lost_dollars=Decimal("0.5"))
     points = [
         point(0),
-        point(1, fold=FOLD.id, broken=True),
-        point(2, fold=FOLD.id),
+        point(1, fold=COMPACTION.id, broken=True),
+        point(2, fold=COMPACTION.id),
         point(3, fold="unknown"),
         point(4),
     ]
-    fillings = {one.id: filling(broke if one.is_broken else None, user=1_000) for one in points}
-    chart = window_chart(points, fillings, {FOLD.id: FOLD})
+    fillings = {one.id: filling(broke if one.is_cache_miss else None, user=1_000) for one in points}
+    chart = build_window_chart(points, fillings, {COMPACTION.id: COMPACTION})
 
     assert chart is not None
     assert [(event.label, event.kind, event.says) for event in chart.events] == [
@@ -114,33 +120,33 @@ def test_folds_and_breaks_are_told_where_they_happened() -> None:
         (3, "fold", "Folded"),
         (4, "fold", "No longer folded"),
     ]
-    later = window_chart(points[2:], fillings, {}, first_number=3)
+    later = build_window_chart(points[2:], fillings, {}, first_number=3)
     assert later is not None
     assert [event.label for event in later.events] == [1, 2], "what was so before is no event"
     assert later.labels[0].startswith("#3 ")
 
 
 def test_of_a_long_session_few_points_are_shown_and_everything_that_happened() -> None:
-    points = [point(number, 1_000 + number, broken=number % 3 == 0) for number in range(4 * MOST_POINTS)]
-    ids = needed(points)
+    points = [point(number, 1_000 + number, broken=number % 3 == 0) for number in range(4 * MAX_POINTS)]
+    ids = list_required_requests(points)
     fillings = {id_: filling(user=1_000) for id_ in ids}
-    chart = window_chart(points, fillings, {})
+    chart = build_window_chart(points, fillings, {})
 
     assert chart is not None
-    assert len(chart.labels) == MOST_POINTS
-    assert len(ids) < 3 * MOST_POINTS
+    assert len(chart.labels) == MAX_POINTS
+    assert len(ids) < 3 * MAX_POINTS
     assert chart.labels[-1].startswith(f"#{len(points)} ")
-    assert {event.label for event in chart.events} == set(range(MOST_POINTS))
+    assert {event.label for event in chart.events} == set(range(MAX_POINTS))
     assert any(event.says == "Cache broke (and 1 more)" for event in chart.events)
 
 
 def test_what_fills_the_window_now_is_unknown_if_the_last_request_was_not_counted() -> None:
-    assert full_now([point(0), point(1, None)], {"r0": filling(system=500)}) is None
+    assert describe_current_window([point(0), point(1, None)], {"r0": filling(system=500)}) is None
 
 
 def test_what_fills_the_window_now_is_that_of_the_last_request() -> None:
     points = [point(0), point(1, 2_000)]
-    full = full_now(points, {"r1": filling(system=500, nobody_knows_it=1_000)})
+    full = describe_current_window(points, {"r1": filling(system=500, nobody_knows_it=1_000)})
 
     assert full is not None
     assert (full.tokens, full.share, full.exact, full.reserved_tokens) == (2_000, 0.5, True, 300)

@@ -24,11 +24,11 @@ from foveate.web import words
 def test_money_is_to_the_cent_and_what_is_less_than_a_dollar_as_far_as_it_takes(
     dollars: Decimal | None, said: str
 ) -> None:
-    assert words.money(dollars) == said
+    assert words.format_money(dollars) == said
 
 
 def test_money_in_a_chart_has_nothing_that_only_floats_have() -> None:
-    assert words.as_dollars(0.1 + 0.2) == "$0.30"
+    assert words.format_chart_dollars(0.1 + 0.2) == "$0.30"
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def test_money_in_a_chart_has_nothing_that_only_floats_have() -> None:
     ],
 )  # fmt: skip
 def test_tokens_have_as_many_digits_as_one_takes_in_at_a_glance(count: int | None, said: str) -> None:
-    assert words.tokens(count) == said
+    assert words.format_tokens(count) == said
 
 
 @given(st.integers(min_value=0, max_value=10**15))
 def test_tokens_are_always_within_half_a_percent_of_what_is_said(count: int) -> None:
-    said = words.tokens(count).replace(",", "")
+    said = words.format_tokens(count).replace(",", "")
     value = float(said.rstrip("kM")) * {"k": 1e3, "M": 1e6}.get(said[-1], 1)
 
     assert value == pytest.approx(count, rel=0.0051)
@@ -56,7 +56,7 @@ def test_tokens_are_always_within_half_a_percent_of_what_is_said(count: int) -> 
     [(None, "unknown"), (0.0, "0%"), (0.0001, "0.1%"), (0.934, "93.4%"), (0.99999, "99.9%"), (1.0, "100%")],
 )
 def test_a_percentage_is_never_all_or_nothing_where_it_is_not(part: float | None, said: str) -> None:
-    assert words.percent(part) == said
+    assert words.format_percent(part) == said
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_percentage_is_never_all_or_nothing_where_it_is_not(part: float | None
     ],
 )  # fmt: skip
 def test_a_length_of_time_is_told_in_the_unit_that_people_would_use(length: float | None, said: str) -> None:
-    assert words.seconds(length) == said
+    assert words.format_duration(length) == said
 
 
 @pytest.mark.parametrize(
@@ -80,17 +80,17 @@ def test_a_length_of_time_is_told_in_the_unit_that_people_would_use(length: floa
     ],
 )  # fmt: skip
 def test_how_long_ago_something_was_is_never_more_than_it_is(passed: float, said: str) -> None:
-    assert words.ago(1_000.0, 1_000.0 + passed) == said
+    assert words.format_age(1_000.0, 1_000.0 + passed) == said
 
 
 def test_a_moment_is_told_in_utc() -> None:
-    assert words.moment(1_794_744_000.0) == "2026-11-15 12:00:00 UTC"
-    assert words.machine_moment(1_794_744_000.0) == "2026-11-15T12:00:00+00:00"
+    assert words.format_moment(1_794_744_000.0) == "2026-11-15 12:00:00 UTC"
+    assert words.format_iso_moment(1_794_744_000.0) == "2026-11-15T12:00:00+00:00"
 
 
 @pytest.mark.parametrize("name", ["👨‍👩‍👧" * 20, "é" * 40, "a" * 500, "🇩🇪" * 300])
 def test_a_long_name_is_cut_between_what_readers_take_for_characters(name: str) -> None:
-    shown = words.short(name)
+    shown = words.shorten(name)
 
     assert shown.endswith("…")
     assert len(shown) <= 24
@@ -100,8 +100,12 @@ def test_a_long_name_is_cut_between_what_readers_take_for_characters(name: str) 
 
 
 def test_a_name_in_an_address_is_one_part_of_it_whatever_it_holds() -> None:
-    assert words.in_path("a/b?c#d <script>") == "a%2Fb%3Fc%23d%20%3Cscript%3E"
+    assert words.quote_path_segment("a/b?c#d <script>") == "a%2Fb%3Fc%23d%20%3Cscript%3E"
 
 
 def test_one_is_not_several() -> None:
-    assert [words.counted(count, "call") for count in (0, 1, 1_234)] == ["0 calls", "1 call", "1,234 calls"]
+    assert [words.format_count(count, "call") for count in (0, 1, 1_234)] == [
+        "0 calls",
+        "1 call",
+        "1,234 calls",
+    ]

@@ -12,10 +12,10 @@ from foveate.values import Format
 from foveate.wire.answer_parts import (
     MAX_TEXT_CHARS,
     AnswerParts,
-    StreamParts,
-    answer_parts,
+    StreamPartCollector,
     is_from_model,
-    message_parts,
+    read_answer_parts,
+    read_message_parts,
 )
 from tests.unit.wire.pieces import frame
 
@@ -26,7 +26,7 @@ def stream(*events: dict[str, Any]) -> bytes:
 
 def streamed_parts(api_format: Format, answer: bytes, *, chunk_bytes: int = 1 << 20) -> AnswerParts:
     """The parts of a stream that comes in chunks of a size."""
-    parts = StreamParts(api_format)
+    parts = StreamPartCollector(api_format)
     for start in range(0, len(answer), chunk_bytes):
         parts.feed(answer[start : start + chunk_bytes])
     return parts.end()
@@ -111,7 +111,7 @@ ANTHROPIC_FRAMES = b"".join(
 
 
 @pytest.mark.parametrize(
-    ("spoken", "whole", "streamed", "sent_back", "id_", "call"),
+    ("api_format", "whole", "streamed", "sent_back", "id_", "call"),
     [
         (Format.ANTHROPIC, ANTHROPIC, ANTHROPIC_STREAM, [ANTHROPIC], "msg_1", "toolu_1"),
         (Format.CHAT, CHAT, CHAT_STREAM, [CHAT["choices"][0]["message"]], "c1", "call_1"),  # type: ignore[index]
@@ -137,13 +137,13 @@ ANTHROPIC_FRAMES = b"".join(
     ],
 )
 def test_an_answer_has_the_same_parts_whole_streamed_and_sent_back(
-    spoken: Format, whole: dict[str, Any], streamed: bytes, sent_back: list[Any], id_: str, call: str
+    api_format: Format, whole: dict[str, Any], streamed: bytes, sent_back: list[Any], id_: str, call: str
 ) -> None:
     parts = AnswerParts(id=id_, tool_calls=(call,), text="Iwilllook.")
 
-    assert answer_parts(spoken, json.dumps(whole).encode()) == parts
-    assert streamed_parts(spoken, streamed) == parts
-    again = message_parts(spoken, [json.dumps(message).encode() for message in sent_back])
+    assert read_answer_parts(api_format, json.dumps(whole).encode()) == parts
+    assert streamed_parts(api_format, streamed) == parts
+    again = read_message_parts(api_format, [json.dumps(message).encode() for message in sent_back])
     assert (again.tool_calls, again.text) == (parts.tool_calls, parts.text)
 
 
@@ -152,11 +152,11 @@ def test_an_answer_has_the_same_parts_whole_streamed_and_sent_back(
     [b"", b"no json", b"[]", b"data: {broken\n\n", b'data: {"content": "\xff"}\n\n', b'{"choices": 7}'],
 )
 @pytest.mark.parametrize("streams", [True, False])
-@pytest.mark.parametrize("spoken", list(Format))
-def test_what_cannot_be_read_has_no_parts(spoken: Format, answer: bytes, streams: bool) -> None:
-    read = streamed_parts if streams else answer_parts
+@pytest.mark.parametrize("api_format", list(Format))
+def test_what_cannot_be_read_has_no_parts(api_format: Format, answer: bytes, streams: bool) -> None:
+    read = streamed_parts if streams else read_answer_parts
 
-    assert read(spoken, answer) == AnswerParts()
+    assert read(api_format, answer) == AnswerParts()
 
 
 def test_a_stream_that_was_cut_off_has_the_parts_that_came() -> None:
@@ -174,7 +174,7 @@ GEMINI_THINKING = stream(
 
 @pytest.mark.parametrize("chunk_bytes", [7, 1000, 100_000])
 @pytest.mark.parametrize(
-    ("spoken", "thinking", "answer"),
+    ("api_format", "thinking", "answer"),
     [
         (Format.CHAT, CHAT_THINKING, CHAT_STREAM),
         (Format.ANTHROPIC, ANTHROPIC_THINKING, ANTHROPIC_STREAM),
@@ -184,11 +184,11 @@ GEMINI_THINKING = stream(
     ],
 )
 def test_thinking_of_any_length_before_the_answer_hides_none_of_its_parts(
-    spoken: Format, thinking: bytes, answer: bytes, chunk_bytes: int
+    api_format: Format, thinking: bytes, answer: bytes, chunk_bytes: int
 ) -> None:
-    found = streamed_parts(spoken, thinking * 2000 + answer, chunk_bytes=chunk_bytes)
+    found = streamed_parts(api_format, thinking * 2000 + answer, chunk_bytes=chunk_bytes)
 
-    assert (found.tool_calls, found.text) == (streamed_parts(spoken, answer).tool_calls, "Iwilllook.")
+    assert (found.tool_calls, found.text) == (streamed_parts(api_format, answer).tool_calls, "Iwilllook.")
 
 
 def test_a_tool_call_after_a_long_text_is_found() -> None:
@@ -202,7 +202,7 @@ def test_a_tool_call_after_a_long_text_is_found() -> None:
 def test_blanks_do_not_count_towards_the_text_that_is_compared() -> None:
     message = json.dumps({"role": "assistant", "content": "a" + " " * 50_000 + "b c" * 1000}).encode()
 
-    assert message_parts(Format.CHAT, [message]).text == ("a" + "bc" * 1000)[:MAX_TEXT_CHARS]
+    assert read_message_parts(Format.CHAT, [message]).text == ("a" + "bc" * 1000)[:MAX_TEXT_CHARS]
 
 
 def test_a_long_text_is_read_in_about_the_time_of_parsing_it() -> None:
@@ -213,7 +213,7 @@ def test_a_long_text_is_read_in_about_the_time_of_parsing_it() -> None:
         read()
         return process_time() - start
 
-    reading = min(seconds(lambda: message_parts(Format.CHAT, [message])) for _ in range(5))
+    reading = min(seconds(lambda: read_message_parts(Format.CHAT, [message])) for _ in range(5))
     parsing = min(seconds(lambda: json.loads(message)) for _ in range(5))
     assert reading < 3 * parsing
 

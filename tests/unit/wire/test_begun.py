@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.wire.begun import Begun
+from foveate.wire.begun import PrefixList
 
 ROWS = st.lists(st.integers(), max_size=6)
 
@@ -15,7 +15,7 @@ ROWS = st.lists(st.integers(), max_size=6)
 def test_whoever_goes_on_from_a_row_never_changes_another(
     first: list[int], steps: list[tuple[int, list[int]]]
 ) -> None:
-    rows, tuples = [Begun(first)], [tuple(first)]
+    rows, tuples = [PrefixList(first)], [tuple(first)]
     for number, new in steps:
         number %= len(rows)
         rows.append(rows[number].with_more(new))
@@ -27,7 +27,7 @@ def test_whoever_goes_on_from_a_row_never_changes_another(
 
 @given(ROWS, ROWS, st.slices(12), st.integers(-12, 12))
 def test_it_is_always_looked_at_as_a_tuple_is(first: list[int], more: list[int], part: slice, at: int) -> None:
-    row, whole = Begun(first), tuple(first)
+    row, whole = PrefixList(first), tuple(first)
     row.with_more(more)
 
     assert (len(row), row[part], list(reversed(row))) == (len(whole), whole[part], first[::-1])
@@ -39,7 +39,7 @@ def test_it_is_always_looked_at_as_a_tuple_is(first: list[int], more: list[int],
 
 
 def test_of_many_threads_each_has_its_own() -> None:
-    row = Begun([0])
+    row = PrefixList([0])
     with ThreadPoolExecutor(8) as threads:
         longer = list(threads.map(lambda number: row.with_more([number] * 50), range(1, 200)))
 

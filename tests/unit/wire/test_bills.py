@@ -9,19 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.values import CacheUsage, Format, Usage
-from foveate.wire.bills import BilledCall, Unit, billed_calls
-from foveate.wire.usage import block_usage, reply_usage
+from foveate.wire.bills import BillableUnit, UsagePart, split_usage
+from foveate.wire.usage import parse_usage, read_response_usage
 from tests.support.examples import limit_examples
 
 
-def read(spoken: Format, numbers: dict[str, Any]) -> Usage:
-    usage = block_usage(spoken, json.dumps(numbers).encode())
+def read(api_format: Format, numbers: dict[str, Any]) -> Usage:
+    usage = parse_usage(api_format, json.dumps(numbers).encode())
     assert usage is not None
     return usage
 
 
-def only_call(spoken: Format, numbers: dict[str, Any]) -> BilledCall:
-    (call,) = billed_calls(read(spoken, numbers))
+def only_call(api_format: Format, numbers: dict[str, Any]) -> UsagePart:
+    (call,) = split_usage(read(api_format, numbers))
     return call
 
 
@@ -63,7 +63,7 @@ def test_the_price_that_other_providers_say_is_kept_too() -> None:
     ],
 )
 def test_the_price_that_is_said_never_goes_through_a_float(written: str, dollars: str | None) -> None:
-    usage = block_usage(Format.CHAT, f'{{"prompt_tokens": 1, "cost": {written}}}'.encode())
+    usage = parse_usage(Format.CHAT, f'{{"prompt_tokens": 1, "cost": {written}}}'.encode())
 
     assert usage is not None
     assert usage.said_dollars == (None if dollars is None else Decimal(dollars))
@@ -80,7 +80,7 @@ def test_how_a_call_was_served_is_told_wherever_the_provider_says_it() -> None:
         ({"usageMetadata": {**gemini, "serviceTier": "priority"}}, "priority"),
         ({"usageMetadata": {**gemini, "trafficType": "ON_DEMAND_FLEX"}}, "ON_DEMAND_FLEX"),
     ):
-        usage = reply_usage(Format.CHAT, json.dumps(reply).encode())
+        usage = read_response_usage(Format.CHAT, json.dumps(reply).encode())
         assert usage is not None
         assert usage.tier == tier
 
@@ -88,9 +88,9 @@ def test_how_a_call_was_served_is_told_wherever_the_provider_says_it() -> None:
 def test_a_usage_without_a_block_of_numbers_is_one_call() -> None:
     usage = Usage(cache=CacheUsage(uncached=3), output_tokens=2)
 
-    assert billed_calls(usage) == (BilledCall(usage=usage),)
-    assert billed_calls(Usage(cache=CacheUsage(), raw=b"not json")) == (
-        BilledCall(usage=Usage(cache=CacheUsage(), raw=b"not json")),
+    assert split_usage(usage) == (UsagePart(usage=usage),)
+    assert split_usage(Usage(cache=CacheUsage(), raw=b"not json")) == (
+        UsagePart(usage=Usage(cache=CacheUsage(), raw=b"not json")),
     )
 
 
@@ -103,7 +103,7 @@ def test_calls_within_a_call_are_told_apart_and_together_are_all_of_it() -> None
     iterations = [{**MAIN, "type": "message"}, ADVICE, COMPACTION]
     usage = read(Format.ANTHROPIC, {**MAIN, "iterations": iterations, "service_tier": "batch"})
 
-    main, advice, compaction = billed_calls(usage)
+    main, advice, compaction = split_usage(usage)
 
     assert main.usage.cache == CacheUsage(uncached=200, read=1_000)
     assert (main.model, main.usage.output_tokens) == ("", 20)
@@ -117,7 +117,7 @@ def test_calls_within_a_call_are_told_apart_and_together_are_all_of_it() -> None
 def test_a_call_that_another_model_answered_is_taken_out_of_the_totals_that_hold_it() -> None:
     fallback = {"type": "fallback_message", "model": "claude-opus-4-8", "input_tokens": 150, "output_tokens": 5}
 
-    main, other = billed_calls(read(Format.ANTHROPIC, {**MAIN, "iterations": [fallback]}))
+    main, other = split_usage(read(Format.ANTHROPIC, {**MAIN, "iterations": [fallback]}))
 
     assert (main.usage.cache.uncached, main.usage.output_tokens) == (50, 15)
     assert (other.usage.cache.uncached, other.usage.output_tokens) == (150, 5)
@@ -133,16 +133,16 @@ def test_what_cohere_bills_is_less_than_what_its_model_read() -> None:
     )
 
     assert (call.usage.cache, call.usage.output_tokens) == (CacheUsage(uncached=11), 4)
-    assert call.units == ((Unit.RERANKS, 1),)
+    assert call.units == ((BillableUnit.RERANKS, 1),)
 
 
 @pytest.mark.parametrize(
-    ("spoken", "numbers", "units"),
+    ("api_format", "numbers", "units"),
     [
         pytest.param(
             Format.ANTHROPIC,
             {"input_tokens": 9, "output_tokens": 1, "server_tool_use": {"web_search_requests": 2}},
-            {Unit.WEB_SEARCHES: 2},
+            {BillableUnit.WEB_SEARCHES: 2},
             id="anthropic, searches",
         ),
         pytest.param(
@@ -153,7 +153,7 @@ def test_what_cohere_bills_is_less_than_what_its_model_read() -> None:
                 "prompt_tokens_details": {"audio_tokens": 70, "cached_tokens": 40, "image_tokens": 0},
                 "completion_tokens_details": {"audio_tokens": 45},
             },
-            {Unit.INPUT_AUDIO: 60, Unit.READ_AUDIO: 10, Unit.OUTPUT_AUDIO: 45},
+            {BillableUnit.INPUT_AUDIO: 60, BillableUnit.READ_AUDIO: 10, BillableUnit.OUTPUT_AUDIO: 45},
             id="openai, sound; the cache is taken to have served text first",
         ),
         pytest.param(
@@ -168,7 +168,7 @@ def test_what_cohere_bills_is_less_than_what_its_model_read() -> None:
                 },
                 "output_token_details": {"audio_tokens": 45, "text_tokens": 5},
             },
-            {Unit.INPUT_AUDIO: 45, Unit.READ_AUDIO: 25, Unit.OUTPUT_AUDIO: 45},
+            {BillableUnit.INPUT_AUDIO: 45, BillableUnit.READ_AUDIO: 25, BillableUnit.OUTPUT_AUDIO: 45},
             id="openai, speech",
         ),
         pytest.param(
@@ -190,25 +190,25 @@ def test_what_cohere_bills_is_less_than_what_its_model_read() -> None:
                 "candidatesTokensDetails": [{"modality": "IMAGE", "tokenCount": 90}],
             },
             {
-                Unit.INPUT_AUDIO: 220,
-                Unit.INPUT_IMAGE: 400,
-                Unit.READ_AUDIO: 300,
-                Unit.OUTPUT_IMAGE: 90,
+                BillableUnit.INPUT_AUDIO: 220,
+                BillableUnit.INPUT_IMAGE: 400,
+                BillableUnit.READ_AUDIO: 300,
+                BillableUnit.OUTPUT_IMAGE: 90,
             },
             id="gemini, by modality",
         ),
         pytest.param(
             Format.CHAT,
             {"prompt_tokens": 9, "completion_tokens": 9, "num_search_queries": 3, "citation_tokens": 70},
-            {Unit.CITATIONS: 70, Unit.SEARCH_QUERIES: 3},
+            {BillableUnit.CITATIONS: 70, BillableUnit.SEARCH_QUERIES: 3},
             id="perplexity",
         ),
     ],
 )
 def test_other_units_are_found_where_each_provider_puts_them(
-    spoken: Format, numbers: dict[str, Any], units: dict[Unit, int]
+    api_format: Format, numbers: dict[str, Any], units: dict[BillableUnit, int]
 ) -> None:
-    assert dict(only_call(spoken, numbers).units) == units
+    assert dict(only_call(api_format, numbers).units) == units
 
 
 def test_where_a_call_was_served_is_told() -> None:
@@ -221,15 +221,17 @@ media = st.fixed_dictionaries(
 
 
 @settings(max_examples=limit_examples(80))
-@given(prompt=st.integers(0, 100), cached=st.integers(0, 120), details=media, spoken=media, seed=st.randoms())
+@given(
+    prompt=st.integers(0, 100), cached=st.integers(0, 120), details=media, api_format=media, seed=st.randoms()
+)
 def test_media_are_never_more_than_the_tokens_that_hold_them_in_any_order(
-    prompt: int, cached: int, details: dict[str, int], spoken: dict[str, int], seed: Any
+    prompt: int, cached: int, details: dict[str, int], api_format: dict[str, int], seed: Any
 ) -> None:
     numbers: dict[str, Any] = {
         "prompt_tokens": prompt,
         "completion_tokens": 40,
         "prompt_tokens_details": {**details, "cached_tokens": cached},
-        "completion_tokens_details": spoken,
+        "completion_tokens_details": api_format,
     }
     names = list(numbers)
     seed.shuffle(names)

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from foveate import wire
 from foveate.values import Area, Block, Format, Place, Request, Ttl
-from foveate.wire.blocks import KeptBlocks
-from tests.json_tree import spell
+from foveate.wire.blocks import BlockCache
+from tests.json_tree import spell_oddly
 from tests.requests_to_edit import BODIES, requests
 from tests.support.examples import limit_examples
 
 SHORT, LONG = {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}
 
 
-def blocks(body: dict[str, Any], spoken: Format | None = None) -> tuple[Block, ...]:
-    return wire.blocks(wire.read(body, spoken))
+def blocks(body: dict[str, Any], api_format: Format | None = None) -> tuple[Block, ...]:
+    return wire.request_blocks(wire.parse_request(body, api_format))
 
 
 def kinds(body: dict[str, Any]) -> list[str]:
@@ -26,7 +26,7 @@ def kinds(body: dict[str, Any]) -> list[str]:
 
 
 def said(block: Block) -> Any:
-    return json.loads(block.said)
+    return json.loads(block.canonical_json)
 
 
 def test_blocks_come_in_the_order_in_which_the_provider_reads_them() -> None:
@@ -45,7 +45,7 @@ def test_blocks_come_in_the_order_in_which_the_provider_reads_them() -> None:
         }
     )
 
-    assert [(block.place, block.kind, block.role, block.mark) for block in found] == [
+    assert [(block.place, block.kind, block.role, block.breakpoint_ttl) for block in found] == [
         (Place(Area.TOOLS, 0), "tool", "", None),
         (Place(Area.TOOLS, 1), "tool", "", Ttl.FIVE_MINUTES),
         (Place(Area.SYSTEM, 0), "text", "", Ttl.ONE_HOUR),
@@ -83,8 +83,8 @@ def test_blocks_come_in_the_order_in_which_the_provider_reads_them() -> None:
     ],
 )
 def test_a_string_equals_the_block_that_means_the_same(plain: dict[str, Any], block: dict[str, Any]) -> None:
-    assert [(b.place, b.kind, b.said) for b in blocks(plain)] == [
-        (b.place, b.kind, b.said) for b in blocks(block)
+    assert [(b.place, b.kind, b.canonical_json) for b in blocks(plain)] == [
+        (b.place, b.kind, b.canonical_json) for b in blocks(block)
     ]
 
 
@@ -92,11 +92,14 @@ def test_a_string_equals_the_block_that_means_the_same(plain: dict[str, Any], bl
 @settings(max_examples=limit_examples(80))
 def test_blocks_are_the_same_in_any_spelling(given: tuple[Format, dict[str, Any]], seed: int) -> None:
     """Numbers excepted: 1 and 1.0 are not the same to every provider."""
-    spoken, body = given
-    one, other = (wire.blocks(wire.read(raw, spoken)) for raw in (json.dumps(body).encode(), spell(body, seed)))
+    api_format, body = given
+    one, other = (
+        wire.request_blocks(wire.parse_request(raw, api_format))
+        for raw in (json.dumps(body).encode(), spell_oddly(body, seed))
+    )
 
-    assert [(b.place, b.kind, b.mark, b.is_empty) for b in one] == [
-        (b.place, b.kind, b.mark, b.is_empty) for b in other
+    assert [(b.place, b.kind, b.breakpoint_ttl, b.is_empty) for b in one] == [
+        (b.place, b.kind, b.breakpoint_ttl, b.is_empty) for b in other
     ]
     assert [said(b) for b in one] == [said(b) for b in other]
 
@@ -104,16 +107,16 @@ def test_blocks_are_the_same_in_any_spelling(given: tuple[Format, dict[str, Any]
 @given(requests())
 @settings(max_examples=limit_examples(60))
 def test_what_is_remembered_is_what_is_read(request: Request) -> None:
-    moved = wire.read(
+    moved = wire.parse_request(
         json.dumps({**json.loads(request.body), "x": 1}).encode() + b" ", request.format
     )  # other bytes around the same messages
 
-    assert wire.blocks(request) == wire.blocks(request)
-    assert [b.place for b in wire.blocks(moved)] == [b.place for b in wire.blocks(request)]
+    assert wire.request_blocks(request) == wire.request_blocks(request)
+    assert [b.place for b in wire.request_blocks(moved)] == [b.place for b in wire.request_blocks(request)]
 
 
 def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
-    kept = KeptBlocks(capacity_bytes=3 * 1600)  # of which each takes 1000, and something for itself
+    kept = BlockCache(capacity_bytes=3 * 1600)  # of which each takes 1000, and something for itself
     keys = [(Format.CHAT, Area.MESSAGES, 0, Ttl.FIVE_MINUTES, bytes([number]) * 1000) for number in range(4)]
     for key in keys[:3]:
         kept.put(key, ())
@@ -149,25 +152,25 @@ def test_a_mark_that_does_not_say_how_long_asks_for_the_usual_time(mark: Any, tt
 
     (found,) = blocks(body)
 
-    assert found.mark == ttl
+    assert found.breakpoint_ttl == ttl
     assert said(found) == {"type": "text", "text": "a"}
-    assert wire.automatic_mark(wire.read(body)) == ttl
+    assert wire.automatic_breakpoint(wire.parse_request(body)) == ttl
 
 
 def test_only_anthropic_marks_a_whole_request() -> None:
     body = {"cache_control": SHORT, "messages": [{"role": "user", "content": "a"}]}
 
-    assert wire.automatic_mark(wire.read(body, Format.CHAT)) is None
-    assert wire.automatic_mark(wire.read(body, Format.ANTHROPIC)) is Ttl.FIVE_MINUTES
+    assert wire.automatic_breakpoint(wire.parse_request(body, Format.CHAT)) is None
+    assert wire.automatic_breakpoint(wire.parse_request(body, Format.ANTHROPIC)) is Ttl.FIVE_MINUTES
 
 
 def test_a_breakpoint_of_openai_lives_as_long_as_the_request_says() -> None:
     part = {"type": "input_text", "text": "a", "prompt_cache_breakpoint": {"mode": "explicit"}}
     body: dict[str, Any] = {"input": [{"role": "user", "content": [part]}]}
 
-    assert [block.mark for block in blocks(body)] == [Ttl.THIRTY_MINUTES]
+    assert [block.breakpoint_ttl for block in blocks(body)] == [Ttl.THIRTY_MINUTES]
     body["prompt_cache_options"] = {"mode": "explicit", "ttl": "12h"}
-    assert [block.mark for block in blocks(body)] == [Ttl.TWELVE_HOURS]
+    assert [block.breakpoint_ttl for block in blocks(body)] == [Ttl.TWELVE_HOURS]
 
 
 def test_bedrocks_cache_points_mark_what_stands_before_them() -> None:
@@ -180,7 +183,7 @@ def test_bedrocks_cache_points_mark_what_stands_before_them() -> None:
         }
     )
 
-    assert [(block.kind, block.place.block, block.mark) for block in found] == [
+    assert [(block.kind, block.place.block, block.breakpoint_ttl) for block in found] == [
         ("tool", None, Ttl.ONE_HOUR),
         ("tool", None, None),
         ("text", None, None),

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from foveate import wire
 from foveate.errors import DuplicateKey, MalformedRequest
 from foveate.values import Format
-from foveate.wire.body import fields
+from foveate.wire.body import parse_fields
 from foveate.wire.duplicate_keys import check_large, check_unique_keys
-from foveate.wire.large_json import Sizes
-from tests.json_tree import Node, scan, spell
+from foveate.wire.large_json import SliceSizes
+from tests.json_tree import TreeNode, scan, spell_oddly
 
 keys = st.sampled_from(("max_tokens", "Max_Tokens", "model", "", "a")) | st.text(
     st.sampled_from('aAſ"\\漢😀\ud83d\ude00\udfff'), max_size=3
@@ -42,20 +42,20 @@ class Twin(str):
 
 
 def check(data: bytes) -> None:
-    check_unique_keys(data, fields(data))
+    check_unique_keys(data, parse_fields(data))
 
 
-def nodes(data: bytes) -> Iterator[Node]:
+def nodes(data: bytes) -> Iterator[TreeNode]:
     """Every object and list of a text, the outermost first; found by a scanner of the tests' own."""
     waiting = [scan(data)]
     for node in waiting:
         yield node
-        waiting += [entry.now for entry in node.entries]
+        waiting += [entry.current for entry in node.entries]
 
 
 def has_duplicates(data: bytes) -> bool:
     for number, node in enumerate(nodes(data)):
-        if node.sign == "{":
+        if node.first_char == "{":
             names = [re.sub("[\ud800-\udfff]", "\ufffd", entry.key) for entry in node.entries]
             names = names if number else [name.casefold() for name in names]
             if len(set(names)) < len(names):
@@ -64,13 +64,13 @@ def has_duplicates(data: bytes) -> bool:
 
 
 def check_in_pieces(data: bytes, slice_bytes: int) -> None:
-    fields(data)
-    check_large(data, Sizes(slice_bytes=slice_bytes, large_bytes=2 * slice_bytes + 1))
+    parse_fields(data)
+    check_large(data, SliceSizes(slice_bytes=slice_bytes, large_bytes=2 * slice_bytes + 1))
 
 
 @given(body=objects, seed=seeds)
 def test_a_request_is_refused_if_and_only_if_an_object_has_a_key_twice(body: dict[str, Any], seed: int) -> None:
-    data = spell(body, seed)
+    data = spell_oddly(body, seed)
     if has_duplicates(data):
         with pytest.raises(DuplicateKey):
             check(data)
@@ -93,8 +93,8 @@ def objects_in(
 def test_a_large_request_is_checked_the_same_in_pieces(
     body: dict[str, Any], seed: int, slice_bytes: int
 ) -> None:
-    data = spell({"body": body}, seed)  # only the keys at the top are compared without case
-    if has_duplicates(spell({"a": {"body": body}}, seed)):
+    data = spell_oddly({"body": body}, seed)  # only the keys at the top are compared without case
+    if has_duplicates(spell_oddly({"a": {"body": body}}, seed)):
         with pytest.raises(DuplicateKey):
             check_in_pieces(data, slice_bytes)
     else:
@@ -105,7 +105,7 @@ def test_a_large_request_is_checked_the_same_in_pieces(
 def test_a_key_that_is_inserted_anywhere_once_more_is_refused_and_named(
     body: dict[str, Any], seed: int, value: Any, slice_bytes: int | None, data: st.DataObject
 ) -> None:
-    if has_duplicates(spell(body, 0)):
+    if has_duplicates(spell_oddly(body, 0)):
         return
     doubled = deepcopy(body)
     found, path = data.draw(st.sampled_from(list(objects_in(doubled))))
@@ -117,7 +117,7 @@ def test_a_key_that_is_inserted_anywhere_once_more_is_refused_and_named(
 
     refusing = check if slice_bytes is None else partial(check_in_pieces, slice_bytes=slice_bytes)
     with pytest.raises(DuplicateKey) as refused:
-        refusing(spell(doubled, seed))
+        refusing(spell_oddly(doubled, seed))
 
     mended = [json.loads(json.dumps(step)) if isinstance(step, str) else step for step in (*path, key)]
     expected = tuple(
@@ -176,8 +176,8 @@ def test_a_request_that_is_nested_too_deeply_is_malformed() -> None:
         check_unique_keys(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", ["a"])
 
 
-@pytest.mark.parametrize("spoken", [None, *Format])
+@pytest.mark.parametrize("api_format", [None, *Format])
 @pytest.mark.parametrize("name", ["messages", "input", "contents"])
-def test_every_format_refuses_duplicate_keys(spoken: Format | None, name: str) -> None:
+def test_every_format_refuses_duplicate_keys(api_format: Format | None, name: str) -> None:
     with pytest.raises(DuplicateKey, match=r"`m` occurs twice"):
-        wire.read(b'{"%s":[],"m":1,"m":2}' % name.encode(), spoken)
+        wire.parse_request(b'{"%s":[],"m":1,"m":2}' % name.encode(), api_format)

@@ -9,12 +9,13 @@ from foveate import wire
 from foveate.errors import BadEdit
 from foveate.values import (
     Area,
+    BreakpointStyle,
+    CacheBreakpoint,
     Edit,
     Format,
     Image,
-    Insert,
-    Mark,
-    MarkStyle,
+    InsertParts,
+    MediaSource,
     Message,
     Opaque,
     Part,
@@ -23,7 +24,6 @@ from foveate.values import (
     ReplaceMessages,
     ReplaceText,
     SetParameter,
-    Source,
     Text,
     Ttl,
 )
@@ -34,17 +34,17 @@ ANTHROPIC = (
 )
 
 
-def mark(*place: Any, ttl: Ttl | None = None) -> Mark:
-    return Mark(place=Place(*place), reason="", ttl=ttl)
+def mark(*place: Any, ttl: Ttl | None = None) -> CacheBreakpoint:
+    return CacheBreakpoint(place=Place(*place), reason="", ttl=ttl)
 
 
 def text(new: str, *place: Any) -> ReplaceText:
     return ReplaceText(place=Place(*place), text=new, reason="")
 
 
-def insert(new: str | Part, *place: Any, role: str = "user") -> Insert:
+def insert(new: str | Part, *place: Any, role: str = "user") -> InsertParts:
     part = Text(new) if isinstance(new, str) else new
-    return Insert(place=Place(*place), parts=(part,), reason="", role=role)
+    return InsertParts(place=Place(*place), parts=(part,), reason="", role=role)
 
 
 def replace(start: int, end: int, *new: str) -> ReplaceMessages:
@@ -60,8 +60,8 @@ def setting(value: str | int | bool, *path: str) -> SetParameter:
     return SetParameter(path=path, value=value, reason="")
 
 
-def written(body: bytes | dict[str, Any], *edits: Edit, style: MarkStyle | None = None) -> bytes:
-    return wire.write(wire.read(body), edits, marks=style)
+def written(body: bytes | dict[str, Any], *edits: Edit, style: BreakpointStyle | None = None) -> bytes:
+    return wire.apply_edits(wire.parse_request(body), edits, breakpoint_style=style)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_a_mark_of_chat_is_written_in_the_way_that_is_asked_for() -> None:
     place = Area.MESSAGES, 0, 0
 
     for style, value in (
-        (MarkStyle.CACHE_CONTROL, {"type": "ephemeral"}),
-        (MarkStyle.BREAKPOINT, {"mode": "explicit"}),
+        (BreakpointStyle.CACHE_CONTROL, {"type": "ephemeral"}),
+        (BreakpointStyle.PROMPT_CACHE_BREAKPOINT, {"mode": "explicit"}),
     ):
         content = json.loads(written(body, mark(*place), style=style))["messages"][0]["content"]
         assert content == [{"type": "text", "text": "r", style.value: value}]
@@ -179,9 +179,9 @@ def test_a_lone_surrogate_stays_what_it_is() -> None:
         ([insert("x", Area.MESSAGES, 3)], "messages.3: nothing can stand there"),
         ([insert("x", Area.SYSTEM, 2)], "system.2: nothing can stand there"),
         ([insert("x", Area.TOOLS, 0)], "tools are only marked"),
-        ([insert(Image(source=Source.URL), Area.SYSTEM, 0)], "only texts and blocks"),
+        ([insert(Image(source=MediaSource.URL), Area.SYSTEM, 0)], "only texts and blocks"),
         ([insert(Opaque("odd", b"{"), Area.SYSTEM, 0)], "`odd` is not JSON"),
-        ([Insert(place=Place(Area.SYSTEM, 0), parts=(), reason="")], "nothing is given"),
+        ([InsertParts(place=Place(Area.SYSTEM, 0), parts=(), reason="")], "nothing is given"),
         ([text("x", Area.MESSAGES, 1, 0)], "`thinking` has no text"),
         ([order(0, 0)], "the order does not name each of 2 tools"),
         ([order(0, 1), order(1, 0)], "two orders"),
@@ -227,7 +227,7 @@ def test_what_a_format_cannot_say_is_refused(body: dict[str, Any], edits: list[E
 
 def test_a_style_of_marks_that_a_format_does_not_have_is_refused() -> None:
     with pytest.raises(BadEdit) as refused:
-        written(ANTHROPIC, mark(Area.SYSTEM, 0), style=MarkStyle.CACHE_POINT)
+        written(ANTHROPIC, mark(Area.SYSTEM, 0), style=BreakpointStyle.CACHE_POINT)
     assert "cachePoint" in str(refused.value)
 
 
@@ -239,10 +239,10 @@ def test_edits_that_say_the_same_do_not_contradict() -> None:
 
 
 def test_an_empty_request_can_be_filled() -> None:
-    request = wire.read(b"{ }", Format.ANTHROPIC)
+    request = wire.parse_request(b"{ }", Format.ANTHROPIC)
     edits: list[Edit] = [insert("m", Area.MESSAGES, 0), insert("s", Area.SYSTEM, 0), setting(5, "max_tokens")]
 
-    assert json.loads(wire.write(request, edits)) == {
+    assert json.loads(wire.apply_edits(request, edits)) == {
         "messages": [{"role": "user", "content": "m"}],
         "system": [{"type": "text", "text": "s"}],
         "max_tokens": 5,

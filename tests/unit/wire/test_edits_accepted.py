@@ -8,19 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate import wire
-from foveate.sandbox import accept
-from foveate.values import Area, Edit, Format, Insert, Place, ReplaceText, Text
+from foveate.sandbox import validate_request
+from foveate.values import Area, Edit, Format, InsertParts, Place, ReplaceText, Text
 from tests.support.examples import limit_examples
 
 NEW = Text("new")
 
 
-def insert(*place: Any) -> Insert:
-    return Insert(place=Place(*place), parts=(NEW,), reason="", role="user")
+def insert(*place: Any) -> InsertParts:
+    return InsertParts(place=Place(*place), parts=(NEW,), reason="", role="user")
 
 
-def written(spoken: Format, body: dict[str, Any], *edits: Edit) -> Any:
-    return json.loads(wire.write(wire.read(body, spoken), edits))
+def written(api_format: Format, body: dict[str, Any], *edits: Edit) -> Any:
+    return json.loads(wire.apply_edits(wire.parse_request(body, api_format), edits))
 
 
 BLOCK = {"type": "text", "text": "new"}
@@ -62,14 +62,14 @@ SPOKEN = {Format.ANTHROPIC: "text", Format.CHAT: "text", Format.RESPONSES: "inpu
 
 
 @st.composite
-def asked(draw: st.DrawFn, spoken: Format) -> dict[str, Any]:
+def asked(draw: st.DrawFn, api_format: Format) -> dict[str, Any]:
     """A request of texts, as strings and as blocks, of which many are taken."""
-    block = st.fixed_dictionaries({"type": st.just(SPOKEN[spoken]), "text": texts})
+    block = st.fixed_dictionaries({"type": st.just(SPOKEN[api_format]), "text": texts})
     content = texts | st.lists(block, max_size=2)
-    roles = ["user", "user", "system"] if spoken is Format.CHAT else ["user"]
+    roles = ["user", "user", "system"] if api_format is Format.CHAT else ["user"]
     message = st.fixed_dictionaries({"role": st.sampled_from(roles), "content": content})
     said: Any = draw(st.lists(message, min_size=1, max_size=2))
-    match spoken:
+    match api_format:
         case Format.ANTHROPIC:
             system = draw(st.fixed_dictionaries({}, optional={"system": content}))
             return {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": said, **system}
@@ -80,18 +80,18 @@ def asked(draw: st.DrawFn, spoken: Format) -> dict[str, Any]:
             return {"model": "gpt-4o", "input": draw(st.just(said) | texts), **system}
 
 
-@pytest.mark.parametrize("spoken", list(SPOKEN))
+@pytest.mark.parametrize("api_format", list(SPOKEN))
 @given(st.data())
 @settings(max_examples=limit_examples(60))
-def test_a_request_that_is_taken_is_taken_with_a_text_more(spoken: Format, data: st.DataObject) -> None:
-    request = wire.read(data.draw(asked(spoken)), spoken)
+def test_a_request_that_is_taken_is_taken_with_a_text_more(api_format: Format, data: st.DataObject) -> None:
+    request = wire.parse_request(data.draw(asked(api_format)), api_format)
     places = [Place(Area.MESSAGES, number) for number in range(len(request.messages) + 1)]
-    for block in wire.blocks(request):
+    for block in wire.request_blocks(request):
         place = block.place
         places.append(place)
         behind = (place.index + 1, None) if place.block is None else (place.index, place.block + 1)
         places.append(Place(place.area, *behind))
-    edit = Insert(place=data.draw(st.sampled_from(places)), parts=(NEW,), reason="", role="user")
+    edit = InsertParts(place=data.draw(st.sampled_from(places)), parts=(NEW,), reason="", role="user")
 
-    if accept(request) is None:
-        assert accept(wire.read(wire.write(request, [edit]), spoken)) is None
+    if validate_request(request) is None:
+        assert validate_request(wire.parse_request(wire.apply_edits(request, [edit]), api_format)) is None

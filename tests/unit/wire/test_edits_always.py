@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from foveate import wire
-from foveate.values import Format, Mark, MarkStyle, ReplaceText, Ttl
-from tests.edited_trees import Edited
+from foveate.values import BreakpointStyle, CacheBreakpoint, Format, ReplaceText, Ttl
+from tests.edited_trees import EditedTree
 from tests.json_tree import compare, scan
-from tests.requests_to_edit import cases, handed_in
+from tests.requests_to_edit import edit_cases, request_bodies
 from tests.support.examples import limit_examples
 
 in_every_format = pytest.mark.parametrize("spoken", list(Format))
@@ -22,24 +22,24 @@ in_every_format = pytest.mark.parametrize("spoken", list(Format))
 @in_every_format
 @given(st.data())
 @settings(max_examples=limit_examples(20))
-def test_no_edits_give_the_very_same_bytes(spoken: Format, data: st.DataObject) -> None:
-    body = data.draw(handed_in(spoken))
+def test_no_edits_give_the_very_same_bytes(api_format: Format, data: st.DataObject) -> None:
+    body = data.draw(request_bodies(api_format))
 
-    assert wire.write(wire.read(body, spoken), []) == body
+    assert wire.apply_edits(wire.parse_request(body, api_format), []) == body
 
 
 @pytest.mark.slow
 @in_every_format
 @given(st.data())
 @settings(max_examples=limit_examples(100))
-def test_edits_are_written_and_every_other_byte_stays(spoken: Format, data: st.DataObject) -> None:
+def test_edits_are_written_and_every_other_byte_stays(api_format: Format, data: st.DataObject) -> None:
     """The oracle applies them to a tree of its own, and knows which bytes must be as they were."""
-    case = data.draw(cases(spoken))
-    written = wire.write(case.request, case.edits, marks=case.style)
+    case = data.draw(edit_cases(api_format))
+    written = wire.apply_edits(case.request, case.edits, breakpoint_style=case.style)
 
     json.loads(written)
     node = scan(written)
-    expected = Edited(spoken, case.body, case.style).apply(case.edits)
+    expected = EditedTree(api_format, case.body, case.style).apply(case.edits)
     compare(expected, node)
     assert written[: node.start] == case.body[: expected.start]
     assert written[node.end :] == case.body[expected.end :]
@@ -49,36 +49,40 @@ def test_edits_are_written_and_every_other_byte_stays(spoken: Format, data: st.D
 @in_every_format
 @given(st.data())
 @settings(max_examples=limit_examples(40))
-def test_marks_are_read_back_as_they_were_written(spoken: Format, data: st.DataObject) -> None:
+def test_marks_are_read_back_as_they_were_written(api_format: Format, data: st.DataObject) -> None:
     """And those that were there stay, whatever becomes of the texts that bear them."""
-    case = data.draw(cases(spoken))
-    marks = {edit.place: edit.ttl or Ttl.FIVE_MINUTES for edit in case.edits if isinstance(edit, Mark)}
+    case = data.draw(edit_cases(api_format))
+    marks = {
+        edit.place: edit.ttl or Ttl.FIVE_MINUTES for edit in case.edits if isinstance(edit, CacheBreakpoint)
+    }
     texts = {edit.place for edit in case.edits if isinstance(edit, ReplaceText)}
-    edits = [edit for edit in case.edits if isinstance(edit, Mark | ReplaceText)]
-    written = wire.write(case.request, edits, marks=case.style)
+    edits = [edit for edit in case.edits if isinstance(edit, CacheBreakpoint | ReplaceText)]
+    written = wire.apply_edits(case.request, edits, breakpoint_style=case.style)
 
-    found = wire.blocks(wire.read(written, spoken))
-    for old, new in zip(wire.blocks(case.request), found, strict=True):
+    found = wire.request_blocks(wire.parse_request(written, api_format))
+    for old, new in zip(wire.request_blocks(case.request), found, strict=True):
         if old.place in texts:
             assert (new.place, new.kind, new.role) == (old.place, old.kind, old.role)
         else:
-            assert replace(new, mark=old.mark) == old
+            assert replace(new, breakpoint_ttl=old.breakpoint_ttl) == old
         if old.place not in marks:
-            assert new.mark == old.mark
-        elif case.style is MarkStyle.BREAKPOINT:  # says nothing of time: the request does, for all of them
-            assert new.mark in (old.mark or Ttl.THIRTY_MINUTES, Ttl.THIRTY_MINUTES)
+            assert new.breakpoint_ttl == old.breakpoint_ttl
+        elif (
+            case.style is BreakpointStyle.PROMPT_CACHE_BREAKPOINT
+        ):  # says nothing of time: the request does, for all of them
+            assert new.breakpoint_ttl in (old.breakpoint_ttl or Ttl.THIRTY_MINUTES, Ttl.THIRTY_MINUTES)
         else:
-            assert new.mark == marks[old.place]
+            assert new.breakpoint_ttl == marks[old.place]
 
 
 @in_every_format
 @given(st.data())
 @settings(max_examples=limit_examples(30))
-def test_no_more_marks_are_written_than_were_asked_for(spoken: Format, data: st.DataObject) -> None:
+def test_no_more_marks_are_written_than_were_asked_for(api_format: Format, data: st.DataObject) -> None:
     """Counted by their names alone, whatever these mean where they stand."""
-    case = data.draw(cases(spoken))
-    marks = [edit for edit in case.edits if isinstance(edit, Mark)]
-    written = wire.write(case.request, marks, marks=case.style)
+    case = data.draw(edit_cases(api_format))
+    marks = [edit for edit in case.edits if isinstance(edit, CacheBreakpoint)]
+    written = wire.apply_edits(case.request, marks, breakpoint_style=case.style)
 
     before, after = (_counted(json.loads(body)) for body in (case.body, written))
     if case.style:

@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate import wire
-from foveate.values import Area, Format, Insert, Place, Text
+from foveate.values import Area, Format, InsertParts, Place, Text
 from tests.support.examples import limit_examples
 
 
-def joining(place: Place, text: str) -> Insert:
-    return Insert(place=place, parts=(Text(text),), reason="a test", joins=True)
+def joining(place: Place, text: str) -> InsertParts:
+    return InsertParts(place=place, parts=(Text(text),), reason="a test", join_texts=True)
 
 
-def after(body: dict[str, Any], spoken: Format, *edits: Insert) -> dict[str, Any]:
-    written = wire.write(wire.read(json.dumps(body).encode(), spoken), edits)
+def after(body: dict[str, Any], api_format: Format, *edits: InsertParts) -> dict[str, Any]:
+    written = wire.apply_edits(wire.parse_request(json.dumps(body).encode(), api_format), edits)
     found: dict[str, Any] = json.loads(written)
     return found
 
@@ -85,10 +85,10 @@ def test_what_stood_there_is_always_the_beginning_byte_for_byte(said: str, added
     body: dict[str, Any] = (
         {"model": "m", "input": said} if as_input else {"messages": [{"role": "user", "content": said}]}
     )
-    spoken = Format.RESPONSES if as_input else Format.CHAT
-    request = wire.read(json.dumps(body).encode("utf-8", "surrogatepass"), spoken)
+    api_format = Format.RESPONSES if as_input else Format.CHAT
+    request = wire.parse_request(json.dumps(body).encode("utf-8", "surrogatepass"), api_format)
 
-    written = wire.write(request, (joining(Place(Area.MESSAGES, 0, 1), added),))
+    written = wire.apply_edits(request, (joining(Place(Area.MESSAGES, 0, 1), added),))
 
     found = json.loads(written)
     text = found["input"] if as_input else found["messages"][0]["content"]

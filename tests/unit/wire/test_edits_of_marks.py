@@ -8,12 +8,12 @@ import pytest
 from foveate import wire
 from foveate.values import (
     Area,
+    BreakpointStyle,
+    CacheBreakpoint,
     Edit,
     Format,
-    Mark,
-    MarkStyle,
     Place,
-    RemoveMark,
+    RemoveBreakpoint,
     ReorderTools,
     ReplaceText,
     Ttl,
@@ -24,19 +24,21 @@ POINT, LONG_POINT = {"cachePoint": {"type": "default"}}, {"cachePoint": {"type":
 EXPLICIT = {"mode": "explicit"}
 
 
-def mark(*place: Any, ttl: Ttl | None = None) -> Mark:
-    return Mark(place=Place(*place), reason="", ttl=ttl)
+def mark(*place: Any, ttl: Ttl | None = None) -> CacheBreakpoint:
+    return CacheBreakpoint(place=Place(*place), reason="", ttl=ttl)
 
 
 def text(new: str, *place: Any) -> ReplaceText:
     return ReplaceText(place=Place(*place), text=new, reason="")
 
 
-def first(spoken: Format, message: dict[str, Any], *edits: Edit, style: MarkStyle | None = None) -> Any:
+def first(
+    api_format: Format, message: dict[str, Any], *edits: Edit, style: BreakpointStyle | None = None
+) -> Any:
     """The message as it is written when it is the only one."""
-    name = "input" if spoken is Format.RESPONSES else "messages"
-    request = wire.read({"model": "m", name: [message]}, spoken)
-    return json.loads(wire.write(request, edits, marks=style))[name][0]
+    name = "input" if api_format is Format.RESPONSES else "messages"
+    request = wire.parse_request({"model": "m", name: [message]}, api_format)
+    return json.loads(wire.apply_edits(request, edits, breakpoint_style=style))[name][0]
 
 
 def part(said: str, **more: Any) -> dict[str, Any]:
@@ -101,17 +103,17 @@ def test_a_mark_is_written_where_it_counts_if_both_message_and_block_bear_one() 
     written = first(Format.CHAT, message, mark(*PLACE, ttl=Ttl.ONE_HOUR))
 
     assert (written["cache_control"], written["content"][0]["cache_control"]) == (SHORT, LONG)
-    (block,) = wire.blocks(wire.read({"messages": [written]}, Format.CHAT))
-    assert block.mark is Ttl.ONE_HOUR
+    (block,) = wire.request_blocks(wire.parse_request({"messages": [written]}, Format.CHAT))
+    assert block.breakpoint_ttl is Ttl.ONE_HOUR
 
 
 @pytest.mark.parametrize(("own", "counts"), [(LONG, Ttl.ONE_HOUR), (None, Ttl.FIVE_MINUTES)])
 def test_a_blocks_own_mark_counts_before_its_messages(own: Any, counts: Ttl) -> None:
     message = {"role": "user", "cache_control": SHORT, "content": [part("a", cache_control=own)]}
 
-    (block,) = wire.blocks(wire.read({"messages": [message]}, Format.CHAT))
+    (block,) = wire.request_blocks(wire.parse_request({"messages": [message]}, Format.CHAT))
 
-    assert block.mark is counts
+    assert block.breakpoint_ttl is counts
 
 
 @pytest.mark.parametrize("blank", [b"", b" "])
@@ -119,7 +121,7 @@ def test_a_blocks_own_mark_counts_before_its_messages(own: Any, counts: Ttl) -> 
 def test_a_blocks_own_mark_is_replaced_however_it_is_spelled(name: bytes, blank: bytes) -> None:
     body = b'{"messages":[{"role":"user","content":[{"%s":{}%s,"type":"text","text":"a"}]}]}' % (name, blank)
 
-    written = wire.write(wire.read(body, Format.ANTHROPIC), (mark(*PLACE, ttl=Ttl.ONE_HOUR),))
+    written = wire.apply_edits(wire.parse_request(body, Format.ANTHROPIC), (mark(*PLACE, ttl=Ttl.ONE_HOUR),))
 
     assert written == body.replace(b"{}", b'{"type":"ephemeral","ttl":"1h"}')
 
@@ -130,7 +132,7 @@ def test_a_mark_stands_behind_the_last_member_of_its_block(block: str) -> None:
     *others, last = json.loads(f"[{block}]")
     edits = (mark(Area.MESSAGES, 0, len(others)),)
 
-    written = json.loads(wire.write(wire.read(body, Format.ANTHROPIC), edits))
+    written = json.loads(wire.apply_edits(wire.parse_request(body, Format.ANTHROPIC), edits))
 
     assert written["messages"][0]["content"] == [*others, {**last, "cache_control": SHORT}]
 
@@ -156,18 +158,18 @@ def test_bedrocks_marks_travel_with_their_tools(edits: list[Edit], expected: lis
     body = bedrock(POINT, tool("a"), LONG_POINT, tool("b"), tool("c"), POINT)
     order = ReorderTools(order=(1, 0, 2), reason="")
 
-    written = wire.write(wire.read(body), [order, *edits])
+    written = wire.apply_edits(wire.parse_request(body), [order, *edits])
 
     assert json.loads(written) == json.loads(bedrock(*expected))
 
 
 def test_bedrocks_tools_put_back_are_as_they_came() -> None:
     body = bedrock(POINT, tool("a"), LONG_POINT, tool("b"), tool("c"), POINT)
-    request = wire.read(body)
+    request = wire.parse_request(body)
 
     for numbers in ((1, 0, 2), (2, 1, 0), (0, 2, 1)):
         order = ReorderTools(order=numbers, reason="")
-        assert wire.write(wire.read(wire.write(request, [order])), [order]) == body
+        assert wire.apply_edits(wire.parse_request(wire.apply_edits(request, [order])), [order]) == body
 
 
 def test_a_removed_mark_is_null_and_every_other_byte_stays() -> None:
@@ -175,8 +177,13 @@ def test_a_removed_mark_is_null_and_every_other_byte_stays() -> None:
         b'{"model":"m","system":[{"type":"text","text":"a","cache_control": {"type":"ephemeral"}}],'
         b' "messages":[]}'
     )
-    request = wire.read(body, Format.ANTHROPIC)
-    removed = RemoveMark(place=Place(Area.SYSTEM, 0), reason="test")
+    request = wire.parse_request(body, Format.ANTHROPIC)
+    removed = RemoveBreakpoint(place=Place(Area.SYSTEM, 0), reason="test")
 
-    assert wire.write(request, [removed]) == body.replace(b'{"type":"ephemeral"}', b"null")
-    assert wire.blocks(wire.read(wire.write(request, [removed]), Format.ANTHROPIC))[0].mark is None
+    assert wire.apply_edits(request, [removed]) == body.replace(b'{"type":"ephemeral"}', b"null")
+    assert (
+        wire.request_blocks(wire.parse_request(wire.apply_edits(request, [removed]), Format.ANTHROPIC))[
+            0
+        ].breakpoint_ttl
+        is None
+    )

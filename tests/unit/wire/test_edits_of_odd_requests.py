@@ -10,11 +10,11 @@ from foveate import wire
 from foveate.errors import BadEdit, MalformedRequest
 from foveate.values import (
     Area,
+    BreakpointStyle,
+    CacheBreakpoint,
     Edit,
     Format,
-    Insert,
-    Mark,
-    MarkStyle,
+    InsertParts,
     Message,
     Place,
     ReorderTools,
@@ -23,7 +23,7 @@ from foveate.values import (
     SetParameter,
     Text,
 )
-from tests.json_tree import spell
+from tests.json_tree import spell_oddly
 from tests.requests_to_edit import BODIES
 from tests.support.examples import limit_examples
 
@@ -35,9 +35,9 @@ paths = st.lists(
     st.sampled_from(("a", "tools", "toolConfig", "system", "messages", "metadata")), max_size=3
 ).map(tuple)
 edits: st.SearchStrategy[Edit] = st.one_of(
-    st.builds(Mark, place=places, reason=st.just("")),
+    st.builds(CacheBreakpoint, place=places, reason=st.just("")),
     st.builds(ReplaceText, place=places, text=st.just("t"), reason=st.just("")),
-    st.builds(Insert, place=places, parts=st.just((Text("p"),)), reason=st.just("")),
+    st.builds(InsertParts, place=places, parts=st.just((Text("p"),)), reason=st.just("")),
     st.builds(
         ReplaceMessages,
         start=st.integers(-1, 3),
@@ -63,21 +63,21 @@ def spoilt(value: Any, draw: st.DrawFn) -> Any:
 
 @st.composite
 def spoilt_bodies(draw: st.DrawFn) -> tuple[Format, bytes]:
-    spoken = draw(st.sampled_from(Format))
-    body = draw(BODIES[spoken])
+    api_format = draw(st.sampled_from(Format))
+    body = draw(BODIES[api_format])
     name = draw(st.sampled_from(sorted(body)))
-    return spoken, spell({**body, name: spoilt(body[name], draw)}, draw(st.integers(0, 2**32)))
+    return api_format, spell_oddly({**body, name: spoilt(body[name], draw)}, draw(st.integers(0, 2**32)))
 
 
-@given(spoilt_bodies(), st.lists(edits, max_size=3), st.none() | st.sampled_from(MarkStyle))
+@given(spoilt_bodies(), st.lists(edits, max_size=3), st.none() | st.sampled_from(BreakpointStyle))
 @settings(max_examples=limit_examples(120))
 def test_an_edit_is_written_or_refused(
-    body: tuple[Format, bytes], wanted: list[Edit], style: MarkStyle | None
+    body: tuple[Format, bytes], wanted: list[Edit], style: BreakpointStyle | None
 ) -> None:
     try:
-        request = wire.read(body[1], body[0])
-        wire.blocks(request)
-        written = wire.write(request, wanted, marks=style)
+        request = wire.parse_request(body[1], body[0])
+        wire.request_blocks(request)
+        written = wire.apply_edits(request, wanted, breakpoint_style=style)
     except (BadEdit, MalformedRequest):
         return
     assert isinstance(json.loads(written), dict)

@@ -8,12 +8,23 @@ import pytest
 
 from foveate import wire
 from foveate.errors import BadEdit, MalformedRequest
-from foveate.values import Area, Edit, Format, Insert, Mark, MarkStyle, Place, ReplaceText, SetParameter, Text
-from tests.edited_trees import Edited
+from foveate.values import (
+    Area,
+    BreakpointStyle,
+    CacheBreakpoint,
+    Edit,
+    Format,
+    InsertParts,
+    Place,
+    ReplaceText,
+    SetParameter,
+    Text,
+)
+from tests.edited_trees import EditedTree
 from tests.json_tree import compare, scan
 
-STYLES = {Format.CHAT: MarkStyle.CACHE_CONTROL, Format.RESPONSES: MarkStyle.BREAKPOINT}
-STYLES |= {Format.ANTHROPIC: MarkStyle.CACHE_CONTROL, Format.BEDROCK: MarkStyle.CACHE_POINT}
+STYLES = {Format.CHAT: BreakpointStyle.CACHE_CONTROL, Format.RESPONSES: BreakpointStyle.PROMPT_CACHE_BREAKPOINT}
+STYLES |= {Format.ANTHROPIC: BreakpointStyle.CACHE_CONTROL, Format.BEDROCK: BreakpointStyle.CACHE_POINT}
 TEXTS = ("text", "input_text", "output_text")
 EVERY = 4
 
@@ -26,20 +37,20 @@ def test_recorded_requests_keep_every_byte_that_no_edit_means(shared_data: Path)
             if number % EVERY:
                 continue
             try:
-                request = wire.read(json.dumps(json.loads(line)["request"], indent=1).encode())
+                request = wire.parse_request(json.dumps(json.loads(line)["request"], indent=1).encode())
             except MalformedRequest:
                 continue
             style = STYLES.get(request.format)
-            texts = [block for block in wire.blocks(request) if block.kind in TEXTS]
+            texts = [block for block in wire.request_blocks(request) if block.kind in TEXTS]
             messages = [block for block in texts if block.place.area is Area.MESSAGES]
             edits: list[Edit] = [SetParameter(path=("foveate", "x"), value=1, reason="")]
             edits += [ReplaceText(place=block.place, text="short", reason="") for block in messages[:1]]
-            edits += [Insert(place=Place(Area.MESSAGES, 0), parts=(Text("first"),), reason="")]
+            edits += [InsertParts(place=Place(Area.MESSAGES, 0), parts=(Text("first"),), reason="")]
             if style:
-                edits += [Mark(place=block.place, reason="") for block in messages[-1:]]
-            expected = Edited(request.format, request.body, style).apply(edits)
+                edits += [CacheBreakpoint(place=block.place, reason="") for block in messages[-1:]]
+            expected = EditedTree(request.format, request.body, style).apply(edits)
 
-            compare(expected, scan(wire.write(request, edits, marks=style)))
+            compare(expected, scan(wire.apply_edits(request, edits, breakpoint_style=style)))
             edited += 1
     assert edited > 300
 
@@ -52,17 +63,17 @@ def test_no_recorded_request_has_a_block_that_breaks_an_edit(shared_data: Path) 
             if number % EVERY:
                 continue
             try:
-                request = wire.read(json.loads(line)["request"])
+                request = wire.parse_request(json.loads(line)["request"])
             except MalformedRequest:
                 continue
-            for block in wire.blocks(request)[-3:]:
+            for block in wire.request_blocks(request)[-3:]:
                 try:
-                    written = wire.write(request, [Mark(place=block.place, reason="")])
+                    written = wire.apply_edits(request, [CacheBreakpoint(place=block.place, reason="")])
                 except BadEdit:
                     refused += 1
                     continue
-                again = {b.place: b for b in wire.blocks(wire.read(written, request.format))}
-                assert again[block.place].mark is not None
-                assert again[block.place].said == block.said
+                again = {b.place: b for b in wire.request_blocks(wire.parse_request(written, request.format))}
+                assert again[block.place].breakpoint_ttl is not None
+                assert again[block.place].canonical_json == block.canonical_json
                 marked += 1
     assert marked > refused

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.wire.events import Event, EventFinder, EventSplitter, ListSplitter
-from foveate.wire.frames import FrameSplitter
+from foveate.wire.events import JsonListSplitter, ServerSentEvent, SseFinder, SseSplitter
+from foveate.wire.frames import AwsFrameSplitter
 from tests.support.examples import limit_examples
 from tests.unit.wire.pieces import cut, cuts, frame
 
@@ -32,8 +32,8 @@ fragments = st.sampled_from([*LINES, *ENDS, *TEXTS])
 streams = st.lists(fragments, max_size=40).map(lambda parts: "".join(parts).encode())
 
 
-def split(stream: bytes, at: list[int], most_bytes: int = 10_000) -> list[Event]:
-    splitter = EventSplitter(most_bytes)
+def split(stream: bytes, at: list[int], most_bytes: int = 10_000) -> list[ServerSentEvent]:
+    splitter = SseSplitter(most_bytes)
     events = [event for chunk in cut(stream, at) for event in splitter.feed(chunk)]
     return events + splitter.end()
 
@@ -47,7 +47,7 @@ def test_where_a_stream_is_cut_changes_no_event(stream: bytes, at: list[int]) ->
 @settings(max_examples=limit_examples(120))
 @given(stream=streams, at=cuts, most_bytes=st.sampled_from([5, 20, 10_000]))
 def test_the_events_and_the_rest_are_the_stream(stream: bytes, at: list[int], most_bytes: int) -> None:
-    splitter = EventSplitter(most_bytes)
+    splitter = SseSplitter(most_bytes)
     passed = b""
     for chunk in cut(stream, at):
         passed += b"".join(event.raw for event in splitter.feed(chunk))
@@ -69,7 +69,7 @@ def test_the_events_and_the_rest_are_the_stream(stream: bytes, at: list[int], mo
 def test_all_events_that_matter_are_found_and_no_others_however_a_stream_is_cut(
     stream: bytes, at: list[int], matters: bytes, last: bytes | None
 ) -> None:
-    finder = EventFinder(re.compile(matters), last)
+    finder = SseFinder(re.compile(matters), last)
     found = [event for chunk in cut(stream, at) for event in finder.feed(chunk)] + finder.end()
 
     either = matters if last is None else matters + b"|" + re.escape(last)
@@ -110,22 +110,27 @@ def test_the_end_of_an_event_that_is_too_large_is_not_read_either() -> None:
 
 
 def test_an_event_is_given_as_soon_as_it_is_whole() -> None:
-    splitter = EventSplitter()
+    splitter = SseSplitter()
 
     assert splitter.feed(b"event: ping\ndata: {}\n") == []
-    assert splitter.feed(b"\ndata: 1") == [Event(b"event: ping\ndata: {}\n\n")]
+    assert splitter.feed(b"\ndata: 1") == [ServerSentEvent(b"event: ping\ndata: {}\n\n")]
     assert splitter.feed(b"\r\n\r") == []  # an LF may belong to it
-    assert splitter.feed(b"\n") == [Event(b"data: 1\r\n\r\n")]
-    assert splitter.feed(b"data: 2\n\ndata: 3\n\n: end") == [Event(b"data: 2\n\n"), Event(b"data: 3\n\n")]
+    assert splitter.feed(b"\n") == [ServerSentEvent(b"data: 1\r\n\r\n")]
+    assert splitter.feed(b"data: 2\n\ndata: 3\n\n: end") == [
+        ServerSentEvent(b"data: 2\n\n"),
+        ServerSentEvent(b"data: 3\n\n"),
+    ]
     assert splitter.rest == b": end"
 
 
 def test_an_event_says_its_name_and_its_data() -> None:
-    event = Event(b": note\r\nevent: delta\r\ndata: one\r\ndata:two\r\ndata\r\nid: 4\r\ndatum: 5\r\n\r\n")
+    event = ServerSentEvent(
+        b": note\r\nevent: delta\r\ndata: one\r\ndata:two\r\ndata\r\nid: 4\r\ndatum: 5\r\n\r\n"
+    )
 
     assert (event.name, event.data, event.is_done) == ("delta", b"one\ntwo\n", False)
-    assert Event(b"data: [DONE]\n\n").is_done
-    assert (Event(b": ping\n\n").name, Event(b": ping\n\n").data) == ("", b"")
+    assert ServerSentEvent(b"data: [DONE]\n\n").is_done
+    assert (ServerSentEvent(b": ping\n\n").name, ServerSentEvent(b": ping\n\n").data) == ("", b"")
 
 
 def test_a_byte_order_mark_is_passed_over_at_the_start_only() -> None:
@@ -136,25 +141,25 @@ def test_a_byte_order_mark_is_passed_over_at_the_start_only() -> None:
 
 
 def test_the_first_event_behind_a_byte_order_mark_is_found_also_where_an_empty_chunk_came_before() -> None:
-    finder = EventFinder(re.compile(b"1"))
+    finder = SseFinder(re.compile(b"1"))
 
     found = finder.feed(b"") + finder.feed(b"\xef\xbb\xbfdata: 1\n\n")
 
     assert [event.data for event in found] == [b"1"]
 
 
-def feed_all(splitter: EventSplitter | ListSplitter | FrameSplitter, stream: bytes, size: int) -> int:
+def feed_all(splitter: SseSplitter | JsonListSplitter | AwsFrameSplitter, stream: bytes, size: int) -> int:
     return sum(len(splitter.feed(stream[at : at + size])) for at in range(0, len(stream), size))
 
 
-@pytest.mark.parametrize("splits", [EventSplitter, ListSplitter, FrameSplitter])
-def test_a_long_event_in_tiny_chunks_takes_time_in_proportion(splits: Callable[[], EventSplitter]) -> None:
+@pytest.mark.parametrize("splits", [SseSplitter, JsonListSplitter, AwsFrameSplitter])
+def test_a_long_event_in_tiny_chunks_takes_time_in_proportion(splits: Callable[[], SseSplitter]) -> None:
     def seconds(size: int) -> float:
         text = b"x" * size
         stream = {
-            EventSplitter: b"data: " + text + b"\n\n",
-            ListSplitter: b'[{"text": "' + text + b'"}]',
-            FrameSplitter: frame(b"chunk", text),
+            SseSplitter: b"data: " + text + b"\n\n",
+            JsonListSplitter: b'[{"text": "' + text + b'"}]',
+            AwsFrameSplitter: frame(b"chunk", text),
         }[splits]  # type: ignore[index]
         started = time.process_time()
         assert feed_all(splits(), stream, 7) == 1
@@ -177,7 +182,7 @@ def test_the_objects_of_a_list_are_found_however_it_is_cut(
 ) -> None:
     stream = json.dumps(objects, indent=indent, ensure_ascii=False).encode()
     for places in (at, list(range(len(stream)))):
-        splitter = ListSplitter()
+        splitter = JsonListSplitter()
         found = [item.data for chunk in cut(stream, places) for item in splitter.feed(chunk)]
         assert [json.loads(item) for item in found + [item.data for item in splitter.end()]] == objects
 
@@ -185,7 +190,7 @@ def test_the_objects_of_a_list_are_found_however_it_is_cut(
 def test_an_object_that_is_too_large_is_left_out_of_a_list() -> None:
     stream = json.dumps([{"a": 1}, {"b": "x" * 50}, {"c": 2}]).encode()
     for at in ([], list(range(len(stream)))):
-        splitter = ListSplitter(most_bytes=30)
+        splitter = JsonListSplitter(max_bytes=30)
         found = [json.loads(item.data) for chunk in cut(stream, at) for item in splitter.feed(chunk)]
         assert found == [{"a": 1}, {"c": 2}]
 
@@ -196,7 +201,7 @@ def test_frames_are_found_however_they_are_cut(at: list[int], most_bytes: int) -
     stream = (
         frame(b"messageStop", b'{"a":1}') + frame(b"big", b'"%b"' % (b"x" * 300)) + frame(b"metadata", b"{}")
     )
-    splitter = FrameSplitter(most_bytes)
+    splitter = AwsFrameSplitter(most_bytes)
 
     found = [piece.data for chunk in cut(stream, at) for piece in splitter.feed(chunk)]
 
@@ -207,8 +212,8 @@ def test_frames_are_found_however_they_are_cut(at: list[int], most_bytes: int) -
 @settings(max_examples=limit_examples(50))
 @given(stream=st.binary(max_size=200), at=cuts)
 def test_bytes_that_are_no_frames_harm_nobody(stream: bytes, at: list[int]) -> None:
-    splitter = FrameSplitter()
+    splitter = AwsFrameSplitter()
     for chunk in cut(b"\0\0\0\x30" + stream, at):
         for piece in splitter.feed(chunk):
             assert isinstance(piece.data, bytes)
-    assert FrameSplitter().feed(b"data: {}\n\n" * 1_000) == []
+    assert AwsFrameSplitter().feed(b"data: {}\n\n" * 1_000) == []

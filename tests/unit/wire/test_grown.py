@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from foveate import wire
 from foveate.errors import MalformedRequest
-from foveate.values import Area, Format, Mark, Place, Request, Ttl
-from foveate.wire.begun import Begun
-from foveate.wire.grown import GROWN, LEAST_BYTES, Grown
-from foveate.wire.heads import Head, Laid
-from foveate.wire.spans import Span
+from foveate.values import Area, CacheBreakpoint, Format, Place, Request, Ttl
+from foveate.wire.begun import PrefixList
+from foveate.wire.grown import BODY_CACHE, MIN_BODY_BYTES, BodyCache
+from foveate.wire.heads import BodyPrefix, MessageOffsets
+from foveate.wire.spans import ByteSpan
 from tests.support.examples import limit_examples
 
-LONG = "x" * LEAST_BYTES
+LONG = "x" * MIN_BODY_BYTES
 FRONT = {"model": "claude-opus-4-5", "max_tokens": 10, "system": "Be brief.", "tools": []}
 MARK = {"type": "ephemeral"}
 
@@ -37,20 +37,20 @@ def body(messages: Sequence[object], *, order: Sequence[str] = (), spaced: bool 
 
 def plainly(data: bytes) -> Request | str:
     """What is read of a body by itself."""
-    GROWN.drop()
+    BODY_CACHE.clear()
     try:
-        return wire.read(data, Format.ANTHROPIC)
+        return wire.parse_request(data, Format.ANTHROPIC)
     except MalformedRequest as error:
         return str(error)
 
 
 def after(*bodies: bytes) -> Request | str:
     """What is read of the last of these, the others having been read before."""
-    GROWN.drop()
+    BODY_CACHE.clear()
     found: Request | str = ""
     for data in bodies:
         try:
-            found = wire.read(data, Format.ANTHROPIC)
+            found = wire.parse_request(data, Format.ANTHROPIC)
         except MalformedRequest as error:
             found = str(error)
     return found
@@ -60,9 +60,9 @@ def test_only_what_was_seen_before_is_known_of_a_body() -> None:
     """Defect: a large body was read on the event loop if its first kilobyte was known."""
     first = body([said(0, LONG), said(1)])
     other = body([said(0, LONG), said(1, LONG)])
-    GROWN.drop()
+    BODY_CACHE.clear()
     assert wire.known_bytes(first, Format.ANTHROPIC) == 0
-    wire.read(first, Format.ANTHROPIC)
+    wire.parse_request(first, Format.ANTHROPIC)
 
     assert wire.known_bytes(first, Format.ANTHROPIC) == first.rindex(b"]")
     assert wire.known_bytes(other, Format.ANTHROPIC) == len(body([said(0, LONG)])) - len("]}")
@@ -71,15 +71,15 @@ def test_only_what_was_seen_before_is_known_of_a_body() -> None:
 
 def test_a_turn_more_is_read_as_it_is_and_no_message_is_made_twice() -> None:
     first = body([said(0, LONG), said(1)])
-    GROWN.drop()
-    before = wire.read(first, Format.ANTHROPIC)
+    BODY_CACHE.clear()
+    before = wire.parse_request(first, Format.ANTHROPIC)
 
-    grown = wire.read(body([said(0, LONG), said(1), said(2), said(3)]), Format.ANTHROPIC)
+    grown = wire.parse_request(body([said(0, LONG), said(1), said(2), said(3)]), Format.ANTHROPIC)
 
     assert len(grown.messages) == 4
     assert grown.messages[0] is before.messages[0]
-    assert isinstance(grown.laid, Laid)
-    assert [span.of(grown.body) for span in grown.laid.spans] == list(grown.messages)
+    assert isinstance(grown.message_offsets, MessageOffsets)
+    assert [span.read(grown.body) for span in grown.message_offsets.spans] == list(grown.messages)
 
 
 def test_marks_that_moved_are_seen() -> None:
@@ -161,24 +161,24 @@ def test_a_message_that_changed_far_back_is_seen(changed: int) -> None:
 
 def test_a_mark_is_written_where_a_grown_request_has_its_last_block() -> None:
     data = body([said(0, LONG), said(1), said(2)])
-    mark = Mark(place=Place(Area.MESSAGES, 2, 0), ttl=Ttl.FIVE_MINUTES, reason="")
+    mark = CacheBreakpoint(place=Place(Area.MESSAGES, 2, 0), ttl=Ttl.FIVE_MINUTES, reason="")
     found, alone = after(body([said(0, LONG), said(1)]), data), plainly(data)
     assert isinstance(found, Request)
     assert isinstance(alone, Request)
-    assert found.laid is not None
-    assert alone.laid is None
+    assert found.message_offsets is not None
+    assert alone.message_offsets is None
 
-    assert wire.write(found, (mark,)) == wire.write(alone, (mark,))
+    assert wire.apply_edits(found, (mark,)) == wire.apply_edits(alone, (mark,))
 
 
 def test_what_is_remembered_has_an_end() -> None:
-    grown = Grown(most_bytes=10 * LEAST_BYTES)
+    grown = BodyCache(max_bytes=10 * MIN_BODY_BYTES)
     for number in range(40):
         found = plainly(body([said(0, f"{number} {LONG}"), said(1)]))
         assert isinstance(found, Request)
-        grown.keep(found)
+        grown.put(found)
 
-    assert grown.held_bytes <= 10 * LEAST_BYTES
+    assert grown.held_bytes <= 10 * MIN_BODY_BYTES
     assert grown.read(Format.ANTHROPIC, body([said(0, f"39 {LONG}"), said(1), said(2)])) is not None
     assert grown.read(Format.ANTHROPIC, body([said(0, f"0 {LONG}"), said(1), said(2)])) is None
 
@@ -188,13 +188,14 @@ def test_spans_that_are_not_of_this_body_are_not_believed() -> None:
     assert isinstance(found, Request)
     wrong = Request(
         **{name: getattr(found, name) for name in Request.__dataclass_fields__ if name != "laid"},
-        laid=Laid(
-            Head(found.body[: found.body.index(b"[{") + 1], "messages"), Begun((Span(3, 9), Span(10, 20)))
+        message_offsets=MessageOffsets(
+            BodyPrefix(found.body[: found.body.index(b"[{") + 1], "messages"),
+            PrefixList((ByteSpan(3, 9), ByteSpan(10, 20))),
         ),
     )
-    mark = Mark(place=Place(Area.MESSAGES, 1, 0), ttl=Ttl.FIVE_MINUTES, reason="")
+    mark = CacheBreakpoint(place=Place(Area.MESSAGES, 1, 0), ttl=Ttl.FIVE_MINUTES, reason="")
 
-    assert wire.write(wrong, (mark,)) == wire.write(found, (mark,))
+    assert wire.apply_edits(wrong, (mark,)) == wire.apply_edits(found, (mark,))
 
 
 TEXTS = st.sampled_from(["yes", "\\", '"messages":[', "é漢🙂", '"}]', "\ud83d", " "])
@@ -218,12 +219,14 @@ def histories(draw: st.DrawFn) -> list[bytes]:
 @given(histories())
 @settings(max_examples=limit_examples(60))
 def test_every_turn_is_read_as_it_would_be_alone(bodies: list[bytes]) -> None:
-    GROWN.drop()
-    together = [wire.read(data, Format.ANTHROPIC) for data in bodies]
+    BODY_CACHE.clear()
+    together = [wire.parse_request(data, Format.ANTHROPIC) for data in bodies]
 
     assert together == [plainly(data) for data in bodies]
     for request in together:
         places = (
-            [span.of(request.body) for span in request.laid.spans] if isinstance(request.laid, Laid) else []
+            [span.read(request.body) for span in request.message_offsets.spans]
+            if isinstance(request.message_offsets, MessageOffsets)
+            else []
         )
         assert not places or all(len(a) == len(b) for a, b in zip(places, request.messages, strict=True))

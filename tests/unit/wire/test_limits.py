@@ -13,7 +13,7 @@ from foveate import wire
 from foveate.errors import RequestLimitExceeded
 from foveate.values import Format
 from foveate.wire.limits import RequestLimits, nesting_depth
-from tests.json_tree import spell
+from tests.json_tree import spell_oddly
 
 LIMITS = RequestLimits(max_messages=5, max_tools=4, max_depth=8)
 values = st.recursive(
@@ -30,7 +30,7 @@ def depth_of(value: Any) -> int:
 
 @given(value=values, seed=st.integers(0, 2**32))
 def test_the_depth_of_a_text_is_that_of_its_lists_and_objects(value: Any, seed: int) -> None:
-    assert nesting_depth(spell(value, seed)) == depth_of(value)
+    assert nesting_depth(spell_oddly(value, seed)) == depth_of(value)
 
 
 @cache
@@ -51,10 +51,10 @@ def test_a_request_is_refused_if_and_only_if_it_is_beyond_a_limit(
         "model": "claude-opus-4-5",
     }
     # The filler makes it large, and is not spelled anew each time.
-    data = spell(said, seed)[:-1] + last_field(filler)
+    data = spell_oddly(said, seed)[:-1] + last_field(filler)
     is_beyond = messages > 5 or tools > 4 or depth_of(said) > 8
     with pytest.raises(RequestLimitExceeded) if is_beyond else nullcontext():
-        wire.read(data, Format.ANTHROPIC, limits=LIMITS)
+        wire.parse_request(data, Format.ANTHROPIC, limits=LIMITS)
 
 
 def test_a_request_that_grew_beyond_a_limit_is_refused() -> None:
@@ -64,11 +64,11 @@ def test_a_request_that_grew_beyond_a_limit_is_refused() -> None:
     def body(number: int, **more: Any) -> bytes:
         return json.dumps({"model": "m", "max_tokens": 1, "messages": messages[:number], **more}).encode()
 
-    assert len(wire.read(body(5), Format.ANTHROPIC, limits=LIMITS).messages) == 5
+    assert len(wire.parse_request(body(5), Format.ANTHROPIC, limits=LIMITS).messages) == 5
     with pytest.raises(RequestLimitExceeded, match="6 messages, and at most 5"):
-        wire.read(body(6), Format.ANTHROPIC, limits=LIMITS)
+        wire.parse_request(body(6), Format.ANTHROPIC, limits=LIMITS)
     with pytest.raises(RequestLimitExceeded, match="levels of nesting"):
-        wire.read(body(5, metadata=[[[[[[[[]]]]]]]]), Format.ANTHROPIC, limits=LIMITS)
+        wire.parse_request(body(5, metadata=[[[[[[[[]]]]]]]]), Format.ANTHROPIC, limits=LIMITS)
 
 
 @pytest.mark.parametrize("added", [[[[[[[[[]]]]]]]], [1] * 400_000, [1] * 900_000])
@@ -79,7 +79,7 @@ def test_a_request_that_was_refused_is_refused_again(added: list[Any]) -> None:
     def body(*messages: object) -> bytes:
         return json.dumps({"model": "m", "max_tokens": 1, "messages": messages}, separators=(",", ":")).encode()
 
-    wire.read(body(first), Format.ANTHROPIC, limits=LIMITS)
+    wire.parse_request(body(first), Format.ANTHROPIC, limits=LIMITS)
     for _ in range(2):
         with pytest.raises(RequestLimitExceeded):
-            wire.read(body(first, {"role": "user", "content": added}), Format.ANTHROPIC, limits=LIMITS)
+            wire.parse_request(body(first, {"role": "user", "content": added}), Format.ANTHROPIC, limits=LIMITS)

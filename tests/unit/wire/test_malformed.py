@@ -64,32 +64,32 @@ LISTS = ("messages", "input", "contents")
 BESIDE = [name for name in NAMES if name not in (*LISTS, "generateContentRequest")]
 
 
-def read_all(body: Any, spoken: Format | None = None) -> None:
-    request = wire.read(body, spoken)
+def read_all(body: Any, api_format: Format | None = None) -> None:
+    request = wire.parse_request(body, api_format)
     for raw in request.messages:
-        wire.message(request.format, raw)
-        wire.unmarked(raw)
+        wire.parse_message(request.format, raw)
+        wire.strip_breakpoints(raw)
     for raw in request.tools:
-        wire.tool(request.format, raw)
+        wire.parse_tool(request.format, raw)
 
 
 @pytest.mark.slow
 @settings(max_examples=limit_examples(100))
-@given(body=bodies, listed=st.sampled_from(LISTS), inner=messages, spoken=st.sampled_from(list(Format)))
+@given(body=bodies, listed=st.sampled_from(LISTS), inner=messages, api_format=st.sampled_from(list(Format)))
 def test_any_json_in_any_field_is_read_or_refused(
-    body: dict[str, Any], listed: str, inner: list[Any], spoken: Format
+    body: dict[str, Any], listed: str, inner: list[Any], api_format: Format
 ) -> None:
     for whole in (body, {**body, listed: inner}):
-        for known in (None, spoken):
+        for known in (None, api_format):
             with suppress(MalformedRequest):
                 read_all(whole, known)
 
 
 @settings(max_examples=limit_examples(100))
-@given(value=wire_values, name=st.sampled_from(BESIDE), spoken=st.sampled_from(list(Format)))
-def test_any_value_in_a_body_of_the_right_shape_is_read(value: Any, name: str, spoken: Format) -> None:
-    body = {**SHAPES[spoken], name: value}
-    read_all(body, spoken)
+@given(value=wire_values, name=st.sampled_from(BESIDE), api_format=st.sampled_from(list(Format)))
+def test_any_value_in_a_body_of_the_right_shape_is_read(value: Any, name: str, api_format: Format) -> None:
+    body = {**SHAPES[api_format], name: value}
+    read_all(body, api_format)
 
 
 SHAPES: dict[Format, dict[str, Any]] = {
@@ -105,7 +105,7 @@ SHAPES: dict[Format, dict[str, Any]] = {
 @given(data=st.binary())
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     with pytest.raises(MalformedRequest):
-        wire.read(data)
+        wire.parse_request(data)
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_a_body_that_breaks_off_is_refused(body: dict[str, Any], at: int) -> Non
     data = json.dumps({**SHAPES[Format.CHAT], **body}).encode()
 
     with pytest.raises(MalformedRequest):
-        wire.read(data[: min(at, len(data) - 1)])
+        wire.parse_request(data[: min(at, len(data) - 1)])
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_body_that_breaks_off_is_refused(body: dict[str, Any], at: int) -> Non
 )
 def test_what_is_wrong_is_said(data: Any, reason: str) -> None:
     with pytest.raises(MalformedRequest, match=reason):
-        wire.read(data)
+        wire.parse_request(data)
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', '[{"content":'])
@@ -192,7 +192,7 @@ def test_a_body_that_holds_itself_is_refused() -> None:
     body["messages"].append(body)
 
     with pytest.raises(MalformedRequest):
-        wire.read(body)
+        wire.parse_request(body)
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def test_a_body_nested_too_deep_for_python_is_refused() -> None:
         inner = [inner]
 
     with pytest.raises(MalformedRequest):
-        wire.read({"messages": inner})
+        wire.parse_request({"messages": inner})
 
 
 @pytest.mark.parametrize(
@@ -217,9 +217,9 @@ def test_a_body_nested_too_deep_for_python_is_refused() -> None:
 )
 def test_a_lone_surrogate_is_read_as_the_replacement_character(spell: Callable[[Any], Any]) -> None:
     content = "a\ud83db \\ud83d \U0001f600 \udc00"
-    request = wire.read(spell({"model": "gpt-4o", "messages": [{"role": "user", "content": content}]}))
+    request = wire.parse_request(spell({"model": "gpt-4o", "messages": [{"role": "user", "content": content}]}))
 
-    (message,) = (wire.message(request.format, raw) for raw in request.messages)
+    (message,) = (wire.parse_message(request.format, raw) for raw in request.messages)
 
     assert message.parts[0].text == "a\ufffdb \\ud83d \U0001f600 \ufffd"  # type: ignore[union-attr]
 
@@ -228,10 +228,10 @@ def test_a_lone_surrogate_is_read_as_the_replacement_character(spell: Callable[[
 def test_a_byte_order_mark_before_the_body_is_passed_on_and_not_read(spell: Callable[[str], Any]) -> None:
     """What Foveate did not change goes out as it came, and what it writes stands behind the mark."""
     text = '{"messages":[{"role":"user","content":"Hi"}]}'
-    request = wire.read(spell(text))
+    request = wire.parse_request(spell(text))
     setting = SetParameter(path=("n",), value=1, reason="")
 
-    assert replace(request, body=b"") == replace(wire.read(text), body=b"")
-    assert wire.write(request, []) == b"\xef\xbb\xbf" + text.encode()
-    assert wire.write(request, [setting]) == b"\xef\xbb\xbf" + text[:-1].encode() + b',"n":1}'
-    assert [block.kind for block in wire.blocks(request)] == ["text"]
+    assert replace(request, body=b"") == replace(wire.parse_request(text), body=b"")
+    assert wire.apply_edits(request, []) == b"\xef\xbb\xbf" + text.encode()
+    assert wire.apply_edits(request, [setting]) == b"\xef\xbb\xbf" + text[:-1].encode() + b',"n":1}'
+    assert [block.kind for block in wire.request_blocks(request)] == ["text"]

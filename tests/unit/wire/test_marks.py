@@ -20,14 +20,17 @@ def test_cache_marks_are_removed_where_they_are_marks() -> None:
         "content": [{"type": "tool_result", "content": [{"type": "text", "text": "a"}]}],
     }
 
-    assert json.loads(wire.unmarked(json.dumps(marked).encode())) == plain
+    assert json.loads(wire.strip_breakpoints(json.dumps(marked).encode())) == plain
 
 
 def test_breakpoints_of_openai_are_marks_too() -> None:
     part = {"type": "text", "text": "a"}
     marked = {"role": "user", "content": [{**part, "prompt_cache_breakpoint": {"mode": "explicit"}}]}
 
-    assert json.loads(wire.unmarked(json.dumps(marked).encode())) == {"role": "user", "content": [part]}
+    assert json.loads(wire.strip_breakpoints(json.dumps(marked).encode())) == {
+        "role": "user",
+        "content": [part],
+    }
 
 
 @pytest.mark.parametrize(
@@ -39,10 +42,10 @@ def test_breakpoints_of_openai_are_marks_too() -> None:
     ],
 )
 def test_the_same_word_elsewhere_is_no_mark(message: dict[str, Any]) -> None:
-    assert json.loads(wire.unmarked(json.dumps(message).encode())) == message
+    assert json.loads(wire.strip_breakpoints(json.dumps(message).encode())) == message
 
 
 def test_what_bears_no_mark_keeps_its_bytes() -> None:
     raw = b'{ "role":"user" , "content":"Hi"}'
 
-    assert wire.unmarked(raw) is raw
+    assert wire.strip_breakpoints(raw) is raw

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate import wire
-from foveate.values import Document, Format, Image, Source
+from foveate.values import Document, Format, Image, MediaSource
 from foveate.wire import media
 from tests.support.examples import limit_examples
 
@@ -56,7 +56,7 @@ def encoded(data: bytes) -> str:
 @given(width=st.integers(1, 16_383), height=st.integers(1, 16_383))
 @settings(max_examples=limit_examples(20))
 def test_a_picture_tells_its_size(kind: Callable[[int, int], bytes], width: int, height: int) -> None:
-    assert media.pixels(encoded(kind(width, height))) == (width, height)
+    assert media.image_size(encoded(kind(width, height))) == (width, height)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,36 +64,36 @@ def test_a_picture_that_breaks_off_has_no_size_or_its_own(kind: Callable[[int, i
     whole = kind(800, 600)
 
     for end in range(len(whole)):
-        assert media.pixels(encoded(whole[:end])) in (None, (800, 600))
+        assert media.image_size(encoded(whole[:end])) in (None, (800, 600))
 
 
 @settings(max_examples=limit_examples(120))
 @given(st.one_of(st.text(), st.binary().map(encoded)))
 def test_anything_else_has_no_size_and_does_no_harm(data: str) -> None:
-    media.pixels(data)
-    media.pdf_pages(data)
+    media.image_size(data)
+    media.count_pdf_pages(data)
 
 
 def test_pages_are_counted_and_the_tree_is_not_a_page() -> None:
     pages = b"1 0 obj <</Type /Pages /Kids [2 0 R 3 0 R] /Count 2>> endobj\n"
     leaves = b"2 0 obj <</Type /Page>> endobj\n3 0 obj <</Type/Page/Parent 1 0 R>> endobj\n"
 
-    assert media.pdf_pages(encoded(b"%PDF-1.4\n" + pages + leaves)) == 2
-    assert media.pdf_pages(encoded(b"%PDF-1.4\n" + pages)) == 2
-    assert media.pdf_pages(encoded(b"%PDF-1.7\nall in a compressed stream")) is None
+    assert media.count_pdf_pages(encoded(b"%PDF-1.4\n" + pages + leaves)) == 2
+    assert media.count_pdf_pages(encoded(b"%PDF-1.4\n" + pages)) == 2
+    assert media.count_pdf_pages(encoded(b"%PDF-1.7\nall in a compressed stream")) is None
 
 
 @pytest.mark.parametrize("digits", [7, 4_000, 5_000, 1_000_000])
 def test_a_page_count_of_endless_digits_is_no_count(digits: int) -> None:
     endless = b"/Type /Pages /Count " + b"1" * digits
 
-    assert media.pdf_pages(encoded(endless)) is None
-    assert media.pdf_pages(encoded(b"/Count " + b"1" * digits + b" /Type /Pages")) is None
+    assert media.count_pdf_pages(encoded(endless)) is None
+    assert media.count_pdf_pages(encoded(b"/Count " + b"1" * digits + b" /Type /Pages")) is None
 
 
 def test_a_pdf_has_at_most_ten_thousand_pages() -> None:
-    assert media.pdf_pages(encoded(b"<</Type /Pages /Count 999999>>")) == 10_000
-    assert media.pdf_pages(encoded(b"<</Type /Page>>" * 10_001)) == 10_000
+    assert media.count_pdf_pages(encoded(b"<</Type /Pages /Count 999999>>")) == 10_000
+    assert media.count_pdf_pages(encoded(b"<</Type /Page>>" * 10_001)) == 10_000
 
 
 @pytest.mark.parametrize("split", range(24))
@@ -101,7 +101,7 @@ def test_a_pdf_has_at_most_ten_thousand_pages() -> None:
 def test_what_stands_across_the_seam_of_two_slices_is_found_once(tree: bytes, split: int) -> None:
     data = b"%" * (256 * 1024 - split) + tree + b"%" * 1000
 
-    assert media.pdf_pages(encoded(data)) == (1 if b"Pages" not in tree else 17)
+    assert media.count_pdf_pages(encoded(data)) == (1 if b"Pages" not in tree else 17)
 
 
 def test_no_pattern_is_tried_on_more_than_a_slice_at_once() -> None:
@@ -112,7 +112,7 @@ def test_no_pattern_is_tried_on_more_than_a_slice_at_once() -> None:
             asked.append(end - start)
             return []
 
-    list(media._matches(Watching(), b" " * 10_000_000))  # type: ignore[arg-type]
+    list(media._find_matches(Watching(), b" " * 10_000_000))  # type: ignore[arg-type]
 
     assert max(asked) < 300_000
 
@@ -123,12 +123,12 @@ def test_long_base64_in_lines_is_decoded_whole(line: int) -> None:
     lines = encoded(data)
     broken = "\r\n".join(lines[at : at + line] for at in range(0, len(lines), line))
 
-    assert media.decoded(lines) == data
-    assert media.decoded(broken) == data
+    assert media.decode_base64(lines) == data
+    assert media.decode_base64(broken) == data
 
 
 @pytest.mark.parametrize(
-    ("spoken", "raw"),
+    ("api_format", "raw"),
     [
         (
             Format.ANTHROPIC,
@@ -143,14 +143,14 @@ def test_long_base64_in_lines_is_decoded_whole(line: int) -> None:
         (Format.BEDROCK, '{"content":[{"image":{"format":"png","source":{"bytes":"%s"}}}]}'),
     ],
 )
-def test_every_format_shows_the_size_of_an_inline_picture(spoken: Format, raw: str) -> None:
-    message = wire.message(spoken, (raw % encoded(png(640, 480))).encode())
+def test_every_format_shows_the_size_of_an_inline_picture(api_format: Format, raw: str) -> None:
+    message = wire.parse_message(api_format, (raw % encoded(png(640, 480))).encode())
 
-    assert message.parts == (Image(source=Source.INLINE, width=640, height=480),)
+    assert message.parts == (Image(source=MediaSource.INLINE, width=640, height=480),)
 
 
 @pytest.mark.parametrize(
-    ("spoken", "raw"),
+    ("api_format", "raw"),
     [
         (Format.ANTHROPIC, '{"content":[{"type":"document","source":{"type":"base64","data":"%s"}}]}'),
         (
@@ -161,9 +161,9 @@ def test_every_format_shows_the_size_of_an_inline_picture(spoken: Format, raw: s
         (Format.BEDROCK, '{"content":[{"document":{"format":"pdf","source":{"bytes":"%s"}}}]}'),
     ],
 )
-def test_every_format_shows_the_pages_of_an_inline_document(spoken: Format, raw: str) -> None:
+def test_every_format_shows_the_pages_of_an_inline_document(api_format: Format, raw: str) -> None:
     data = encoded(b"%PDF-1.4\n<</Type /Page>> <</Type /Page>> <</Type /Page>>")
-    (document,) = wire.message(spoken, (raw % data).encode()).parts
+    (document,) = wire.parse_message(api_format, (raw % data).encode()).parts
 
     assert isinstance(document, Document)
-    assert (document.source, document.media_type, document.pages) == (Source.INLINE, "application/pdf", 3)
+    assert (document.source, document.media_type, document.pages) == (MediaSource.INLINE, "application/pdf", 3)

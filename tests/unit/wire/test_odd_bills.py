@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.sandbox.asks import Ask
-from foveate.sandbox.rendering import Sheet
+from foveate.sandbox.asks import SandboxRequest
+from foveate.sandbox.rendering import ResponseMetadata
 from foveate.sandbox.responses_answers import usage_block
 from foveate.sandbox.scripts import Script
 from foveate.sandbox.stand_in import Sandbox
 from foveate.values import CacheUsage, Format, Usage
 from foveate.wire.streams import StreamReader, UsageChunkFilter
-from foveate.wire.usage import block_usage, reply_usage
-from tests.sandboxes import Clock
+from foveate.wire.usage import parse_usage, read_response_usage
+from tests.sandboxes import ManualClock
 from tests.support.examples import limit_examples
 from tests.unit.sandbox.requests import MARKING_GPT, response
 
@@ -28,14 +28,14 @@ def cache(usage: Usage | None) -> CacheUsage:
     return usage.cache
 
 
-def read(spoken: Format, numbers: dict[str, Any]) -> Usage:
-    usage = block_usage(spoken, json.dumps(numbers).encode())
+def read(api_format: Format, numbers: dict[str, Any]) -> Usage:
+    usage = parse_usage(api_format, json.dumps(numbers).encode())
     assert usage is not None
     return usage
 
 
-def streamed(spoken: Format, *events: bytes) -> Usage | None:
-    reader = StreamReader(spoken)
+def streamed(api_format: Format, *events: bytes) -> Usage | None:
+    reader = StreamReader(api_format)
     for event in events:
         reader.feed(b"data: " + event + b"\n\n")
     reader.end()
@@ -58,22 +58,22 @@ def streamed(spoken: Format, *events: bytes) -> Usage | None:
     ],
 )
 def test_a_number_that_is_none_does_not_lose_the_bill(reply: bytes) -> None:
-    for usage in (reply_usage(Format.CHAT, reply), streamed(Format.CHAT, reply)):
+    for usage in (read_response_usage(Format.CHAT, reply), streamed(Format.CHAT, reply)):
         assert usage is not None
         assert (usage.cache, usage.output_tokens) == (CacheUsage(uncached=1000), 500)
         assert usage.said_dollars is None or usage.said_dollars == Decimal(10**400)
 
 
 @pytest.mark.parametrize(
-    ("spoken", "event"),
+    ("api_format", "event"),
     [
         (Format.RESPONSES, b'{"type":"response.completed","response":{"n":NaN,"usage":{"input_tokens":7}}}'),
         (Format.GEMINI, b'{"candidates":[{"avgLogprobs":NaN}],"usageMetadata":{"promptTokenCount":7}}'),
         (Format.ANTHROPIC, b'{"type":"message_start","message":{"n":NaN,"usage":{"input_tokens":7}}}'),
     ],
 )
-def test_a_number_that_is_none_does_not_lose_the_bill_of_a_stream(spoken: Format, event: bytes) -> None:
-    assert cache(streamed(spoken, event)) == CacheUsage(uncached=7)
+def test_a_number_that_is_none_does_not_lose_the_bill_of_a_stream(api_format: Format, event: bytes) -> None:
+    assert cache(streamed(api_format, event)) == CacheUsage(uncached=7)
 
 
 def test_the_chunk_of_usage_is_stripped_though_a_number_in_it_is_none() -> None:
@@ -85,14 +85,14 @@ def test_the_chunk_of_usage_is_stripped_though_a_number_in_it_is_none() -> None:
 def test_the_bills_in_a_list_are_read_though_a_number_in_it_is_none() -> None:
     chunks = b'[{"usageMetadata":{"promptTokenCount":3}},{"n":NaN,"usageMetadata":{"promptTokenCount":4}}]'
 
-    assert cache(reply_usage(Format.GEMINI, chunks)) == CacheUsage(uncached=4)
+    assert cache(read_response_usage(Format.GEMINI, chunks)) == CacheUsage(uncached=4)
 
 
 @pytest.mark.parametrize(
     "reply", [b'{"usage":{"prompt_tokens":5}', b'{"usage":{"prompt_tokens":tru}}', b"{NaN}"]
 )
 def test_what_breaks_off_is_no_bill(reply: bytes) -> None:
-    assert reply_usage(Format.CHAT, reply) is None
+    assert read_response_usage(Format.CHAT, reply) is None
 
 
 counts = st.integers(0, 10**6)
@@ -101,7 +101,7 @@ counts = st.integers(0, 10**6)
 @given(st.builds(CacheUsage, uncached=counts, read=counts, written_5m=counts, written_1h=counts), counts)
 @settings(max_examples=limit_examples(60))
 def test_the_bill_of_responses_is_read_as_the_sandbox_means_it(meant: CacheUsage, output: int) -> None:
-    sheet = Sheet(
+    sheet = ResponseMetadata(
         model="gpt", created_at=0, usage=Usage(cache=meant, output_tokens=output), new_id=lambda prefix: prefix
     )
 
@@ -114,14 +114,14 @@ def test_what_responses_keep_for_twelve_hours_is_written_for_the_long_time() -> 
     text = "These words are kept. " * 800
     asked = response({"role": "user", "content": text}, model=MARKING_GPT, prompt_cache_options={"ttl": "12h"})
     headers = {"authorization": "Bearer k"}
-    sandbox = Sandbox(clock=Clock(), seed=b"x", script=Script(steps=()))
-    ask = Ask(method="POST", path="/v1/responses", headers=headers, body=json.dumps(asked).encode())
+    sandbox = Sandbox(clock=ManualClock(), seed=b"x", script=Script(steps=()))
+    ask = SandboxRequest(method="POST", path="/v1/responses", headers=headers, body=json.dumps(asked).encode())
 
-    reply = b"".join(sandbox.reply(ask).pieces)
+    reply = b"".join(sandbox.reply(ask).chunks)
 
     billed = json.loads(reply)["usage"]["input_tokens_details"]["cache_write_tokens"]
     assert billed > 3_000
-    assert cache(reply_usage(Format.RESPONSES, reply)).written_1h == billed
+    assert cache(read_response_usage(Format.RESPONSES, reply)).written_1h == billed
 
 
 def test_a_split_that_is_larger_than_its_sum_never_gives_less_than_nothing() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.wire.rate_limits import RateLimit, rate_limits_in
+from foveate.wire.rate_limits import RateLimit, read_rate_limits
 
 NOW = 1_794_900_000.0
 UNIFIED = "anthropic-ratelimit-unified"
@@ -12,11 +12,11 @@ UNIFIED = "anthropic-ratelimit-unified"
 
 def limits(**headers: str) -> tuple[RateLimit, ...]:
     said = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return rate_limits_in(said, now=NOW)
+    return read_rate_limits(said, now=NOW)
 
 
 def test_limits_of_claude_are_read() -> None:
-    found = rate_limits_in(
+    found = read_rate_limits(
         [
             (f"{UNIFIED}-status".encode(), b"allowed"),
             (b"Anthropic-Ratelimit-Unified-5h-Utilization", b"0.42"),
@@ -71,7 +71,7 @@ def test_what_cannot_be_right_is_left_out(value: str) -> None:
         (f"{UNIFIED}-5h-reset".encode(), value.encode()),
     ]
 
-    assert rate_limits_in(said, now=NOW) == ()
+    assert read_rate_limits(said, now=NOW) == ()
 
 
 def test_a_response_without_limits_has_none() -> None:
@@ -99,7 +99,7 @@ def test_a_response_without_limits_has_none() -> None:
     )
 )
 def test_whatever_headers_say_limits_are_possible_or_left_out(headers: list[tuple[bytes, bytes]]) -> None:
-    for found in rate_limits_in(headers, now=NOW):
+    for found in read_rate_limits(headers, now=NOW):
         assert found.used is None or 0 <= found.used <= 100
         assert found.resets_at is None or 0 <= found.resets_at <= NOW + 4e9
         assert found.name.isascii()

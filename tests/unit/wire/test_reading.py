@@ -10,10 +10,10 @@ from foveate.values import (
     Document,
     Format,
     Image,
+    MediaSource,
     Message,
     Opaque,
     Request,
-    Source,
     Text,
     Thinking,
     Tool,
@@ -26,27 +26,27 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 
 def messages(request: Request) -> list[Message]:
-    return [wire.message(request.format, raw) for raw in request.messages]
+    return [wire.parse_message(request.format, raw) for raw in request.messages]
 
 
 def tools(request: Request) -> list[Tool]:
-    return [wire.tool(request.format, raw) for raw in request.tools]
+    return [wire.parse_tool(request.format, raw) for raw in request.tools]
 
 
 def test_the_format_that_is_said_is_not_guessed() -> None:
-    assert wire.read({"messages": [HI]}, Format.ANTHROPIC).format is Format.ANTHROPIC
+    assert wire.parse_request({"messages": [HI]}, Format.ANTHROPIC).format is Format.ANTHROPIC
 
 
 def test_a_body_is_the_same_as_dict_text_and_bytes() -> None:
     body = {"model": "gpt-4o", "messages": [HI, {"role": "assistant", "content": "Grüße 👋"}], "tools": []}
     as_text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
 
-    assert wire.read(body) == wire.read(as_text) == wire.read(as_text.encode())
+    assert wire.parse_request(body) == wire.parse_request(as_text) == wire.parse_request(as_text.encode())
 
 
 def test_what_is_passed_on_keeps_its_bytes() -> None:
     data = b'{ "messages" : [ {"role":"user",  "content":"\\u00e9"} ], "tools":[ { "function" : {} } ] }'
-    request = wire.read(data)
+    request = wire.parse_request(data)
 
     assert request.body == data
     assert request.messages == (b'{"role":"user",  "content":"\\u00e9"}',)
@@ -54,7 +54,7 @@ def test_what_is_passed_on_keeps_its_bytes() -> None:
 
 
 def test_anthropic_messages_are_read() -> None:
-    request = wire.read(
+    request = wire.parse_request(
         {
             "model": "claude-sonnet-4-5",
             "max_tokens": 100,
@@ -113,8 +113,8 @@ def test_anthropic_messages_are_read() -> None:
         ToolCall(format=Format.ANTHROPIC, id="t1", name="weather", arguments='{"city":"Bonn"}'),
     )
     assert third.parts[0] == ToolResult(id="t1", is_error=True, parts=(Text("no"),))
-    assert third.parts[1] == Image(source=Source.URL)
-    assert third.parts[2] == Document(source=Source.INLINE, media_type="text/plain", text="T\nwords")
+    assert third.parts[1] == Image(source=MediaSource.URL)
+    assert third.parts[2] == Document(source=MediaSource.INLINE, media_type="text/plain", text="T\nwords")
     assert isinstance(third.parts[3], Opaque)
     assert third.parts[3].kind == "container_upload"
 
@@ -122,7 +122,7 @@ def test_anthropic_messages_are_read() -> None:
 def test_chat_completions_are_read() -> None:
     function = {"name": "weather", "description": "Says it", "parameters": SCHEMA}
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bonn"}'}}
-    request = wire.read(
+    request = wire.parse_request(
         {
             "model": "gpt-4o",
             "reasoning_effort": "low",
@@ -158,7 +158,7 @@ def test_chat_completions_are_read() -> None:
 
 
 def test_responses_are_read() -> None:
-    request = wire.read(
+    request = wire.parse_request(
         {
             "model": "gpt-5",
             "instructions": "Be brief",
@@ -192,7 +192,9 @@ def test_responses_are_read() -> None:
 
 
 def test_a_plain_input_is_one_user_message() -> None:
-    assert messages(wire.read({"input": "Weather?"})) == [Message(role="user", parts=(Text("Weather?"),))]
+    assert messages(wire.parse_request({"input": "Weather?"})) == [
+        Message(role="user", parts=(Text("Weather?"),))
+    ]
 
 
 @pytest.mark.parametrize("snake", [False, True])
@@ -227,7 +229,7 @@ def test_gemini_is_read_in_both_spellings(snake: bool) -> None:
     text = json.dumps(body)
     for camel, other in names.items():
         text = text.replace(f'"{camel}"', f'"{other}"') if snake else text
-    request = wire.read(text)
+    request = wire.parse_request(text)
 
     assert request.model == "gemini-2.5-flash"
     assert request.system == (Text("Be brief"),)
@@ -244,7 +246,7 @@ def test_gemini_is_read_in_both_spellings(snake: bool) -> None:
 
 
 def test_bedrock_is_read() -> None:
-    request = wire.read(
+    request = wire.parse_request(
         {
             "modelId": "anthropic.claude-sonnet-4",
             "system": [{"text": "Be brief"}, {"cachePoint": {"type": "default"}}],
@@ -312,8 +314,8 @@ def test_anthropics_own_message_objects_can_be_sent_back() -> None:
         usage=Usage(input_tokens=1, output_tokens=1),
     )
     body = {"model": "claude-sonnet-4-5", "max_tokens": 1, "system": "Be"}
-    blocks = wire.read({**body, "messages": [HI, {"role": "assistant", "content": answer.content}]})
-    whole = wire.read({**body, "messages": [HI, answer]})
+    blocks = wire.parse_request({**body, "messages": [HI, {"role": "assistant", "content": answer.content}]})
+    whole = wire.parse_request({**body, "messages": [HI, answer]})
 
     assert messages(blocks)[1] == messages(whole)[1]
     assert messages(blocks)[1].parts == (
@@ -333,9 +335,9 @@ def test_openais_own_message_objects_can_be_sent_back() -> None:
         id="c1", type="function", function=Function(name="weather", arguments="{}")
     )
     answer = ChatCompletionMessage(role="assistant", content="Sure", tool_calls=[call])
-    chat = wire.read({"model": "gpt-4o", "messages": [HI, answer]})
+    chat = wire.parse_request({"model": "gpt-4o", "messages": [HI, answer]})
     item = ResponseFunctionToolCall(call_id="c1", name="weather", arguments="{}", type="function_call")
-    responses = wire.read({"model": "gpt-5", "input": [HI, item]})
+    responses = wire.parse_request({"model": "gpt-5", "input": [HI, item]})
 
     assert chat.format is Format.CHAT
     assert messages(chat)[1].parts == (
@@ -349,23 +351,23 @@ def test_openais_own_message_objects_can_be_sent_back() -> None:
 
 def test_what_json_cannot_say_is_refused() -> None:
     with pytest.raises(MalformedRequest, match="Unsayable is not JSON"):
-        wire.read({"messages": [Unsayable()]})
+        wire.parse_request({"messages": [Unsayable()]})
 
 
 class Unsayable:
     pass
 
 
-@pytest.mark.parametrize("spoken", list(Format))
-def test_a_model_that_the_path_names_takes_the_place_of_that_in_the_body(spoken: Format) -> None:
+@pytest.mark.parametrize("api_format", list(Format))
+def test_a_model_that_the_path_names_takes_the_place_of_that_in_the_body(api_format: Format) -> None:
     bodies = {
         Format.GEMINI: b'{"contents":[{"parts":[{"text":"Hi"}]}],"model":"models/x"}',
         Format.RESPONSES: b'{"model":"x","input":"Hi"}',
     }
-    body = bodies.get(spoken, b'{"model":"x","modelId":"x","messages":[{"role":"user","content":"Hi"}]}')
+    body = bodies.get(api_format, b'{"model":"x","modelId":"x","messages":[{"role":"user","content":"Hi"}]}')
 
-    assert wire.read(body, spoken).model == "x"
+    assert wire.parse_request(body, api_format).model == "x"
     for model in ("one", "another"):
-        request = wire.read(body, spoken, model=model)
+        request = wire.parse_request(body, api_format, model=model)
         assert (request.model, request.body) == (model, body)
-    assert wire.read(body, spoken).model == "x"
+    assert wire.parse_request(body, api_format).model == "x"

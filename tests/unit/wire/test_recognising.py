@@ -6,13 +6,13 @@ import pytest
 
 from foveate import wire
 from foveate.values import Format, SetParameter
-from foveate.wire.body import fields
+from foveate.wire.body import parse_fields
 
 HI = {"role": "user", "content": "Hi"}
 
 
 @pytest.mark.parametrize(
-    ("body", "spoken"),
+    ("body", "api_format"),
     [
         ({"messages": [HI]}, Format.CHAT),
         ({"messages": []}, Format.CHAT),
@@ -39,8 +39,8 @@ HI = {"role": "user", "content": "Hi"}
         ({"generateContentRequest": {"contents": []}}, Format.GEMINI),
     ],
 )
-def test_a_format_is_recognised_by_its_marks(body: dict[str, Any], spoken: Format) -> None:
-    assert wire.read(body).format is spoken
+def test_a_format_is_recognised_by_its_marks(body: dict[str, Any], api_format: Format) -> None:
+    assert wire.parse_request(body).format is api_format
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def test_a_format_is_recognised_by_its_marks(body: dict[str, Any], spoken: Forma
 )
 def test_a_number_that_is_too_large_for_us_is_passed_on(body: bytes) -> None:
     """Nothing but the signs of a format is read to find out which it is."""
-    assert wire.recognise(fields(body)) is Format.ANTHROPIC
+    assert wire.detect_format(parse_fields(body)) is Format.ANTHROPIC
 
 
 def test_a_call_with_a_number_that_is_too_large_for_us_is_read_and_written() -> None:
     body = b'{"messages":[{"role":"assistant","content":[{"type":"tool_use","input":{"n":1e999}}]}]}'
-    request = wire.read(body)
+    request = wire.parse_request(body)
 
     assert request.format is Format.ANTHROPIC
-    assert wire.write(request, [SetParameter(path=("n",), value=1, reason="")]) == body[:-1] + b',"n":1}'
+    assert wire.apply_edits(request, [SetParameter(path=("n",), value=1, reason="")]) == body[:-1] + b',"n":1}'

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from foveate.values import Format
-from foveate.wire.usage import block_usage, reply_usage
+from foveate.wire.usage import parse_usage, read_response_usage
 
 FORMATS = {
     "anthropic": Format.ANTHROPIC,
@@ -57,8 +57,8 @@ def test_the_usage_of_every_recorded_call_adds_up_to_its_own_totals(
         rows = [json.loads(line) for line in lines]
     for row in rows:
         numbers = row["usage"]
-        spoken = FORMATS.get(row["provider"], Format.CHAT)
-        usage = block_usage(spoken, json.dumps(numbers).encode())
+        api_format = FORMATS.get(row["provider"], Format.CHAT)
+        usage = parse_usage(api_format, json.dumps(numbers).encode())
         expected = totals(numbers)
         if usage is None:
             silent[json.dumps(numbers)] += expected is None
@@ -68,8 +68,8 @@ def test_the_usage_of_every_recorded_call_adds_up_to_its_own_totals(
         assert (usage.cache.input_tokens, usage.output_tokens) == expected, row
         assert usage.raw == json.dumps(numbers).encode()
         counted[row["provider"]] += 1
-        reply = json.dumps({"usageMetadata" if spoken is Format.GEMINI else "usage": numbers, "id": "x"})
-        assert reply_usage(spoken, reply.encode()) == usage
+        reply = json.dumps({"usageMetadata" if api_format is Format.GEMINI else "usage": numbers, "id": "x"})
+        assert read_response_usage(api_format, reply.encode()) == usage
 
     record_property("rows by provider", dict(counted.most_common()))
     assert silent == {'{"trafficType": "ON_DEMAND"}': 1, '{"readUnits": 6}': 1}
@@ -81,7 +81,7 @@ def test_the_cached_tokens_of_every_recorded_call_are_seen(shared_data: Path) ->
         rows = [json.loads(line) for line in lines]
     reads: Counter[str] = Counter()
     for row in rows:
-        usage = block_usage(FORMATS.get(row["provider"], Format.CHAT), json.dumps(row["usage"]).encode())
+        usage = parse_usage(FORMATS.get(row["provider"], Format.CHAT), json.dumps(row["usage"]).encode())
         text = json.dumps(row["usage"])
         said = max([0, *(number for name, number in _numbers(row["usage"]) if _is_read(name))])
         if usage is not None and said:
@@ -110,7 +110,7 @@ def test_every_priced_usage_is_read_as_it_was_priced(shared_data: Path) -> None:
         rows = json.load(file)
     partly_priced = 0
     for row in rows:
-        usage = reply_usage(Format.CHAT, json.dumps(row["body"]).encode())
+        usage = read_response_usage(Format.CHAT, json.dumps(row["body"]).encode())
         assert usage is not None, row
         written = usage.cache.written_5m + usage.cache.written_1h
         readings = [Counter(entry["usage"]) for entry in row["extracted"]]

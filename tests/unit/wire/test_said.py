@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.wire.said import texts_said
+from foveate.wire.said import read_complete_texts
 
 
 def whole(*blocks: dict[str, str], stop: str = "end_turn") -> bytes:
@@ -29,8 +29,8 @@ def streamed(*texts: str, stop: str = "end_turn", kind: str = "text") -> bytes:
 def test_a_stream_says_what_the_whole_answer_says(texts: list[str]) -> None:
     said = whole(*({"type": "text", "text": text} for text in texts))
 
-    assert texts_said(said, streams=False) == tuple(texts)
-    assert texts_said(streamed(*texts), streams=True) == tuple(texts)
+    assert read_complete_texts(said, streams=False) == tuple(texts)
+    assert read_complete_texts(streamed(*texts), streams=True) == tuple(texts)
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_a_stream_says_what_the_whole_answer_says(texts: list[str]) -> None:
 def test_what_is_more_than_text_or_was_cut_off_says_nothing_that_can_be_repeated(
     answer: bytes, streams: bool
 ) -> None:
-    assert texts_said(answer, streams=streams) == ()
+    assert read_complete_texts(answer, streams=streams) == ()

@@ -9,8 +9,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from foveate.errors import MalformedRequest
-from foveate.wire.spans import Span, items, members, members_around, value_end, whole
-from tests.json_tree import Node, scan, spell
+from foveate.wire.spans import (
+    ByteSpan,
+    find_items,
+    find_members,
+    find_members_and_lists,
+    find_value_end,
+    value_span,
+)
+from tests.json_tree import TreeNode, scan, spell_oddly
 from tests.support.examples import limit_examples
 
 texts = st.text(st.sampled_from('ab"\\/{}[]:, \n\u00e9漢😀\ud83d\udfff'), max_size=6)
@@ -21,20 +28,22 @@ values = st.recursive(
 )
 
 
-def holds(data: bytes, node: Node) -> None:
+def holds(data: bytes, node: TreeNode) -> None:
     """Every object and list of the tree is found where the oracle has it."""
-    span = Span(node.start, node.end)
-    assert value_end(data, node.start) == node.end
-    if node.sign == "{":
-        found = members(data, span)
-        assert found.values == {entry.key: Span(entry.now.start, entry.now.end) for entry in node.entries}
-        assert members_around(data, span, {}) == (found, {})
-        assert found.last_end == (node.entries[-1].now.end if node.entries else node.start + 1)
-    elif node.sign == "[":
-        expected = tuple(Span(inner.start, inner.end) for inner in node.items())
-        assert items(data, span) == expected
-        assert items(data, span, [one.of(data) for one in expected]) == expected
-        assert items(data, span, [b"1", b'"a"', b"{}"]) == expected  # known wrongly
+    span = ByteSpan(node.start, node.end)
+    assert find_value_end(data, node.start) == node.end
+    if node.first_char == "{":
+        found = find_members(data, span)
+        assert found.values == {
+            entry.key: ByteSpan(entry.current.start, entry.current.end) for entry in node.entries
+        }
+        assert find_members_and_lists(data, span, {}) == (found, {})
+        assert found.last_end == (node.entries[-1].current.end if node.entries else node.start + 1)
+    elif node.first_char == "[":
+        expected = tuple(ByteSpan(inner.start, inner.end) for inner in node.items())
+        assert find_items(data, span) == expected
+        assert find_items(data, span, [one.read(data) for one in expected]) == expected
+        assert find_items(data, span, [b"1", b'"a"', b"{}"]) == expected  # known wrongly
     for inner in node.items():
         holds(data, inner)
 
@@ -42,11 +51,11 @@ def holds(data: bytes, node: Node) -> None:
 @given(values, st.integers(0, 2**32))
 @settings(max_examples=limit_examples(100))
 def test_every_part_is_found_where_it_lies(value: Any, seed: int) -> None:
-    data = b" \n" + spell(value, seed) + b"\t"
+    data = b" \n" + spell_oddly(value, seed) + b"\t"
     assert json.loads(data) == json.loads(json.dumps(value))
     node = scan(data)
 
-    assert whole(data) == Span(node.start, node.end)
+    assert value_span(data) == ByteSpan(node.start, node.end)
     holds(data, node)
 
 
@@ -71,7 +80,7 @@ def test_what_is_easily_taken_for_something_else_is_not(text: str) -> None:
 def test_depth_is_no_obstacle() -> None:
     data = b'{"a":' * 20_000 + b"1" + b"}" * 20_000
 
-    assert value_end(data, 0) == len(data)
+    assert find_value_end(data, 0) == len(data)
 
 
 @given(st.binary(max_size=12) | st.text(st.sampled_from('{}[]":,a1\\ '), max_size=12).map(str.encode))
@@ -82,9 +91,9 @@ def test_depth_is_no_obstacle() -> None:
 @example(b'{"\\\x00"')
 @settings(max_examples=limit_examples(100))
 def test_what_is_no_json_is_refused_with_a_clear_error(data: bytes) -> None:
-    for find in (members, items):
+    for find in (find_members, find_items):
         try:
-            find(data, Span(0, len(data)))
+            find(data, ByteSpan(0, len(data)))
         except MalformedRequest:
             continue
         assert data[:1] in (b"{", b"[")
@@ -95,7 +104,7 @@ def test_one_long_gap_between_items_takes_no_more_memory_than_the_body() -> None
     data = b"[1," + b" " * 20_000 + b",".join([b"1"] * 10_000) + b"]"
     tracemalloc.start()
     try:
-        found = items(data, whole(data))
+        found = find_items(data, value_span(data))
         _, most_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.errors import BadEdit
-from foveate.wire.spans import items, whole
+from foveate.wire.spans import find_items, value_span
 from foveate.wire.splice import Patch
 from tests.support.examples import limit_examples
 
@@ -17,8 +17,8 @@ LIST = b"[ 0 ,1 , 2  ]"
 
 def changed(dropped: set[int], added: Mapping[int, Sequence[bytes]], data: bytes = LIST) -> bytes:
     patch = Patch()
-    patch.set_items(whole(data), items(data, whole(data)), dropped=dropped, added=added)
-    return patch.applied(data)
+    patch.set_items(value_span(data), find_items(data, value_span(data)), dropped=dropped, added=added)
+    return patch.apply(data)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_what_is_written_is_the_list_that_is_meant(
 def patched(*splices: tuple[int, int, bytes]) -> bytes:
     patch = Patch()
     for start, end, new in splices:
-        patch.put(start, end, new)
-    return patch.applied(b"0123456789")
+        patch.replace(start, end, new)
+    return patch.apply(b"0123456789")
 
 
 @pytest.mark.parametrize("start", [2, 3, 4])

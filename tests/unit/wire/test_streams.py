@@ -25,8 +25,8 @@ def events(*said: Any, end: str = "\n") -> bytes:
     return "".join(written).encode()
 
 
-def read(spoken: Format, stream: bytes, at: list[int] | None = None) -> StreamReader:
-    reader = StreamReader(spoken)
+def read(api_format: Format, stream: bytes, at: list[int] | None = None) -> StreamReader:
+    reader = StreamReader(api_format)
     for chunk in cut(stream, at or []):
         reader.feed(chunk)
     reader.end()
@@ -166,46 +166,46 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize(("spoken", "stream"), STREAMS)
-def test_a_whole_stream_tells_its_bill_and_how_it_ended(spoken: Format, stream: bytes) -> None:
-    reader = read(spoken, stream)
+@pytest.mark.parametrize(("api_format", "stream"), STREAMS)
+def test_a_whole_stream_tells_its_bill_and_how_it_ended(api_format: Format, stream: bytes) -> None:
+    reader = read(api_format, stream)
 
     assert reader.usage is not None
     found = (reader.usage.cache, reader.usage.output_tokens, reader.model, reader.id, reader.stop_reason)
-    assert found == EXPECTED[spoken]
+    assert found == EXPECTED[api_format]
     assert reader.is_complete
     assert reader.error is None
 
 
-@pytest.mark.parametrize(("spoken", "stream"), STREAMS)
+@pytest.mark.parametrize(("api_format", "stream"), STREAMS)
 @settings(max_examples=limit_examples(25))
 @given(at=cuts)
 def test_where_a_stream_is_cut_changes_nothing_of_what_it_tells(
-    spoken: Format, stream: bytes, at: list[int]
+    api_format: Format, stream: bytes, at: list[int]
 ) -> None:
-    assert told(read(spoken, stream, at)) == told(read(spoken, stream))
+    assert told(read(api_format, stream, at)) == told(read(api_format, stream))
 
 
-@pytest.mark.parametrize(("spoken", "stream"), STREAMS)
-def test_a_stream_has_ended_with_its_last_event_and_not_before(spoken: Format, stream: bytes) -> None:
-    reader = StreamReader(spoken)
+@pytest.mark.parametrize(("api_format", "stream"), STREAMS)
+def test_a_stream_has_ended_with_its_last_event_and_not_before(api_format: Format, stream: bytes) -> None:
+    reader = StreamReader(api_format)
     for byte in stream[:-1]:
         reader.feed(bytes([byte]))
         assert not reader.has_ended
     reader.feed(stream[-1:])
 
-    assert reader.has_ended is (spoken is not Format.GEMINI)
+    assert reader.has_ended is (api_format is not Format.GEMINI)
 
 
-@pytest.mark.parametrize(("spoken", "stream"), STREAMS)
-def test_a_stream_that_breaks_off_is_not_complete(spoken: Format, stream: bytes) -> None:
-    reader = read(spoken, stream[: len(stream) // 3])
+@pytest.mark.parametrize(("api_format", "stream"), STREAMS)
+def test_a_stream_that_breaks_off_is_not_complete(api_format: Format, stream: bytes) -> None:
+    reader = read(api_format, stream[: len(stream) // 3])
 
     assert not reader.is_complete
     assert reader.stop_reason == ""
 
 
-@pytest.mark.parametrize("spoken", Format)
+@pytest.mark.parametrize("api_format", Format)
 @settings(max_examples=limit_examples(40))
 @given(
     stream=st.binary(max_size=80),
@@ -213,9 +213,9 @@ def test_a_stream_that_breaks_off_is_not_complete(spoken: Format, stream: bytes)
     opening=st.sampled_from([b"", b"data: {", b"[{", b"data: [DONE", b"[]]"]),
 )
 def test_bytes_that_are_no_stream_tell_nothing(
-    spoken: Format, stream: bytes, at: list[int], opening: bytes
+    api_format: Format, stream: bytes, at: list[int], opening: bytes
 ) -> None:
-    assert read(spoken, opening + stream, at).usage is None
+    assert read(api_format, opening + stream, at).usage is None
 
 
 HELD = ("message", "usage", "delta", "choices", "error", "response", "candidates", "usageMetadata", "x_groq")
@@ -234,32 +234,38 @@ ODD: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("spoken", Format)
+@pytest.mark.parametrize("api_format", Format)
 @pytest.mark.parametrize("name", HELD)
-def test_an_event_of_a_wrong_shape_is_passed_over(spoken: Format, name: str) -> None:
+def test_an_event_of_a_wrong_shape_is_passed_over(api_format: Format, name: str) -> None:
     kinds = ("message_start", "message_delta", "response.completed", "error")
     for odd in ODD:
-        reader = read(spoken, events(*({"type": kind, name: odd, "id": odd, "model": odd} for kind in kinds)))
+        reader = read(
+            api_format, events(*({"type": kind, name: odd, "id": odd, "model": odd} for kind in kinds))
+        )
 
         assert reader.usage is None
         assert (reader.id, reader.model) in (("", ""), ("x", "x"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spoken", Format)
-def test_nesting_at_the_edge_of_the_stack_harms_nobody(spoken: Format) -> None:
+@pytest.mark.parametrize("api_format", Format)
+def test_nesting_at_the_edge_of_the_stack_harms_nobody(api_format: Format) -> None:
     for depth in range(100, 1_100, 25):
         deep = '{"a":' + "[" * depth + "]" * depth + "}"
         held = ",".join(f'"{name}":{deep}' for name in HELD)
         for kind in ("message_start", "message_delta", "response.completed"):
             message = f'"message":{{"usage":{deep}}},"usage":{deep}'
-            read(spoken, f'data: {{"type":"{kind}",{held},{message}}}\n\n'.encode())
-        read(spoken, frame(b"metadata", f'{{"usage":{deep}}}'.encode()))
+            read(api_format, f'data: {{"type":"{kind}",{held},{message}}}\n\n'.encode())
+        read(api_format, frame(b"metadata", f'{{"usage":{deep}}}'.encode()))
 
 
 def test_the_last_event_needs_no_empty_line_after_it() -> None:
-    for spoken, stream in ((Format.ANTHROPIC, ANTHROPIC), (Format.CHAT, CHAT), (Format.RESPONSES, RESPONSES)):
-        assert told(read(spoken, stream.rstrip(b"\n"))) == told(read(spoken, stream))
+    for api_format, stream in (
+        (Format.ANTHROPIC, ANTHROPIC),
+        (Format.CHAT, CHAT),
+        (Format.RESPONSES, RESPONSES),
+    ):
+        assert told(read(api_format, stream.rstrip(b"\n"))) == told(read(api_format, stream))
 
 
 def test_the_later_numbers_of_anthropic_win_but_a_zero_unsays_nothing() -> None:
@@ -310,7 +316,7 @@ OVERLOADED = {"type": "overloaded_error", "message": "Overloaded"}
 
 
 @pytest.mark.parametrize(
-    ("spoken", "stream", "error"),
+    ("api_format", "stream", "error"),
     [
         (
             Format.ANTHROPIC,
@@ -347,8 +353,8 @@ OVERLOADED = {"type": "overloaded_error", "message": "Overloaded"}
         ),
     ],
 )
-def test_an_error_in_the_stream_is_told(spoken: Format, stream: bytes, error: StreamError) -> None:
-    reader = read(spoken, stream)
+def test_an_error_in_the_stream_is_told(api_format: Format, stream: bytes, error: StreamError) -> None:
+    reader = read(api_format, stream)
 
     assert reader.error == error
     assert not reader.is_complete

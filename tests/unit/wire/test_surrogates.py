@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate import wire
-from foveate.values import Area, Format, Mark, Place, ReplaceText
-from foveate.wire.surrogates import repaired
+from foveate.values import Area, CacheBreakpoint, Format, Place, ReplaceText
+from foveate.wire.surrogates import repair_surrogates
 from tests.support.examples import limit_examples
 
 pieces = st.lists(
@@ -37,18 +37,18 @@ def mended_one_by_one(text: str) -> str:
 @given(pieces)
 @settings(max_examples=limit_examples(120))
 def test_each_lone_half_is_replaced_and_nothing_else(text: str) -> None:
-    assert repaired(text.encode()) == mended_one_by_one(text).encode()
+    assert repair_surrogates(text.encode()) == mended_one_by_one(text).encode()
 
 
 @pytest.mark.parametrize("half", [r"\ud83d", r"\uD83D", r"\uDE00", r"\udfFf", r"\uDBFF"])
 def test_a_half_is_found_in_any_spelling(half: str) -> None:
-    assert repaired(f'"{half}"'.encode()) == rb'"\ufffd"'
+    assert repair_surrogates(f'"{half}"'.encode()) == rb'"\ufffd"'
 
 
 def test_text_without_a_half_is_not_copied() -> None:
     for text in (rb'"\ud83d\ude00"', rb'"\\ud83d"', rb'"\\\\ud83d"', rb'"' + rb"\\" * 100 + rb'ud83d"', b""):
-        assert repaired(text) is text
-    assert repaired(rb'"' + rb"\\" * 100 + rb'\ud83d"') == rb'"' + rb"\\" * 100 + rb'\ufffd"'
+        assert repair_surrogates(text) is text
+    assert repair_surrogates(rb'"' + rb"\\" * 100 + rb'\ud83d"') == rb'"' + rb"\\" * 100 + rb'\ufffd"'
 
 
 def body(texts: list[str], system: str) -> bytes:
@@ -62,11 +62,11 @@ def test_the_messages_around_a_half_are_found_and_none_is_mended(at: int) -> Non
     texts = [f'{number}"\\ 😀' for number in range(3)]
     texts[at] += "\ud83d"
     data = body(texts, "\ude00")
-    request = wire.read(data, Format.ANTHROPIC)
+    request = wire.parse_request(data, Format.ANTHROPIC)
 
     for number in range(3):
         place = Place(Area.MESSAGES, number, 0)
-        changed = json.loads(wire.write(request, [ReplaceText(place=place, text="new", reason="")]))
+        changed = json.loads(wire.apply_edits(request, [ReplaceText(place=place, text="new", reason="")]))
         assert changed == json.loads(body([*texts[:number], "new", *texts[number + 1 :]], "\ude00"))
-    marked = wire.write(request, [Mark(place=Place(Area.TOOLS, 0), reason="")])
+    marked = wire.apply_edits(request, [CacheBreakpoint(place=Place(Area.TOOLS, 0), reason="")])
     assert marked == data.replace(rb'"n\ude00"', rb'"n\ude00","cache_control":{"type":"ephemeral"}')

@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 
 from foveate import wire
 from foveate.cache.prompts import CachedPrompt
-from foveate.cache.requests import block_tokens_for, cached_prompt
-from foveate.cache.rules import Rules, rules_for
-from foveate.cache.simulate import Cache
+from foveate.cache.requests import block_tokens_for, build_cached_prompt
+from foveate.cache.rules import CacheRules, rules_for
+from foveate.cache.simulate import SimulatedCache
 from foveate.errors import DuplicateKey, MalformedRequest
-from foveate.sandbox.message_threads import _unmarked
+from foveate.sandbox.message_threads import _without_breakpoints
 from foveate.values import Format
-from foveate.wire.spans import members, whole
+from foveate.wire.spans import find_members, value_span
 from foveate.wire.threads import (
     ThreadHistory,
-    answer_message,
-    changed_fields,
-    next_history,
+    expand_body,
+    extend_history,
+    find_changed_fields,
+    read_response_message,
     read_thread_request,
-    whole_body,
-    without_threads_beta,
+    remove_threads_beta,
 )
 from tests.support.examples import limit_examples
 
@@ -129,22 +129,24 @@ def test_a_threaded_conversation_says_what_the_same_conversation_says_whole(
             fields["system"] = [{"type": "text", "text": "Be kind.", "cache_control": EPHEMERAL}]
         body = {name: fields[name] for name in order if name in fields}
         asked = request(json.dumps(body, indent=indent, ensure_ascii=number % 2 == 0).encode())
-        rebuilt = whole_body(asked, history)
+        rebuilt = expand_body(asked, history)
 
         found = msgspec.json.decode(rebuilt)
         assert found["messages"] == [*sent_whole, *new]
         assert "thread" not in found
         assert ("system" in found) is has_system
-        listed = members(rebuilt, whole(rebuilt)).values["messages"].of(rebuilt)
+        listed = find_members(rebuilt, value_span(rebuilt)).values["messages"].read(rebuilt)
         assert listed.startswith(b"[" + before)
 
-        answer = answer_message(response(f"msg_{number}", content, is_stream=is_stream), is_stream=is_stream)
+        answer = read_response_message(
+            response(f"msg_{number}", content, is_stream=is_stream), is_stream=is_stream
+        )
         assert answer is not None
         assert answer[0] == f"msg_{number}"
-        history = next_history(asked, history, answer[1])
+        history = extend_history(asked, history, answer[1])
         assert history.messages.startswith(before)
         before = history.messages
-        sent_whole += [_unmarked(message) for message in new]
+        sent_whole += [_without_breakpoints(message) for message in new]
         sent_whole += assistant(content)
 
 
@@ -157,7 +159,7 @@ def test_a_threaded_conversation_costs_what_the_same_conversation_costs_whole(
     """By the simulated cache of the provider, with the client's breakpoints."""
     history: ThreadHistory | None = None
     sent_whole: list[Json] = []
-    threaded, unthreaded = Cache(), Cache()
+    threaded, unthreaded = SimulatedCache(), SimulatedCache()
     rules = rules_for("claude-opus-5-5", "anthropic")
     system = [{"type": "text", "text": "Be kind. " * 400, "cache_control": EPHEMERAL}]
     for number, (new, content, is_stream) in enumerate(turns):
@@ -167,29 +169,33 @@ def test_a_threaded_conversation_costs_what_the_same_conversation_costs_whole(
             | ({} if number else {"thread": {"type": "create"}})
         )
         sent = {"model": "claude-opus-5-5", "max_tokens": 9, "system": system}
-        bodies = whole_body(asked, history), json.dumps(sent | {"messages": [*sent_whole, *new]}).encode()
+        bodies = expand_body(asked, history), json.dumps(sent | {"messages": [*sent_whole, *new]}).encode()
         served = [
-            cache.serve(_prompt(body, rules), rules, at=float(number), answers_at=float(number))
+            cache.serve(_prompt(body, rules), rules, at=float(number), response_at=float(number))
             for cache, body in zip((threaded, unthreaded), bodies, strict=True)
         ]
         assert served[0].usage == served[1].usage
         assert not number or served[0].usage.read > 1000
         threaded, unthreaded = served[0].cache, served[1].cache
-        answer = answer_message(response(f"msg_{number}", content, is_stream=is_stream), is_stream=is_stream)
+        answer = read_response_message(
+            response(f"msg_{number}", content, is_stream=is_stream), is_stream=is_stream
+        )
         assert answer is not None
-        history = next_history(asked, history, answer[1])
-        sent_whole += [_unmarked(message) for message in new]
+        history = extend_history(asked, history, answer[1])
+        sent_whole += [_without_breakpoints(message) for message in new]
         sent_whole += assistant(content)
 
 
-def _prompt(body: bytes, rules: Rules) -> CachedPrompt:
-    return cached_prompt(wire.read(body, Format.ANTHROPIC), rules, block_tokens_for("claude-opus-5-5"))
+def _prompt(body: bytes, rules: CacheRules) -> CachedPrompt:
+    return build_cached_prompt(
+        wire.parse_request(body, Format.ANTHROPIC), rules, block_tokens_for("claude-opus-5-5")
+    )
 
 
 @given(answers)
 def test_a_streamed_answer_is_rebuilt_like_a_whole_one(content: list[Json]) -> None:
-    plain = answer_message(response("msg_1", content, is_stream=False), is_stream=False)
-    stream = answer_message(response("msg_1", content, is_stream=True), is_stream=True)
+    plain = read_response_message(response("msg_1", content, is_stream=False), is_stream=False)
+    stream = read_response_message(response("msg_1", content, is_stream=True), is_stream=True)
 
     assert plain is not None
     assert stream is not None
@@ -221,14 +227,14 @@ def test_a_streamed_answer_is_rebuilt_like_a_whole_one(content: list[Json]) -> N
     ids=["no id", "unknown delta", "no block", "half an input", "no JSON", "odd citations"],
 )
 def test_a_stream_that_cannot_be_rebuilt_gives_no_message(events: bytes) -> None:
-    assert answer_message(events, is_stream=True) is None
+    assert read_response_message(events, is_stream=True) is None
 
 
 @pytest.mark.parametrize(
     "answer", [b"", b"{}", b'{"id":"m"}', b'{"id":"","content":[]}', b'{"id":"m","content":"x"}']
 )
 def test_a_response_without_an_id_or_a_list_of_blocks_gives_no_message(answer: bytes) -> None:
-    assert answer_message(answer, is_stream=False) is None
+    assert read_response_message(answer, is_stream=False) is None
 
 
 @pytest.mark.parametrize(
@@ -264,7 +270,7 @@ def test_only_fixed_fields_with_another_value_have_changed() -> None:
     thread = {"type": "continue", "previous_message_id": "m"}
 
     def changed(**said: object) -> list[str]:
-        return changed_fields(request({"thread": thread, "messages": []} | said), history)
+        return find_changed_fields(request({"thread": thread, "messages": []} | said), history)
 
     assert changed() == []
     assert changed(system="Be kind.", tools=None, max_tokens=5) == []
@@ -279,8 +285,8 @@ def test_fixed_fields_that_say_nothing_are_those_of_the_thread(nothing: object) 
     thread = {"type": "continue", "previous_message_id": "m"}
     asked = request({"system": nothing, "thread": thread, "messages": [], "tools": nothing})
 
-    assert changed_fields(asked, history) == []
-    assert msgspec.json.decode(whole_body(asked, history)) == {
+    assert find_changed_fields(asked, history) == []
+    assert msgspec.json.decode(expand_body(asked, history)) == {
         "system": "Be kind.",
         "messages": [{"role": "user", "content": "a"}],
         "tools": [{"name": "look"}],
@@ -291,7 +297,7 @@ def test_a_thread_field_with_an_escaped_key_is_a_thread() -> None:
     """Defect: a request with such a key went to the upstream as if it used no thread."""
     body = b'{"messages":[],"\\u0074hr\\u0065ad":{"type":"create"},"model":"m"}'
 
-    assert whole_body(request(body), None) == b'{"messages":[],"model":"m"}'
+    assert expand_body(request(body), None) == b'{"messages":[],"model":"m"}'
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
@@ -299,8 +305,8 @@ def test_empty_texts_of_a_response_are_not_sent_back(is_stream: bool) -> None:
     """Defect: the provider refused the next request, since a text block in it was empty."""
     call = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
     empty = {"type": "text", "text": ""}
-    found = answer_message(response("m", [empty, call, empty], is_stream=is_stream), is_stream=is_stream)
-    none = answer_message(response("m", [empty], is_stream=is_stream), is_stream=is_stream)
+    found = read_response_message(response("m", [empty, call, empty], is_stream=is_stream), is_stream=is_stream)
+    none = read_response_message(response("m", [empty], is_stream=is_stream), is_stream=is_stream)
 
     assert found is not None
     assert msgspec.json.decode(found[1])["content"] == [call]
@@ -312,7 +318,7 @@ def test_a_thread_is_resumed_without_new_messages() -> None:
     history = ThreadHistory(b"", b"", b'{"role":"user","content":"a"}')
     asked = request({"thread": {"type": "continue", "previous_message_id": "m"}, "messages": []})
 
-    assert msgspec.json.decode(whole_body(asked, history)) == {"messages": [{"role": "user", "content": "a"}]}
+    assert msgspec.json.decode(expand_body(asked, history)) == {"messages": [{"role": "user", "content": "a"}]}
 
 
 def test_data_that_is_called_cache_control_stays() -> None:
@@ -326,7 +332,7 @@ def test_data_that_is_called_cache_control_stays() -> None:
     asked = request({"thread": {"type": "create"}, "messages": [{"role": "assistant", "content": [call]}]})
     del call["cache_control"]
 
-    kept = msgspec.json.decode(b"[" + next_history(asked, None, b"").messages + b"]")
+    kept = msgspec.json.decode(b"[" + extend_history(asked, None, b"").messages + b"]")
     assert kept == [{"role": "assistant", "content": [call]}]
 
 
@@ -340,4 +346,4 @@ def test_data_that_is_called_cache_control_stays() -> None:
     ],
 )
 def test_only_the_beta_value_of_threads_is_removed(header: str, kept: str) -> None:
-    assert without_threads_beta(header) == kept
+    assert remove_threads_beta(header) == kept

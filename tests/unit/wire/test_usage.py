@@ -8,18 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.values import CacheUsage, Format, Usage
-from foveate.wire.usage import block_usage, reply_usage
+from foveate.wire.usage import parse_usage, read_response_usage
 from tests.support.examples import limit_examples
 
 
-def read(spoken: Format, numbers: dict[str, Any]) -> Usage:
-    usage = block_usage(spoken, json.dumps(numbers).encode())
+def read(api_format: Format, numbers: dict[str, Any]) -> Usage:
+    usage = parse_usage(api_format, json.dumps(numbers).encode())
     assert usage is not None
     return usage
 
 
 @pytest.mark.parametrize(
-    ("spoken", "numbers", "cache", "output", "reasoning"),
+    ("api_format", "numbers", "cache", "output", "reasoning"),
     [
         pytest.param(
             Format.ANTHROPIC,
@@ -213,9 +213,9 @@ def read(spoken: Format, numbers: dict[str, Any]) -> Usage:
     ],
 )
 def test_each_dialect_is_read(
-    spoken: Format, numbers: dict[str, Any], cache: CacheUsage, output: int, reasoning: int
+    api_format: Format, numbers: dict[str, Any], cache: CacheUsage, output: int, reasoning: int
 ) -> None:
-    usage = read(spoken, numbers)
+    usage = read(api_format, numbers)
 
     assert (usage.cache, usage.output_tokens, usage.reasoning_tokens) == (cache, output, reasoning)
 
@@ -249,15 +249,15 @@ def test_usage_is_found_where_each_host_puts_it() -> None:
         {"type": "response.done", "response": {"id": "resp", "usage": bill}},
         {"success": True, "result": {"response": "Hi", "usage": bill}},
     ):
-        usage = reply_usage(Format.CHAT, json.dumps(reply).encode())
+        usage = read_response_usage(Format.CHAT, json.dumps(reply).encode())
         assert usage is not None
         assert usage.cache == expected
     with_timings = {"usage": bill, "timings": {"cache_n": 15, "prompt_n": 5}}
-    usage = reply_usage(Format.CHAT, json.dumps(with_timings).encode())
+    usage = read_response_usage(Format.CHAT, json.dumps(with_timings).encode())
     assert usage is not None
     assert usage.cache == CacheUsage(uncached=5, read=15)
     gemini = [{"usageMetadata": {"promptTokenCount": 3}}, {"usageMetadata": {"promptTokenCount": 4}}, {}]
-    usage = reply_usage(Format.GEMINI, json.dumps(gemini).encode())
+    usage = read_response_usage(Format.GEMINI, json.dumps(gemini).encode())
     assert usage is not None
     assert usage.cache == CacheUsage(uncached=4)
 
@@ -265,9 +265,9 @@ def test_usage_is_found_where_each_host_puts_it() -> None:
 @pytest.mark.parametrize(
     "reply", [b"", b"Bad Gateway", b"[]", b"null", b"{", b'{"usage": 3}', b'{"usage": {}}', b"[3]"]
 )
-@pytest.mark.parametrize("spoken", Format)
-def test_a_reply_without_usage_has_none(spoken: Format, reply: bytes) -> None:
-    assert reply_usage(spoken, reply) is None
+@pytest.mark.parametrize("api_format", Format)
+def test_a_reply_without_usage_has_none(api_format: Format, reply: bytes) -> None:
+    assert read_response_usage(api_format, reply) is None
 
 
 _NAMES = """
@@ -300,11 +300,12 @@ blocks = st.recursive(
 @pytest.mark.slow
 @settings(max_examples=limit_examples(120))
 @given(
-    spoken=st.sampled_from(list(Format)), numbers=st.dictionaries(st.sampled_from(NAMES), blocks, max_size=10)
+    api_format=st.sampled_from(list(Format)),
+    numbers=st.dictionaries(st.sampled_from(NAMES), blocks, max_size=10),
 )
-def test_any_numbers_are_read_into_a_usage_that_can_be(spoken: Format, numbers: dict[str, Any]) -> None:
+def test_any_numbers_are_read_into_a_usage_that_can_be(api_format: Format, numbers: dict[str, Any]) -> None:
     text = json.dumps(numbers).encode()
-    for usage in (block_usage(spoken, text), reply_usage(spoken, text)):
+    for usage in (parse_usage(api_format, text), read_response_usage(api_format, text)):
         if usage is not None:
             cache = usage.cache
             parts = (cache.uncached, cache.read, cache.written_5m, cache.written_1h)
@@ -326,7 +327,7 @@ def test_the_parts_of_a_number_are_never_more_than_it(
 ) -> None:
     details = {"cached_tokens": cached, "cache_write_tokens": written}
     said = {"reasoning_tokens": reasoning}
-    for spoken, numbers in (
+    for api_format, numbers in (
         (
             Format.CHAT,
             {
@@ -346,7 +347,7 @@ def test_the_parts_of_a_number_are_never_more_than_it(
             },
         ),
     ):
-        usage = read(spoken, numbers)
+        usage = read(api_format, numbers)
 
         assert usage.cache.input_tokens == prompt
         assert usage.cache.read == min(cached, prompt)
@@ -388,9 +389,9 @@ ODD_USAGES: list[tuple[Format, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("odd", ODD, ids=repr)
-@pytest.mark.parametrize(("spoken", "field", "usage"), ODD_USAGES)
+@pytest.mark.parametrize(("api_format", "field", "usage"), ODD_USAGES)
 def test_absurd_usage_is_unknown_and_keeps_its_raw_block(
-    spoken: Format, field: str, usage: dict[str, Any], odd: Any
+    api_format: Format, field: str, usage: dict[str, Any], odd: Any
 ) -> None:
     def filled(part: Any) -> Any:
         if isinstance(part, dict):
@@ -398,6 +399,6 @@ def test_absurd_usage_is_unknown_and_keeps_its_raw_block(
         return odd if part is ... else part
 
     said = json.dumps(filled(usage))
-    found = reply_usage(spoken, f'{{"{field}": {said}}}'.encode())
+    found = read_response_usage(api_format, f'{{"{field}": {said}}}'.encode())
     assert found == Usage(cache=CacheUsage(), raw=said.encode(), is_unreadable=True)
     assert found.is_empty

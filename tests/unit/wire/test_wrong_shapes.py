@@ -22,14 +22,14 @@ ODD: list[Any] = [{"text": "Hi"}, 5, True, [5], [["Hi"]]]
 
 
 def messages(request: Request) -> list[Message]:
-    return [wire.message(request.format, raw) for raw in request.messages]
+    return [wire.parse_message(request.format, raw) for raw in request.messages]
 
 
 @pytest.mark.parametrize("content", ODD)
-@pytest.mark.parametrize("spoken", [Format.ANTHROPIC, Format.CHAT, Format.RESPONSES, Format.BEDROCK])
-def test_content_of_the_wrong_shape_is_kept_as_it_is(spoken: Format, content: Any) -> None:
+@pytest.mark.parametrize("api_format", [Format.ANTHROPIC, Format.CHAT, Format.RESPONSES, Format.BEDROCK])
+def test_content_of_the_wrong_shape_is_kept_as_it_is(api_format: Format, content: Any) -> None:
     raw = json.dumps({"role": "user", "content": content}).encode()
-    (part,) = wire.message(spoken, raw).parts
+    (part,) = wire.parse_message(api_format, raw).parts
 
     assert isinstance(part, Opaque)
     assert json.loads(part.raw) == (content[0] if isinstance(content, list) else content)
@@ -37,14 +37,14 @@ def test_content_of_the_wrong_shape_is_kept_as_it_is(spoken: Format, content: An
 
 @pytest.mark.parametrize("parts", ["Hi", 5, ["Hi"], [5], [["Hi"]], True])
 def test_parts_of_the_wrong_shape_are_kept_as_they_are(parts: Any) -> None:
-    (part,) = wire.message(Format.GEMINI, json.dumps({"parts": parts}).encode()).parts
+    (part,) = wire.parse_message(Format.GEMINI, json.dumps({"parts": parts}).encode()).parts
 
     assert isinstance(part, Opaque)
     assert json.loads(part.raw) == (parts[0] if isinstance(parts, list) else parts)
 
 
 @pytest.mark.parametrize(
-    ("spoken", "text"),
+    ("api_format", "text"),
     [
         (Format.ANTHROPIC, {"type": "text", "text": {"deep": "Hi"}}),
         (Format.CHAT, {"type": "text", "text": {"deep": "Hi"}}),
@@ -52,8 +52,8 @@ def test_parts_of_the_wrong_shape_are_kept_as_they_are(parts: Any) -> None:
         (Format.BEDROCK, {"text": {"deep": "Hi"}}),
     ],
 )
-def test_a_text_that_is_no_string_is_kept_as_it_is(spoken: Format, text: dict[str, Any]) -> None:
-    (part,) = wire.message(spoken, json.dumps({"role": "user", "content": [text]}).encode()).parts
+def test_a_text_that_is_no_string_is_kept_as_it_is(api_format: Format, text: dict[str, Any]) -> None:
+    (part,) = wire.parse_message(api_format, json.dumps({"role": "user", "content": [text]}).encode()).parts
 
     assert isinstance(part, Opaque)
     assert json.loads(part.raw) == text
@@ -70,20 +70,20 @@ def test_a_text_that_is_no_string_is_kept_as_it_is(spoken: Format, text: dict[st
     ],
 )
 def test_a_system_prompt_of_the_wrong_shape_is_kept_as_it_is(body: dict[str, Any], name: str) -> None:
-    (part,) = wire.read(body).system
+    (part,) = wire.parse_request(body).system
 
     assert isinstance(part, Opaque)
     assert (part.kind, b"Be brief" in part.raw) == (name, True)
 
 
 def test_gemini_takes_a_single_content_and_a_single_part_for_a_list() -> None:
-    single = wire.read({"contents": {"role": "user", "parts": {"text": "Hi"}}})
+    single = wire.parse_request({"contents": {"role": "user", "parts": {"text": "Hi"}}})
 
     assert messages(single) == [Message(role="user", parts=(Text("Hi"),))]
 
 
-@pytest.mark.parametrize("spoken", list(Format))
+@pytest.mark.parametrize("api_format", list(Format))
 @pytest.mark.parametrize("raw", [b'"Hi"', b"5", b"[]", b"null"])
-def test_a_message_that_is_no_object_is_refused(spoken: Format, raw: bytes) -> None:
+def test_a_message_that_is_no_object_is_refused(api_format: Format, raw: bytes) -> None:
     with pytest.raises(MalformedRequest, match="where an object is expected"):
-        wire.message(spoken, raw)
+        wire.parse_message(api_format, raw)

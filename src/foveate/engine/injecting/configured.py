@@ -9,18 +9,18 @@ from zoneinfo import ZoneInfo
 
 from foveate.budget.budgets import Budget
 from foveate.budget.data import budget_from_data
-from foveate.budget.ladders import BUILT_IN, meant
-from foveate.budget.limits import VARIABLE, resolved_limit
-from foveate.cache.stability import NAMES
+from foveate.budget.ladders import BUILT_IN_LADDERS, name_matches
+from foveate.budget.limits import VARIABLE, resolve_prompt_limit
+from foveate.cache.stability import SECTION_NAMES
 from foveate.config.settings import (
-    EmbeddingsEndpoint,
-    InjectedSections,
-    TimeTold,
-    WorkspaceCache,
-    WorkspaceFolder,
+    EmbeddingsSettings,
+    SectionsSettings,
+    TimeSettings,
+    WorkspaceCacheSettings,
+    WorkspaceSettings,
 )
 from foveate.engine.injecting.options import (
-    MOST_TOKENS,
+    DEFAULT_SECTION_TOKENS,
     BindingOptions,
     EmbeddingOptions,
     MemoryOptions,
@@ -28,22 +28,22 @@ from foveate.engine.injecting.options import (
 )
 from foveate.errors import BadOption
 from foveate.memory.gate import Gate
-from foveate.memory.logs import log_limit
-from foveate.memory.paths import expanded
-from foveate.prompt.bundles import ROLES, Workspace
+from foveate.memory.logs import log_limit_lines
+from foveate.memory.paths import expand_path
+from foveate.prompt.bundles import ROLE_FILES, Workspace
 from foveate.prompt.time import TimeFormat, TimeOptions
 from foveate.prompt.workspace import WorkspaceCacheOptions
 
 Made = TypeVar("Made")
-Key = tuple[str | int, ...]
+SettingPath = tuple[str | int, ...]
 
 
 def section_options(
-    said: InjectedSections,
-    cache: WorkspaceCache,
+    settings: SectionsSettings,
+    cache: WorkspaceCacheSettings,
     environment: Mapping[str, str],
     *,
-    at: Key,
+    settings_path: SettingPath,
     window_tokens: int | None = None,
 ) -> SectionOptions:
     """The options that `said` means; paths in it may name variables of the `environment`.
@@ -54,12 +54,14 @@ def section_options(
     """
 
     def path(written: str, *key: str | int) -> str:
-        return _at(at, lambda: expanded(written, environment, key=key))
+        return _with_error_path(settings_path, lambda: expand_path(written, environment, key=key))
 
-    memory, binding = said.memory, said.binding
+    memory, binding = settings.memory, settings.binding
     return SectionOptions(
-        workspace=None if said.workspace is None else _workspace(said.workspace, path, at),
-        skills=None if said.skills is None else path(said.skills, "skills"),
+        workspace=None
+        if settings.workspace is None
+        else _workspace_options(settings.workspace, path, settings_path),
+        skills=None if settings.skills is None else path(settings.skills, "skills"),
         binding=None
         if binding is None
         else BindingOptions(
@@ -68,20 +70,28 @@ def section_options(
         memory=None
         if memory is None
         else MemoryOptions(
-            paths=tuple(path(each, "memory", "paths", number) for number, each in enumerate(memory.paths)),
+            paths=tuple(path(item, "memory", "paths", number) for number, item in enumerate(memory.paths)),
             limit_tokens=memory.limit_tokens,
             format=memory.format,
-            embeddings=_embeddings(memory.embeddings, environment, at),
+            embeddings=_embedding_options(memory.embeddings, environment, settings_path),
             follow_symlinks=memory.follow_symlinks,
         ),
-        logs=tuple(path(each, "logs", number) for number, each in enumerate(said.logs)),
-        log_lines=_at(at, lambda: log_limit(environment)),
-        time=None if said.time is None else _at(at, lambda: _time(said.time, environment)),
-        zone=None if said.time is None else _at((*at, "time", "zone"), lambda: _zone(said.time)),
-        channel=said.channel,
-        budget=said.budget,
-        privacy_tags=_at((*at, "privacy_tags"), lambda: Gate.adding(said.privacy_tags).tags),
-        limits=_at((*at, "limits"), lambda: _limits(said, environment, window_tokens)),
+        logs=tuple(path(item, "logs", number) for number, item in enumerate(settings.logs)),
+        log_lines=_with_error_path(settings_path, lambda: log_limit_lines(environment)),
+        time=None
+        if settings.time is None
+        else _with_error_path(settings_path, lambda: _time_options(settings.time, environment)),
+        zone=None
+        if settings.time is None
+        else _with_error_path((*settings_path, "time", "zone"), lambda: _time_zone(settings.time)),
+        channel=settings.channel,
+        budget=settings.budget,
+        privacy_tags=_with_error_path(
+            (*settings_path, "privacy_tags"), lambda: Gate.with_tags(settings.privacy_tags).tags
+        ),
+        limits=_with_error_path(
+            (*settings_path, "limits"), lambda: _section_limits(settings, environment, window_tokens)
+        ),
         workspace_cache=WorkspaceCacheOptions(
             enabled=cache.enabled,
             watch_debounce_ms=cache.watch_debounce_ms,
@@ -90,41 +100,47 @@ def section_options(
     )
 
 
-def _embeddings(
-    said: EmbeddingsEndpoint | None, environment: Mapping[str, str], at: Key
+def _embedding_options(
+    settings: EmbeddingsSettings | None, environment: Mapping[str, str], settings_path: SettingPath
 ) -> EmbeddingOptions | None:
-    if said is None:
+    if settings is None:
         return None
-    key = environment.get(said.key_variable, "") if said.key_variable else ""
-    if said.key_variable and not key:
-        path = (*at, "memory", "embeddings", "key_variable")
-        raise BadOption(f"{said.key_variable} is not set in the environment", path=path)
-    return EmbeddingOptions(url=said.url, model=said.model, key=key, dimensions=said.dimensions)
+    key = environment.get(settings.key_variable, "") if settings.key_variable else ""
+    if settings.key_variable and not key:
+        path = (*settings_path, "memory", "embeddings", "key_variable")
+        raise BadOption(f"{settings.key_variable} is not set in the environment", path=path)
+    return EmbeddingOptions(url=settings.url, model=settings.model, key=key, dimensions=settings.dimensions)
 
 
-def _workspace(said: WorkspaceFolder, path: Callable[..., str], at: Key) -> Workspace:
-    root = path(said.root, "workspace", "root")
-    return _at((*at, "workspace"), lambda: Workspace(root, said.scope, said.extras))
-
-
-def _time(said: TimeTold | None, environment: Mapping[str, str]) -> TimeOptions:
-    assert said is not None
-    held = TimeOptions(
-        awareness=said.enabled, format=TimeFormat(said.format), warning_minutes=said.warning_minutes
+def _workspace_options(
+    settings: WorkspaceSettings, expand_path: Callable[..., str], settings_path: SettingPath
+) -> Workspace:
+    root = expand_path(settings.root, "workspace", "root")
+    return _with_error_path(
+        (*settings_path, "workspace"), lambda: Workspace(root, settings.scope, settings.extras)
     )
-    return replace(TimeOptions.from_environment(environment, held))
 
 
-def _zone(said: TimeTold | None) -> tzinfo:
-    assert said is not None
+def _time_options(settings: TimeSettings | None, environment: Mapping[str, str]) -> TimeOptions:
+    assert settings is not None
+    options = TimeOptions(
+        awareness=settings.enabled, format=TimeFormat(settings.format), warning_minutes=settings.warning_minutes
+    )
+    return replace(TimeOptions.from_environment(environment, options))
+
+
+def _time_zone(settings: TimeSettings | None) -> tzinfo:
+    assert settings is not None
     try:
-        return ZoneInfo(said.zone)
+        return ZoneInfo(settings.zone)
     except (OSError, ValueError, KeyError):
-        raise BadOption(f"there is no time zone {said.zone!r}; one is written as Europe/Berlin") from None
+        raise BadOption(f"there is no time zone {settings.zone!r}; one is written as Europe/Berlin") from None
 
 
-def _limits(said: InjectedSections, environment: Mapping[str, str], window_tokens: int | None) -> Budget:
-    budget = budget_from_data(said.limits) if said.limits else Budget()
+def _section_limits(
+    settings: SectionsSettings, environment: Mapping[str, str], window_tokens: int | None
+) -> Budget:
+    budget = budget_from_data(settings.limits) if settings.limits else Budget()
     if budget.output_reserve:
         raise BadOption("the answer's room is the request's own max_tokens", path=("output_reserve",))
     total = budget.total_tokens
@@ -134,53 +150,53 @@ def _limits(said: InjectedSections, environment: Mapping[str, str], window_token
             " lower total_tokens, or raise window_tokens",
             path=("total_tokens",),
         )
-    _check_names(budget, said)
-    held = MOST_TOKENS if budget.total_tokens is None else budget.total_tokens
-    limit = resolved_limit(
+    _check_section_names(budget, settings)
+    total_tokens = DEFAULT_SECTION_TOKENS if budget.total_tokens is None else budget.total_tokens
+    limit = resolve_prompt_limit(
         Budget(),
         environment=environment.get(VARIABLE),
         agent=None,
-        configuration=Budget(held),
+        configuration=Budget(total_tokens),
         window_tokens=None,
     )
     return (
         budget
-        if limit.total_tokens == held
+        if limit.total_tokens == total_tokens
         else budget_from_data({"total_tokens": limit.total_tokens}, defaults=budget)
     )
 
 
-def _check_names(budget: Budget, said: InjectedSections) -> None:
+def _check_section_names(budget: Budget, settings: SectionsSettings) -> None:
     """Check that every section that a budget names can exist; with a typo, a rule would hold for nothing.
 
     Raises:
         BadOption: one cannot; names the one that was probably meant.
     """
-    extras = said.workspace.extras if said.workspace is not None else []
+    extras = settings.workspace.extras if settings.workspace is not None else []
     known = [
-        *(name for names in NAMES.values() for name in names),
-        *(f"workspace/{file}" for file in (*ROLES, *extras)),
+        *(name for names in SECTION_NAMES.values() for name in names),
+        *(f"workspace/{file}" for file in (*ROLE_FILES, *extras)),
     ]
     for name in budget.sections:
         if name not in known:
-            raise BadOption(_unknown(name, known), path=("sections", name))
-    if budget.ladder.name in BUILT_IN:
+            raise BadOption(_describe_unknown_section(name, known), path=("sections", name))
+    if budget.ladder.name in BUILT_IN_LADDERS:
         return
     for number, rung in enumerate(budget.ladder.rungs):
         for pattern in rung.sections:
-            if not any(meant(pattern, name) for name in known):
-                raise BadOption(_unknown(pattern, known), path=("ladder", number))
+            if not any(name_matches(pattern, name) for name in known):
+                raise BadOption(_describe_unknown_section(pattern, known), path=("ladder", number))
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
-    folded = {each.casefold(): each for each in known}
-    near = get_close_matches(name.casefold(), folded, n=1)
-    return f"there is no section {name!r}" + (f"; did you mean {folded[near[0]]}?" if near else "")
+def _describe_unknown_section(name: str, known: Sequence[str]) -> str:
+    by_casefold = {known_name.casefold(): known_name for known_name in known}
+    matches = get_close_matches(name.casefold(), by_casefold, n=1)
+    return f"there is no section {name!r}" + (f"; did you mean {by_casefold[matches[0]]}?" if matches else "")
 
 
-def _at(at: Key, make: Callable[[], Made]) -> Made:
+def _with_error_path(settings_path: SettingPath, make: Callable[[], Made]) -> Made:
     """What is made; an error of it leads to where it is said."""
     try:
         return make()
     except BadOption as error:
-        raise BadOption(str(error), path=(*at, *error.path)) from None
+        raise BadOption(str(error), path=(*settings_path, *error.path)) from None

@@ -4,14 +4,14 @@ from dataclasses import dataclass, field
 from datetime import tzinfo
 
 from foveate.budget.budgets import Budget
-from foveate.memory.gate import PRIVACY_TAGS
+from foveate.memory.gate import DEFAULT_PRIVACY_TAGS
 from foveate.memory.logs import DEFAULT_LINES
 from foveate.memory.view import DEFAULT_LIMIT_TOKENS
 from foveate.prompt.bundles import Workspace
 from foveate.prompt.time import TimeOptions
 from foveate.prompt.workspace import WorkspaceCacheOptions
 
-MOST_TOKENS = 16_384
+DEFAULT_SECTION_TOKENS = 16_384
 """How many tokens all sections of a request have together, unless somebody says otherwise."""
 
 
@@ -64,7 +64,7 @@ class SectionOptions:
     zone: tzinfo | None = None
     channel: bool = False
     budget: bool = False
-    privacy_tags: frozenset[str] = PRIVACY_TAGS
+    privacy_tags: frozenset[str] = DEFAULT_PRIVACY_TAGS
     limits: Budget = field(default_factory=Budget)
     workspace_cache: WorkspaceCacheOptions = field(default_factory=WorkspaceCacheOptions)
     limits_key: int = field(init=False, repr=False, compare=False, default=0)
@@ -78,11 +78,11 @@ class SectionOptions:
     def total_tokens(self) -> int:
         """How many tokens all of them may have together."""
         total = self.limits.total_tokens
-        return (MOST_TOKENS if total is None else total) - self.limits.output_reserve
+        return (DEFAULT_SECTION_TOKENS if total is None else total) - self.limits.output_reserve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class SectionInputs:
     """What a client says of a request in headers: what it looks at, and where it comes from.
 
     `metadata` is all else that is known of its channel, by name.
@@ -95,4 +95,4 @@ class Told:
     metadata: tuple[tuple[str, str], ...] = ()
 
 
-NOTHING_TOLD = Told()
+NO_SECTION_INPUTS = SectionInputs()

@@ -18,8 +18,8 @@ from foveate.errors import BadOption, FoveateError
 from foveate.memory.gate import Gate
 from foveate.prompt.inputs import ContextInputs
 from foveate.prompt.parts import PromptParts
-from foveate.prompt.rendering import NO_PROJECTS, Built
-from foveate.prompt.workspace import Bundle, Workspace, WorkspaceCounts, Workspaces
+from foveate.prompt.rendering import NO_PROJECTS, RenderedSections
+from foveate.prompt.workspace import Bundle, Workspace, WorkspaceCache, WorkspaceCacheStats
 
 if TYPE_CHECKING:
     from foveate.memory.memory import Memory
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+REFRESH_SECONDS = 1.0
 """How often a memory and a folder of skills are looked at, while requests come: they are not watched."""
 
-PATIENCE_SECONDS = 10.0
+SOURCE_TIMEOUT_SECONDS = 10.0
 """How long a request waits for what it is to be given; what comes later is there for the next one."""
 
-OWN_BUDGET = "budget.yaml"
+AGENT_BUDGET_FILE = "budget.yaml"
 """The file in its workspace in which an agent limits its sections itself."""
 
-_HEADING = "## Memory\n\n"
-_TOLD_PROBLEMS = 3
-_FEW_TOKENS = 100
-_MOST_KEPT = 256
-_MOST_WATCHERS = 16  # each has a thread
+_MEMORY_HEADING = "## Memory\n\n"
+_MAX_PROBLEMS = 3
+_WARM_UP_TOKENS = 100
+_MAX_CACHED = 256
+_MAX_WATCHERS = 16  # each has a thread
 
 _MemoryKey = tuple[tuple[str, ...], frozenset[str], EmbeddingOptions | None, bool]
 Key = TypeVar("Key")
@@ -50,47 +50,47 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SectionSource:
     """Sections, what tells them from those that were there before, and what is wrong with them."""
 
     sections: tuple[Section, ...] = ()
     version: str = ""
-    troubles: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class LoadedMemory:
     """A memory as far as it can be had."""
 
     memory: "Memory | None"
     at: float
-    trouble: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Looked:
-    source: Source
+class _LoadedSource:
+    source: SectionSource
     at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _OwnLimits:
-    found: AgentBudget
+class _LoadedBudget:
+    agent_budget: AgentBudget
     at: float
 
 
-class Sources:
+class SectionSources:
     """The files of all agents. `clock` gives seconds and never goes back."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._workspaces: dict[tuple[frozenset[str], float, float], Workspaces] = {}
-        self._bundles: dict[tuple[Workspace, frozenset[str]], tuple[Bundle, Source]] = {}
-        self._skills: dict[tuple[str, frozenset[str]], _Looked] = {}
-        self._logs: dict[tuple[tuple[str, ...], int, frozenset[str]], _Looked] = {}
-        self._memories: dict[_MemoryKey, Looked] = {}
-        self._budgets: dict[tuple[str, int], _OwnLimits] = {}
-        self._under_way: dict[Hashable, tuple[asyncio.Future[Any], float]] = {}
+        self._workspaces: dict[tuple[frozenset[str], float, float], WorkspaceCache] = {}
+        self._bundles: dict[tuple[Workspace, frozenset[str]], tuple[Bundle, SectionSource]] = {}
+        self._skills: dict[tuple[str, frozenset[str]], _LoadedSource] = {}
+        self._logs: dict[tuple[tuple[str, ...], int, frozenset[str]], _LoadedSource] = {}
+        self._memories: dict[_MemoryKey, LoadedMemory] = {}
+        self._budgets: dict[tuple[str, int], _LoadedBudget] = {}
+        self._loading: dict[Hashable, tuple[asyncio.Future[Any], float]] = {}
         self._contexts = PromptParts()
 
     def close(self) -> None:
@@ -98,97 +98,101 @@ class Sources:
         for workspaces in self._workspaces.values():
             workspaces.close()
 
-    async def warm(self, options: Iterable[SectionOptions]) -> None:
+    async def preload(self, options: Iterable[SectionOptions]) -> None:
         """Read beforehand what requests will need."""
-        for one in options:
+        for section_options in options:
             with suppress(Exception):  # whoever needs it is told
-                await self.workspace(one)
-                if one.memory is not None:
-                    await self.memory(one.memory, one.privacy_tags)
+                await self.workspace(section_options)
+                if section_options.memory is not None:
+                    await self.memory(section_options.memory, section_options.privacy_tags)
 
-    def counts(self) -> Mapping[str, WorkspaceCounts]:
+    def workspace_counts(self) -> Mapping[str, WorkspaceCacheStats]:
         """How often bundles were kept, read and dropped, by the folder of their workspace."""
-        found: dict[str, WorkspaceCounts] = {}
+        totals: dict[str, WorkspaceCacheStats] = {}
         for workspaces in list(self._workspaces.values()):
-            for root, counts in workspaces.counts().items():
-                before = found.get(root, WorkspaceCounts())
-                found[root] = WorkspaceCounts(
-                    hits=before.hits + counts.hits,
-                    misses=before.misses + counts.misses,
-                    invalidations=before.invalidations + counts.invalidations,
+            for root, counts in workspaces.stats().items():
+                total = totals.get(root, WorkspaceCacheStats())
+                totals[root] = WorkspaceCacheStats(
+                    hits=total.hits + counts.hits,
+                    misses=total.misses + counts.misses,
+                    invalidations=total.invalidations + counts.invalidations,
                 )
-        return found
+        return totals
 
-    async def workspace(self, options: SectionOptions, until: float | None = None) -> Source:
+    async def workspace(self, options: SectionOptions, deadline: float | None = None) -> SectionSource:
         """The files of a workspace, as they are now; those that cannot be had, as they were."""
         if options.workspace is None:
-            return Source()
+            return SectionSource()
         tags, cache = options.privacy_tags, options.workspace_cache
         key = (tags, cache.watch_debounce_ms, cache.max_age_seconds)
-        kept = self._workspaces.get(key)
-        if kept is None:
-            made = Workspaces(Gate(tags), replace(cache, enabled=True))
-            kept = self._workspaces.setdefault(key, made)
-            if (gone := _too_many(self._workspaces, _MOST_WATCHERS)) is not None:
-                gone.close()
-        workspace, is_on = options.workspace, cache.enabled
-        bundle = kept.kept(workspace) if is_on else None
+        workspaces = self._workspaces.get(key)
+        if workspaces is None:
+            created = WorkspaceCache(Gate(tags), replace(cache, enabled=True))
+            workspaces = self._workspaces.setdefault(key, created)
+            if (removed := _evict_oldest(self._workspaces, _MAX_WATCHERS)) is not None:
+                removed.close()
+        workspace, is_cached = options.workspace, cache.enabled
+        bundle = workspaces.cached_bundle(workspace) if is_cached else None
         if bundle is None:
-            read = partial(asyncio.to_thread, kept.bundle, workspace, enabled=is_on)
-            bundle = await self.once((kept, workspace), read, until)
-        at = (workspace, options.privacy_tags)
-        known = self._bundles.get(at)
-        if known is not None and known[0] is bundle:
-            return known[1]
-        source = Source(
-            sections=bundle.sections, version=bundle.version, troubles=tuple(map(str, bundle.warnings))
+            read = partial(asyncio.to_thread, workspaces.bundle, workspace, enabled=is_cached)
+            bundle = await self.load_once((workspaces, workspace), read, deadline)
+        bundle_key = (workspace, options.privacy_tags)
+        cached = self._bundles.get(bundle_key)
+        if cached is not None and cached[0] is bundle:
+            return cached[1]
+        source = SectionSource(
+            sections=bundle.sections, version=bundle.version, problems=tuple(map(str, bundle.warnings))
         )
-        if source.troubles and (known is None or known[1].troubles != source.troubles):
-            _LOG.warning("workspace %s: %s", workspace.root, "; ".join(source.troubles))
-        self._bundles[at] = (bundle, source)
-        _too_many(self._bundles)
+        if source.problems and (cached is None or cached[1].problems != source.problems):
+            _LOG.warning("workspace %s: %s", workspace.root, "; ".join(source.problems))
+        self._bundles[bundle_key] = (bundle, source)
+        _evict_oldest(self._bundles)
         return source
 
-    def last_workspace(self, options: SectionOptions) -> Source:
+    def last_workspace(self, options: SectionOptions) -> SectionSource:
         """The files of a workspace as they were when they were last read; nothing where they never were."""
         if options.workspace is None:
-            return Source()
-        known = self._bundles.get((options.workspace, options.privacy_tags))
-        return known[1] if known is not None else Source()
+            return SectionSource()
+        cached = self._bundles.get((options.workspace, options.privacy_tags))
+        return cached[1] if cached is not None else SectionSource()
 
     def bundle(self, options: SectionOptions) -> Bundle | None:
         """The files of a workspace themselves, as they were when they were last read."""
-        known = self._bundles.get((options.workspace, options.privacy_tags)) if options.workspace else None
-        return known[0] if known is not None else None
+        cached = self._bundles.get((options.workspace, options.privacy_tags)) if options.workspace else None
+        return cached[0] if cached is not None else None
 
-    async def skills(self, options: SectionOptions, until: float | None = None) -> Source:
+    async def skills(self, options: SectionOptions, deadline: float | None = None) -> SectionSource:
         """What an agent can do, a line for each skill; where the folder is gone, as it was."""
         if options.skills is None:
-            return Source()
+            return SectionSource()
         key = (options.skills, options.privacy_tags)
-        known = self._skills.get(key)
-        if known is None or self._clock() - known.at >= LOOK_SECONDS:
-            found = await self.once(key, partial(asyncio.to_thread, _capabilities, *key), until)
-            known = _Looked(source=_skills_of(found, known), at=self._clock())
-            self._skills[key] = known
-            _too_many(self._skills)
-        return known.source
+        cached = self._skills.get(key)
+        if cached is None or self._clock() - cached.at >= REFRESH_SECONDS:
+            capabilities = await self.load_once(
+                key, partial(asyncio.to_thread, _read_capabilities, *key), deadline
+            )
+            cached = _LoadedSource(source=_skills_source(capabilities, cached), at=self._clock())
+            self._skills[key] = cached
+            _evict_oldest(self._skills)
+        return cached.source
 
-    async def logs(self, options: SectionOptions, until: float | None = None) -> Source:
+    async def logs(self, options: SectionOptions, deadline: float | None = None) -> SectionSource:
         """The newest lines of an agent's logs; of several files, each below its name."""
         if not options.logs:
-            return Source()
+            return SectionSource()
         key = (options.logs, options.log_lines, options.privacy_tags)
-        known = self._logs.get(key)
-        if known is None or self._clock() - known.at >= LOOK_SECONDS:
-            source = await self.once(("logs", *key), partial(asyncio.to_thread, _log_tails, *key), until)
-            known = _Looked(source=source, at=self._clock())
-            self._logs[key] = known
-            _too_many(self._logs)
-        return known.source
+        cached = self._logs.get(key)
+        if cached is None or self._clock() - cached.at >= REFRESH_SECONDS:
+            source = await self.load_once(
+                ("logs", *key), partial(asyncio.to_thread, _read_log_tails, *key), deadline
+            )
+            cached = _LoadedSource(source=source, at=self._clock())
+            self._logs[key] = cached
+            _evict_oldest(self._logs)
+        return cached.source
 
-    async def own_limits(
-        self, options: SectionOptions, until: float | None = None
+    async def with_own_limits(
+        self, options: SectionOptions, deadline: float | None = None
     ) -> tuple[SectionOptions, tuple[str, ...]]:
         """The options with the limits that the agent has written itself, within those that are allowed.
 
@@ -197,29 +201,33 @@ class Sources:
         if options.workspace is None:
             return options, ()
         key = (options.workspace.root, options.limits_key)
-        known = self._budgets.get(key)
-        if known is None or self._clock() - known.at >= LOOK_SECONDS:
-            read = partial(asyncio.to_thread, _own_budget, options.workspace.root, options)
-            found = await self.once(("budget", *key), read, until)
-            known = _OwnLimits(found=found, at=self._clock())
-            self._budgets[key] = known
-            _too_many(self._budgets)
-        own = known.found
-        if own.budget is options.limits and own.problem is None and not own.clamped:
+        cached = self._budgets.get(key)
+        if cached is None or self._clock() - cached.at >= REFRESH_SECONDS:
+            read = partial(asyncio.to_thread, _load_agent_budget, options.workspace.root, options)
+            agent_budget = await self.load_once(("budget", *key), read, deadline)
+            cached = _LoadedBudget(agent_budget=agent_budget, at=self._clock())
+            self._budgets[key] = cached
+            _evict_oldest(self._budgets)
+        budget = cached.agent_budget
+        if budget.budget is options.limits and budget.problem is None and not budget.clamped:
             return options, ()
-        told = (*((str(own.problem),) if own.problem is not None else ()), *own.clamped)
-        return (options if own.budget == options.limits else replace(options, limits=own.budget)), told
+        problems = (*((str(budget.problem),) if budget.problem is not None else ()), *budget.clamped)
+        return (
+            options if budget.budget == options.limits else replace(options, limits=budget.budget)
+        ), problems
 
-    async def memory(self, options: MemoryOptions, tags: frozenset[str], until: float | None = None) -> Looked:
+    async def memory(
+        self, options: MemoryOptions, tags: frozenset[str], deadline: float | None = None
+    ) -> LoadedMemory:
         """A memory, read again where something in it has changed since it was last looked at."""
         key = (options.paths, tags, options.embeddings, options.follow_symlinks)
-        known = self._memories.get(key)
-        if known is not None and self._clock() - known.at < LOOK_SECONDS:
-            return known
-        return await self.once(key, lambda: self._look(key, known), until)
+        cached = self._memories.get(key)
+        if cached is not None and self._clock() - cached.at < REFRESH_SECONDS:
+            return cached
+        return await self.load_once(key, lambda: self._load_memory(key, cached), deadline)
 
-    async def once(
-        self, key: Hashable, make: Callable[[], Coroutine[None, None, Value]], until: float | None
+    async def load_once(
+        self, key: Hashable, load: Callable[[], Coroutine[None, None, Value]], deadline: float | None
     ) -> Value:
         """What is made, once for all who wait for it; it goes on where nobody waits any longer.
 
@@ -230,81 +238,83 @@ class Sources:
         Raises:
             TimeoutError: it takes longer, or is under way for longer already than anybody waits.
         """
-        known = self._under_way.get(key)
-        if known is None:
-            known = self._under_way[key] = (asyncio.ensure_future(make()), self._clock())
-            known[0].add_done_callback(lambda ended: self._ended(key, ended))
-        task, since = known
-        if self._clock() - since > PATIENCE_SECONDS:
+        running = self._loading.get(key)
+        if running is None:
+            running = self._loading[key] = (asyncio.ensure_future(load()), self._clock())
+            running[0].add_done_callback(lambda finished: self._on_loaded(key, finished))
+        task, started_at = running
+        if self._clock() - started_at > SOURCE_TIMEOUT_SECONDS:
             raise TimeoutError  # others have waited for it already, and in vain
-        async with asyncio.timeout_at(until):
-            found: Value = await asyncio.shield(task)
-        return found
+        async with asyncio.timeout_at(deadline):
+            loaded: Value = await asyncio.shield(task)
+        return loaded
 
-    def _ended(self, key: Hashable, task: "asyncio.Future[Any]") -> None:
-        self._under_way.pop(key, None)
+    def _on_loaded(self, key: Hashable, task: "asyncio.Future[Any]") -> None:
+        self._loading.pop(key, None)
         if not task.cancelled():
             task.exception()  # whoever still waits is told
 
-    async def _look(self, key: _MemoryKey, known: Looked | None) -> Looked:
-        memory = known.memory if known is not None else None
+    async def _load_memory(self, key: _MemoryKey, cached: LoadedMemory | None) -> LoadedMemory:
+        memory = cached.memory if cached is not None else None
         try:
-            memory, trouble = await asyncio.to_thread(_looked_at, *key, memory)
+            memory, problem = await asyncio.to_thread(_load_or_refresh, *key, memory)
         except FoveateError as error:
-            memory, trouble = None, str(error)
-        if trouble and (known is None or known.trouble != trouble):
-            _LOG.warning("memory: %s", trouble)
-        found = Looked(memory=memory, at=self._clock(), trouble=trouble)
-        self._memories[key] = found
-        _too_many(self._memories)
-        return found
+            memory, problem = None, str(error)
+        if problem and (cached is None or cached.problem != problem):
+            _LOG.warning("memory: %s", problem)
+        loaded = LoadedMemory(memory=memory, at=self._clock(), problem=problem)
+        self._memories[key] = loaded
+        _evict_oldest(self._memories)
+        return loaded
 
-    async def context(
+    async def memory_section(
         self,
         kind: str,
-        looked: Looked,
+        loaded: LoadedMemory,
         inputs: ContextInputs,
         counter: "TextCounter",
-        until: float | None = None,
+        deadline: float | None = None,
     ) -> tuple[Section | None, str]:
         """What is shown of a memory, rendered beside the event loop where it is new; or why nothing is.
 
         A memory without any notes is not trouble: nothing is shown of it.
         """
-        if looked.memory is None:
-            return None, looked.trouble
-        memory = looked.memory
-        built = self._contexts.context(kind, inputs, _kept_only)
-        if built.warnings and built.warnings[0].reason == _NOT_KEPT:
-            render = partial(asyncio.to_thread, self._rendered, kind, memory, inputs, counter)
-            built = await self.once((memory, inputs), render, until)
+        if loaded.memory is None:
+            return None, loaded.problem
+        memory = loaded.memory
+        built = self._contexts.context(kind, inputs, _only_cached)
+        if built.warnings and built.warnings[0].reason == _NOT_CACHED:
+            render = partial(asyncio.to_thread, self._render, kind, memory, inputs, counter)
+            built = await self.load_once((memory, inputs), render, deadline)
         if not built.sections or built.warnings:
-            nothing = bool(built.sections) and built.sections[0].text == NO_PROJECTS
-            return None, "" if nothing else "; ".join(map(str, built.warnings))
-        text = _HEADING + built.sections[0].text
-        return Section("context", text, priority=Priority.HIGH, stability=Stability.TURN), looked.trouble
+            is_empty = bool(built.sections) and built.sections[0].text == NO_PROJECTS
+            return None, "" if is_empty else "; ".join(map(str, built.warnings))
+        text = _MEMORY_HEADING + built.sections[0].text
+        return Section("context", text, priority=Priority.HIGH, stability=Stability.TURN), loaded.problem
 
-    def _rendered(self, kind: str, memory: "Memory", inputs: ContextInputs, counter: "TextCounter") -> Built:
-        from foveate.prompt.showing import showing
+    def _render(
+        self, kind: str, memory: "Memory", inputs: ContextInputs, counter: "TextCounter"
+    ) -> RenderedSections:
+        from foveate.prompt.showing import memory_context_builder
 
         return self._contexts.context(
-            kind, inputs, showing(memory, counters=lambda _: counter, finished_projects=False)
+            kind, inputs, memory_context_builder(memory, counters=lambda _: counter, finished_projects=False)
         )
 
 
-def _too_many(kept: dict[Key, Value], most: int = _MOST_KEPT) -> Value | None:
+def _evict_oldest(entries: dict[Key, Value], limit: int = _MAX_CACHED) -> Value | None:
     """The oldest, taken out, where a configuration that changed again and again has left too many."""
-    return kept.pop(next(iter(kept))) if len(kept) > most else None
+    return entries.pop(next(iter(entries))) if len(entries) > limit else None
 
 
-_NOT_KEPT = "is not kept"
+_NOT_CACHED = "is not kept"
 
 
-def _kept_only(_: ContextInputs) -> str:
-    raise BadOption(_NOT_KEPT)
+def _only_cached(_: ContextInputs) -> str:
+    raise BadOption(_NOT_CACHED)
 
 
-def _looked_at(
+def _load_or_refresh(
     paths: tuple[str, ...],
     tags: frozenset[str],
     embeddings: EmbeddingOptions | None,
@@ -314,15 +324,17 @@ def _looked_at(
     from foveate.memory.memory import Memory
 
     if memory is None:
-        memory = Memory.load(*paths, private=tags, index=_index(embeddings), follow_symlinks=follow_symlinks)
+        memory = Memory.load(
+            *paths, private=tags, index=_embedding_index(embeddings), follow_symlinks=follow_symlinks
+        )
         # What is only made when something is looked for takes as long as the reading.
-        memory.render(query="begin", limit_tokens=_FEW_TOKENS)
+        memory.render(query="begin", limit_tokens=_WARM_UP_TOKENS)
     else:
         memory.refresh()
-    return memory, "; ".join(map(str, memory.problems[:_TOLD_PROBLEMS]))
+    return memory, "; ".join(map(str, memory.problems[:_MAX_PROBLEMS]))
 
 
-def _index(embeddings: EmbeddingOptions | None) -> "Index | None":
+def _embedding_index(embeddings: EmbeddingOptions | None) -> "Index | None":
     """What finds the relevant notes: by a server's vectors, or None for those that come with Foveate."""
     if embeddings is None:
         return None
@@ -335,46 +347,46 @@ def _index(embeddings: EmbeddingOptions | None) -> "Index | None":
     return Index(lambda: embedder)
 
 
-def _own_budget(root: str, options: SectionOptions) -> AgentBudget:
+def _load_agent_budget(root: str, options: SectionOptions) -> AgentBudget:
     limits = options.limits
     allowed = Budget(options.total_tokens, 0, limits.ladder, sections=limits.sections)
-    found = load_agent_budget(Path(root) / OWN_BUDGET, defaults=allowed, allowed=allowed)
-    return replace(found, budget=limits) if found.budget == allowed else found
+    agent_budget = load_agent_budget(Path(root) / AGENT_BUDGET_FILE, defaults=allowed, allowed=allowed)
+    return replace(agent_budget, budget=limits) if agent_budget.budget == allowed else agent_budget
 
 
-def _capabilities(folder: str, tags: frozenset[str]) -> "Capabilities":
+def _read_capabilities(folder: str, tags: frozenset[str]) -> "Capabilities":
     from foveate.memory.skill_folder import read_capabilities
 
     return read_capabilities(folder, Gate(tags))
 
 
-def _log_tails(paths: tuple[str, ...], lines: int, tags: frozenset[str]) -> Source:
-    from foveate.memory.logs import log_tail
+def _read_log_tails(paths: tuple[str, ...], lines: int, tags: frozenset[str]) -> SectionSource:
+    from foveate.memory.logs import read_log_tail
 
     items: list[str] = []
-    troubles: list[str] = []
+    problems: list[str] = []
     for path in paths:
-        tail = log_tail(path, lines, gate=Gate(tags))
-        troubles += tail.warnings
+        tail = read_log_tail(path, lines, gate=Gate(tags))
+        problems += tail.warnings
         if tail.lines:
             items += [f"Log {Path(path).name}:"] if len(paths) > 1 else []
             items += tail.lines
     if not items:
-        return Source(troubles=tuple(troubles))
+        return SectionSource(problems=tuple(problems))
     section = Section("logs", items=items, priority=Priority.LOW, stability=Stability.TURN)
-    return Source(sections=(section,), version=section.text, troubles=tuple(troubles))
+    return SectionSource(sections=(section,), version=section.text, problems=tuple(problems))
 
 
-def _skills_of(found: "Capabilities", known: "_Looked | None") -> Source:
-    if not found.skills:
+def _skills_source(capabilities: "Capabilities", cached: "_LoadedSource | None") -> SectionSource:
+    if not capabilities.skills:
         # A folder that is gone for a moment takes no skills away; one that is empty does.
-        kept = known.source if known is not None and found.warnings else Source()
-        return replace(kept, troubles=found.warnings)
+        source = cached.source if cached is not None and capabilities.warnings else SectionSource()
+        return replace(source, problems=capabilities.warnings)
     section = Section(
         "skills",
-        items=found.text.splitlines(),
+        items=capabilities.text.splitlines(),
         priority=Priority.MEDIUM,
         keep="head",
         stability=Stability.STATIC,
     )
-    return Source(sections=(section,), version=section.text, troubles=found.warnings)
+    return SectionSource(sections=(section,), version=section.text, problems=capabilities.warnings)

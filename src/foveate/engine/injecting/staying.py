@@ -11,24 +11,24 @@ it is not known, all thoughts of before are left out, as after a fold.
 
 from dataclasses import dataclass
 
-from foveate.cache.rules import Rules
-from foveate.engine.injecting.fitting import NO_PART, Part
-from foveate.session.chain import Chain
+from foveate.cache.rules import CacheRules
+from foveate.engine.injecting.fitting import EMPTY_GROUP, SectionGroup
+from foveate.session.chain import HashChain
 from foveate.tokens.caches import register
-from foveate.tokens.memo import Memo, digest
+from foveate.tokens.memo import LruCache, hash_bytes
 from foveate.values import Request, SetParameter
 
-_KEPT = 4 * 1024
+_MAX_CONVERSATIONS = 4 * 1024
 # A client adds a few messages at a time.
-_LOOKBACK = 64
+_LOOKBACK_MESSAGES = 64
 _NOT_THINKING = frozenset(("", "disabled", "none"))
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class PinnedText:
     """Texts behind the message number `at` of a chain, each with its tokens."""
 
-    at: int
+    message_index: int
     texts: tuple[tuple[str, int], ...]
 
     @property
@@ -38,7 +38,7 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class PinnedSections:
     """What is known of a conversation up to a message.
 
     `words` are the last that the user said. `stable` tells what was put into the system prompt, `part` is that
@@ -47,52 +47,52 @@ class Said:
     them out, where we cannot.
     """
 
-    words: str = ""
-    stable: bytes = b""
-    part: Part = NO_PART
+    user_text: str = ""
+    stable_version: bytes = b""
+    stable_group: SectionGroup = EMPTY_GROUP
     sources: tuple[object, ...] = ()
-    stays: tuple[Stay, ...] = ()
-    since: int = 0
-    asks: SetParameter | None = None
+    pinned_texts: tuple[PinnedText, ...] = ()
+    invalid_before: int = 0
+    drop_request: SetParameter | None = None
 
 
-class SaidBefore:
+class PinnedSectionCache:
     """What this process knows of conversations, those used last."""
 
     def __init__(self) -> None:
-        self.drop()
+        self.clear()
         register(self)
 
-    def drop(self) -> None:
+    def clear(self) -> None:
         """Forget all of it."""
-        self._kept: Memo[Said] = Memo(_KEPT)
+        self._entries: LruCache[PinnedSections] = LruCache(_MAX_CONVERSATIONS)
 
-    def of(self, agent: str, chain: Chain) -> tuple[Said | None, int]:
+    def find(self, agent: str, chain: HashChain) -> tuple[PinnedSections | None, int]:
         """What is known of a conversation, and up to how many of its messages."""
         name = agent.encode("utf-8", "surrogatepass")
-        for length in range(len(chain), max(0, len(chain) - _LOOKBACK), -1):
-            found = self._kept.get(digest(name, chain.hashes[length - 1]))
-            if found is not None:
-                return found, length
+        for length in range(len(chain), max(0, len(chain) - _LOOKBACK_MESSAGES), -1):
+            pinned = self._entries.get(hash_bytes(name, chain.hashes[length - 1]))
+            if pinned is not None:
+                return pinned, length
         return None, 0
 
-    def keep(self, agent: str, chain: Chain, said: Said) -> None:
+    def put(self, agent: str, chain: HashChain, pinned: PinnedSections) -> None:
         """Remember what was said up to the end of a conversation."""
         if chain.hashes:
-            self._kept.put(digest(agent.encode("utf-8", "surrogatepass"), chain.hashes[-1]), said)
+            self._entries.put(hash_bytes(agent.encode("utf-8", "surrogatepass"), chain.hashes[-1]), pinned)
 
 
-def has_to_stay(request: Request, rules: Rules) -> bool:
+def must_be_pinned(request: Request, rules: CacheRules) -> bool:
     """Whether what is put into a request has to be in all later ones too."""
     return rules.binds_thinking or (rules.drops_thinking and request.thinking not in _NOT_THINKING)
 
 
-def place_now(request: Request, came: Request, index: int) -> int | None:
+def find_message(request: Request, original: Request, index: int) -> int | None:
     """Where a message of the client's stands in what would be sent; None where it is not there any more."""
-    size, now = len(came.messages), len(request.messages)
-    if now == size:
+    size, sent_size = len(original.messages), len(request.messages)
+    if sent_size == size:
         return index
-    place = index + now - size  # what was replaced stands before it
-    if place < 0 or request.messages[place] != came.messages[index]:
+    place = index + sent_size - size  # what was replaced stands before it
+    if place < 0 or request.messages[place] != original.messages[index]:
         return None
     return place

@@ -4,135 +4,157 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from foveate.cache.keys import headers as key_headers
-from foveate.cache.keys import keyed
-from foveate.cache.layout import borne_by, layout, weighing_rules, without_long_ttl
-from foveate.cache.prompts import CachedPrompt, landmarks_of
-from foveate.cache.refusals import Refusals
-from foveate.cache.requests import BlockTokens, cached_prompt
-from foveate.cache.rhythm import chances, forecast, soon_share
-from foveate.cache.rules import Caching, Rules
-from foveate.cache.trailing import unread_bytes
-from foveate.engine.client_breakpoints import client_removals
+from foveate.cache.keys import cache_key_headers as key_headers
+from foveate.cache.keys import set_cache_key
+from foveate.cache.layout import disable_long_ttl, merge_breakpoints, place_breakpoints, placement_rules
+from foveate.cache.prompts import CachedPrompt, prompt_layout
+from foveate.cache.refusals import KnownRejections
+from foveate.cache.requests import BlockTokens, build_cached_prompt
+from foveate.cache.rhythm import estimate_returns, forecast_next_request, soon_share
+from foveate.cache.rules import CacheRules, CachingMode
+from foveate.cache.trailing import estimate_unread_bytes
+from foveate.engine.client_breakpoints import remove_client_breakpoints
 from foveate.engine.prefix_logs import PrefixLogs
-from foveate.engine.remembered import Remembered
+from foveate.engine.remembered import SessionStates
 from foveate.engine.steps.names import CACHE
-from foveate.engine.work import Work
-from foveate.session.counting import beside
-from foveate.values import Edit, Format, RemoveMark, Request, SetParameter, Ttl
-from foveate.wire.around import parameters_of
+from foveate.engine.work import RequestContext
+from foveate.session.counting import run_in_thread_if_large
+from foveate.values import Edit, Format, RemoveBreakpoint, Request, SetParameter, Ttl
+from foveate.wire.around import get_parameters
 
-_REPLACED = "Foveate places all breakpoints"
+_REPLACED_REASON = "Foveate places all breakpoints"
 # Reading so much takes milliseconds, in which others want to be served.
-_MUCH_BYTES = 64 * 1024
+_THREAD_BYTES = 64 * 1024
 
 
-class MarkCache:
+class PlaceBreakpoints:
     """Marks for the provider's cache where they pay, or the key by which it finds a warm machine."""
 
     name = CACHE
 
-    def __init__(self, remembered: Remembered, refusals: "RefusalsHeld", logs: PrefixLogs) -> None:
-        self._remembered = remembered
-        self._refusals = refusals
+    def __init__(self, session_states: SessionStates, rejections: "RejectionMemory", logs: PrefixLogs) -> None:
+        self._session_states = session_states
+        self._rejections = rejections
         self._logs = logs
 
-    async def take(self, work: Work) -> None:
+    async def apply(self, context: RequestContext) -> None:
         """Decide both; nothing is written yet."""
-        rules = work.rules
-        if not work.options.prompt_cache:
+        rules = context.rules
+        if not context.options.prompt_cache:
             return
-        key = keyed(work.request, rules, work.session_id)
-        if key is not None and self._refusals.take_parameter(work, rules.key_parameter):
-            work.parameters += (key,)
-        work.headers |= key_headers(rules, work.session_id)
-        where, held = work.incoming.upstream, self._refusals.held
-        if rules.rejects_marks or not held.takes_client_marks(where, work.model, at=work.now):
-            await work.edit(self.name, client_removals(work.request))
-        if rules.caching not in (Caching.MARKS, Caching.BOTH):
+        key = set_cache_key(context.request, rules, context.session_id)
+        if key is not None and self._rejections.accepts_parameter(context, rules.key_parameter):
+            context.added_parameters += (key,)
+        context.added_headers |= key_headers(rules, context.session_id)
+        upstream, known_rejections = context.incoming.upstream, self._rejections.known
+        if rules.rejects_breakpoints or not known_rejections.accepts_client_breakpoints(
+            upstream, context.model, at=context.received_at
+        ):
+            await context.apply_edits(self.name, remove_client_breakpoints(context.request))
+        if rules.caching not in (CachingMode.BREAKPOINTS, CachingMode.BOTH):
             return
-        if work.request.continues_stored:
+        if context.request.continues_stored_conversation:
             return  # nobody knows what stands before its messages
-        if work.count is not None and work.count.upper < rules.minimum_tokens:
+        if context.token_count is not None and context.token_count.upper < rules.minimum_tokens:
             return  # too short to be kept, however it is marked
-        prompt = await read_prompt(work.request, rules, work.block_tokens)
-        takes_marks = held.takes_marks(where, work.model, session=work.session_id, at=work.now)
+        prompt = await read_prompt(context.request, rules, context.block_tokens)
+        accepts_breakpoints = known_rejections.accepts_breakpoints(
+            upstream, context.model, session=context.session_id, at=context.received_at
+        )
         # Of a session that others serve too, the client knows better what is in the cache.
-        replaces = work.options.replace_breakpoints and work.state.is_whole and takes_marks
-        if replaces and (removals := _removals(work.request, prompt)):
-            await work.edit(self.name, removals)
-            prompt = await read_prompt(work.request, rules, work.block_tokens)
-        work.prompt = prompt
-        if not takes_marks:
+        replaces_client = (
+            context.options.replace_breakpoints and context.session_state.is_complete and accepts_breakpoints
+        )
+        if replaces_client and (removals := _replace_client_breakpoints(context.request, prompt)):
+            await context.apply_edits(self.name, removals)
+            prompt = await read_prompt(context.request, rules, context.block_tokens)
+        context.prompt = prompt
+        if not accepts_breakpoints:
             return
-        takes_ttl = held.takes_ttl(where, work.model, at=work.now)
-        takes_long = takes_ttl and work.incoming.provider in work.options.long_ttl_providers
-        expected = forecast(work.state.rhythm, self._remembered.agent(work.incoming.agent))
-        options = work.options.layout
-        if not takes_long:
-            options = without_long_ttl(options, rules)
-        kept = work.kept_rules
-        log = self._logs.open(work.incoming.agent)
-        priced = weighing_rules(kept, options)
-        weighed = priced if options.ttl is None else with_one_ttl(priced, options.ttl)
-        sighting = log.observe(
+        accepts_ttl = known_rejections.accepts_ttl(upstream, context.model, at=context.received_at)
+        accepts_long_ttl = accepts_ttl and context.incoming.provider in context.options.long_ttl_providers
+        expected = forecast_next_request(
+            context.session_state.rhythm, self._session_states.agent_rhythm(context.incoming.agent)
+        )
+        options = context.options.layout
+        if not accepts_long_ttl:
+            options = disable_long_ttl(options, rules)
+        conservative_rules = context.conservative_rules
+        log = self._logs.open(context.incoming.agent)
+        weighing = placement_rules(conservative_rules, options)
+        observing_rules = weighing if options.ttl is None else with_one_ttl(weighing, options.ttl)
+        observed = log.observe(
             prompt,
-            weighed,
-            work.state.cache,
-            now=work.now,
-            soon_share=soon_share(expected, weighed),
+            observing_rules,
+            context.session_state.cache,
+            now=context.received_at,
+            soon_share=soon_share(expected, observing_rules),
             long_ttl=options.long_ttl,
-            passing=work.passing,
+            transient=context.transient_places,
         )
-        marks = layout(
+        breakpoints = place_breakpoints(
             prompt,
-            priced,
-            sighting.cache,
-            chances(expected, rules, sighting.reach),
-            now=work.now,
-            options=options if sighting.reach.allows_long else replace(options, long_ttl=False),
-            passing=work.passing,
-            reach=sighting.reach.pieces,
+            weighing,
+            observed.cache,
+            estimate_returns(expected, rules, observed.reach),
+            now=context.received_at,
+            options=options if observed.reach.allows_long else replace(options, long_ttl=False),
+            transient=context.transient_places,
+            max_pieces=observed.reach.pieces,
         )
-        work.sighting = log.place(sighting, prompt, borne_by(prompt, marks), kept, now=work.now)
-        work.marks = marks if takes_ttl else tuple(structs.replace(mark, ttl=None) for mark in marks)
+        context.observed_request = log.record_cost(
+            observed,
+            prompt,
+            merge_breakpoints(prompt, breakpoints),
+            conservative_rules,
+            now=context.received_at,
+        )
+        context.breakpoints = (
+            breakpoints
+            if accepts_ttl
+            else tuple(structs.replace(cache_breakpoint, ttl=None) for cache_breakpoint in breakpoints)
+        )
 
 
-def _removals(request: Request, prompt: CachedPrompt) -> list[Edit]:
+def _replace_client_breakpoints(request: Request, prompt: CachedPrompt) -> list[Edit]:
     """Edits that remove the client's breakpoints. Only Anthropic's API is known to take `null` for one."""
     if request.format is not Format.ANTHROPIC:
         return []
-    is_automatic = "cache_control" in parameters_of(request)
-    places = [prompt.pieces[at].place for at in landmarks_of(prompt).marks]
-    if is_automatic and not prompt.double_marks:
+    is_automatic = "cache_control" in get_parameters(request)
+    places = [prompt.pieces[at].place for at in prompt_layout(prompt).breakpoints]
+    if is_automatic and not prompt.duplicate_breakpoints:
         places.pop()  # the provider places this one itself
-    found: list[Edit] = [RemoveMark(place=place, reason=_REPLACED) for place in places if place is not None]
+    edits: list[Edit] = [
+        RemoveBreakpoint(place=place, reason=_REPLACED_REASON) for place in places if place is not None
+    ]
     if is_automatic:
-        found.append(SetParameter(path=("cache_control",), value=None, reason=_REPLACED))
-    return found
+        edits.append(SetParameter(path=("cache_control",), value=None, reason=_REPLACED_REASON))
+    return edits
 
 
-def with_one_ttl(rules: Rules, ttl: Ttl) -> Rules:
+def with_one_ttl(rules: CacheRules, ttl: Ttl) -> CacheRules:
     """The rules of a cache that keeps everything for one time."""
     return (
         replace(rules, ttls=(ttl,), write_prices={ttl: rules.write_prices[ttl]}) if ttl in rules.ttls else rules
     )
 
 
-async def read_prompt(request: Request, rules: Rules, tokens: BlockTokens) -> CachedPrompt:
+async def read_prompt(request: Request, rules: CacheRules, tokens: BlockTokens) -> CachedPrompt:
     """Read a request as its provider's cache sees it, in a thread if much of it is new."""
-    size_bytes = unread_bytes(request, rules, tokens)
-    if size_bytes < _MUCH_BYTES:
-        return cached_prompt(request, rules, tokens)
-    return await beside(lambda: cached_prompt(request, rules, tokens), size_bytes)
+    size_bytes = estimate_unread_bytes(request, rules, tokens)
+    if size_bytes < _THREAD_BYTES:
+        return build_cached_prompt(request, rules, tokens)
+    return await run_in_thread_if_large(lambda: build_cached_prompt(request, rules, tokens), size_bytes)
 
 
-class RefusalsHeld:
+class RejectionMemory:
     """The refusals that a process knows of, replaced whole as they change."""
 
     def __init__(self) -> None:
-        self.held = Refusals()
+        self.known = KnownRejections()
 
-    def take_parameter(self, work: Work, name: str) -> bool:
+    def accepts_parameter(self, context: RequestContext, name: str) -> bool:
         """Whether the upstream of a request is not known to refuse an optional parameter."""
-        return self.held.takes_parameter(work.incoming.upstream, work.model, name, at=work.now)
+        return self.known.accepts_parameter(
+            context.incoming.upstream, context.model, name, at=context.received_at
+        )

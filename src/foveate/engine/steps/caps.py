@@ -4,149 +4,165 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from foveate.cost.admission import Admission, Admitted
-from foveate.cost.caps import Cap, Unknown, unchecked
+from foveate.cost.admission import Admission, AdmittedCall
+from foveate.cost.caps import Cap, UnknownPricePolicy, make_cap_uncheckable
 from foveate.cost.ledger import Call, Category
-from foveate.engine.bounds import at_most, unknown_features
+from foveate.engine.bounds import compute_cost_ceiling, unknown_features
 from foveate.engine.cost_features import header_features, without_allowed
-from foveate.engine.options import MoneyOptions
+from foveate.engine.options import SpendingOptions
 from foveate.engine.output_limits import limit_output
-from foveate.engine.steps.names import COST
-from foveate.engine.uncounted import check_unknown, let_through
-from foveate.engine.work import Work
+from foveate.engine.steps.names import CAPS
+from foveate.engine.uncounted import admit_call, check_unknown_cost
+from foveate.engine.work import RequestContext
 from foveate.errors import CallRefused, CapExceeded
-from foveate.session.counting import beside
+from foveate.session.counting import run_in_thread_if_large
 from foveate.tokens.threads import run_in_thread
-from foveate.values import NOTHING, STORED_HISTORY
+from foveate.values import STORED_HISTORY, ZERO_TOKENS
 from foveate.wire.large_json import LARGE_BYTES
 
-_UNKNOWN_SIZE = "the provider keeps the earlier messages of this conversation, so its size is not known here"
-_SEND_ALL = "send the whole conversation with each request, or say `unknown: allow` with the cap"
+_UNKNOWN_SIZE_REASON = (
+    "the provider keeps the earlier messages of this conversation, so its size is not known here"
+)
+_UNKNOWN_SIZE_REMEDY = "send the whole conversation with each request, or say `unknown: allow` with the cap"
 
 
-class HoldCaps:
+class EnforceCaps:
     """What a call may cost is reserved under its caps, or the call is refused.
 
     Where no cap holds for it, that is worked out while its provider answers.
     """
 
-    name = COST
+    name = CAPS
 
     def __init__(
         self,
         admission: Admission,
-        options: Callable[[], MoneyOptions],
-        caught_up: Callable[[], Awaitable[None]] | None = None,
+        options: Callable[[], SpendingOptions],
+        wait_for_charges: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`caught_up` waits until all that is billed by now is booked."""
         self._admission = admission
         self._options = options
-        self._caught_up = caught_up
+        self._wait_for_charges = wait_for_charges
 
-    async def take(self, work: Work) -> None:
+    async def apply(self, context: RequestContext) -> None:
         """Reserve it.
 
         Raises:
             CapExceeded: a cap has no room for it.
             CapUncheckable: its price is not known, or what was spent so far.
         """
-        incoming, options = work.incoming, self._options()
-        call = work.call = Call(
+        incoming, options = context.incoming, self._options()
+        call = context.call = Call(
             id=incoming.id,
             agent=incoming.agent,
-            session_id=work.session_id,
+            session_id=context.session_id,
             provider=incoming.provider,
-            model=work.model,
+            model=context.model,
             category=Category.MAIN,
-            at=work.now,
+            at=context.received_at,
             region=incoming.region,
             is_subscription=incoming.is_subscription,
         )
-        held = [cap for cap in options.caps if cap.holds(call)]
-        size_bytes = len(work.request.body)
-        if not held:
+        caps = [cap for cap in options.caps if cap.applies_to(call)]
+        size_bytes = len(context.request.body)
+        if not caps:
             if size_bytes < LARGE_BYTES:
-                asyncio.get_running_loop().call_soon(self._expect_meanwhile, work, options)
+                asyncio.get_running_loop().call_soon(self._compute_ceiling_later, context, options)
             else:
-                await run_in_thread(lambda: _try_to_expect(work, options), size_bytes)
+                await run_in_thread(lambda: _try_cost_ceiling(context, options), size_bytes)
             return
-        if work.has_unknown_size:
-            for cap in held:
-                if cap.unknown is Unknown.REFUSE:
-                    raise unchecked(cap, _UNKNOWN_SIZE, _SEND_ALL)
+        if context.has_unknown_size:
+            for cap in caps:
+                if cap.unknown is UnknownPricePolicy.REFUSE:
+                    raise make_cap_uncheckable(cap, _UNKNOWN_SIZE_REASON, _UNKNOWN_SIZE_REMEDY)
         try:
-            unknown = await beside(lambda: expect(work, options), size_bytes, least_bytes=LARGE_BYTES)
-            check_unknown(held, unknown)
-            work.admitted = await self._admit(work, call, held, options)
+            unknown = await run_in_thread_if_large(
+                lambda: set_cost_ceiling(context, options), size_bytes, min_bytes=LARGE_BYTES
+            )
+            check_unknown_cost(caps, unknown)
+            context.reservation = await self._admit(context, call, caps, options)
         except CallRefused:
             raise
         except Exception as error:  # a cap is held whatever fails: then nobody can say that there is room
-            said = f"{type(error).__name__}: {error}"
-            raise unchecked(held[0], said, "look into the log", is_outage=True) from error
+            reason = f"{type(error).__name__}: {error}"
+            raise make_cap_uncheckable(caps[0], reason, "look into the log", is_outage=True) from error
 
-    def _expect_meanwhile(self, work: Work, options: MoneyOptions) -> None:
-        _try_to_expect(work, options)
-        self._admission.announce_ceiling(work.incoming.id, work.ceiling)
+    def _compute_ceiling_later(self, context: RequestContext, options: SpendingOptions) -> None:
+        _try_cost_ceiling(context, options)
+        self._admission.announce_ceiling(context.incoming.id, context.ceiling_dollars)
 
-    async def _admit(self, work: Work, call: Call, caps: Sequence[Cap], options: MoneyOptions) -> Admitted:
+    async def _admit(
+        self, context: RequestContext, call: Call, caps: Sequence[Cap], options: SpendingOptions
+    ) -> AdmittedCall:
         """Admit a call, with an output limit that fits under the caps if it has none and needs one.
 
         Raises:
             CallRefused: as `Admission.admit` does.
         """
-        whole = work.at_most
+        unlimited = context.cost_ceiling
         while True:
             try:
-                return await let_through(self._admission, call, work.ceiling, caps, caught_up=self._caught_up)
-            except CapExceeded as refused:
-                if whole is None or work.ceiling is None or work.ceiling <= refused.room:
+                return await admit_call(
+                    self._admission,
+                    call,
+                    context.ceiling_dollars,
+                    caps,
+                    wait_for_charges=self._wait_for_charges,
+                )
+            except CapExceeded as rejection:
+                if (
+                    unlimited is None
+                    or context.ceiling_dollars is None
+                    or context.ceiling_dollars <= rejection.room
+                ):
                     raise
-                if work.is_unchanged:
+                if context.is_read_only:
                     raise
                 # Another cap may then ask for a lower limit, and so may calls that were admitted meanwhile.
-                work.output_limit, work.at_most = limit_output(
-                    work.request,
-                    whole,
-                    refused,
+                context.output_limit, context.cost_ceiling = limit_output(
+                    context.request,
+                    unlimited,
+                    rejection,
                     caps,
                     prices=options.prices,
                     min_tokens=options.min_output_tokens,
                 )
-                work.ceiling = work.at_most.dollars(options.prices)
+                context.ceiling_dollars = context.cost_ceiling.dollars(options.prices)
 
 
-def expect(work: Work, options: MoneyOptions) -> str:
+def set_cost_ceiling(context: RequestContext, options: SpendingOptions) -> str:
     """Work out what a call can come to; nothing is known of one that was not counted.
 
     Returns what makes its cost unknown, if that is a feature of the request; a cap that allows it still
     reserves the rest. What the provider stores fits into the window, whatever its size.
     """
     prices, allowed = options.prices, options.allow_fields
-    features = unknown_features(work.request, work.incoming.provider, allowed)
-    features += without_allowed(header_features(work.incoming.cost_headers), allowed)
+    features = unknown_features(context.request, context.incoming.provider, allowed)
+    features += without_allowed(header_features(context.incoming.cost_headers), allowed)
     unknown = str(features[0]) if features else ""
-    count = NOTHING if work.count is None and work.has_unknown_size else work.count
+    count = ZERO_TOKENS if context.token_count is None and context.has_unknown_size else context.token_count
     if count is None:
         return unknown
-    most = at_most(
-        work.request,
+    cost_ceiling = compute_cost_ceiling(
+        context.request,
         count,
-        provider=work.incoming.provider,
-        window_tokens=work.widest_tokens,
-        ttl=work.longest_ttl,
-        at=work.now,
-        unexplained=work.unexplained,
-        counted=STORED_HISTORY if work.counts_stored else frozenset(),
-        region=work.incoming.region or None,
+        provider=context.incoming.provider,
+        window_tokens=context.max_window_tokens,
+        ttl=context.max_ttl,
+        at=context.received_at,
+        unexplained=context.unexplained,
+        counted_inputs=STORED_HISTORY if context.count_includes_stored else frozenset(),
+        region=context.incoming.region or None,
         allowed=allowed,
     )
-    work.ceiling = most.dollars(prices) if most is not None else None
-    work.at_most = most
-    if not unknown and most is not None and work.ceiling is None:
-        return most.unpriced(prices)
+    context.ceiling_dollars = cost_ceiling.dollars(prices) if cost_ceiling is not None else None
+    context.cost_ceiling = cost_ceiling
+    if not unknown and cost_ceiling is not None and context.ceiling_dollars is None:
+        return cost_ceiling.describe_unpriced(prices)
     return unknown
 
 
-def _try_to_expect(work: Work, options: MoneyOptions) -> None:
+def _try_cost_ceiling(context: RequestContext, options: SpendingOptions) -> None:
     with suppress(Exception):  # a border: it is tried once more with the bill, and told then
-        expect(work, options)
+        set_cost_ceiling(context, options)

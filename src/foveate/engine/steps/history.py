@@ -4,135 +4,161 @@ import time
 from collections.abc import Sequence
 
 from foveate import wire
-from foveate.engine.calls import Problem
-from foveate.engine.steps.names import FOLD, TURNS
-from foveate.engine.work import Work
+from foveate.engine.calls import StepFailure
+from foveate.engine.steps.names import COMPACTION, LIMIT_TURNS
+from foveate.engine.work import RequestContext
 from foveate.errors import StoreUnavailable
 from foveate.fold.clearing import result_limit_tokens
-from foveate.fold.journal import Fold, Journal
+from foveate.fold.journal import Compaction, CompactionStore
 from foveate.fold.overflow import limit_turns
-from foveate.fold.replacing import fold_of, folded_edits
-from foveate.fold.thoughts import betas_of
-from foveate.fold.truncating import truncate
-from foveate.fold.uses import keep_uses, line_of
-from foveate.session.chain import Chain
-from foveate.session.counting import beside
+from foveate.fold.replacing import build_compaction_edits, find_active_compaction
+from foveate.fold.thoughts import required_betas
+from foveate.fold.truncating import truncate_tool_results
+from foveate.fold.uses import load_application_history, record_applications
+from foveate.session.chain import HashChain
+from foveate.session.counting import run_in_thread_if_large
 from foveate.values import Edit
 
 # Of fewer messages nothing can have been folded, and of a shorter request nothing cut.
-_LEAST_MESSAGES = 2
-_SHORT_BYTES = 1024
+_MIN_MESSAGES = 2
+_MIN_BYTES = 1024
 
-_NONE_SECONDS = 1.0
-_KEPT_AGENTS = 1024
+_ASSUME_NONE_SECONDS = 1.0
+_MAX_AGENTS = 1024
 
 
-class ReplaceHistory:
+class ApplyCompactions:
     """The head that was folded gives way to its summary, and tool results that are too long are cut."""
 
-    name = FOLD
+    name = COMPACTION
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._none: dict[str, float] = {}  # agents that have nothing folded, and until when that is believed
+    def __init__(self, compaction_store: CompactionStore) -> None:
+        self._compaction_store = compaction_store
+        self._without_compactions: dict[
+            str, float
+        ] = {}  # agents that have nothing folded, and until when that is believed
 
-    def looks_anew(self, agent: str) -> None:
+    def forget_no_compactions(self, agent: str) -> None:
         """Something was folded for an agent."""
-        self._none.pop(agent, None)
+        self._without_compactions.pop(agent, None)
 
-    async def take(self, work: Work) -> None:
+    async def apply(self, context: RequestContext) -> None:
         """Make both edits of the history as the client sent it."""
-        if not work.options.compaction or work.chain is None or work.found is None:
+        if not context.options.compaction or context.chain is None or context.session_match is None:
             return
-        if len(work.chain) < _LEAST_MESSAGES and len(work.came.body) < _SHORT_BYTES:
+        if len(context.chain) < _MIN_MESSAGES and len(context.original.body) < _MIN_BYTES:
             return
-        work.folds = await self._folds(work.incoming.agent, work.chain)
-        await self.replace(work)
+        context.compactions = await self._find_compactions(context.incoming.agent, context.chain)
+        await self.apply_known(context)
 
-    async def found_anew(self, work: Work) -> bool:
+    async def find_new_compactions(self, context: RequestContext) -> bool:
         """Whether there are folds of it, where it was only believed that there are none; they are made then."""
-        agent = work.incoming.agent
-        if work.folds or work.chain is None or not (work.options.compaction and self._believes_none(agent)):
+        agent = context.incoming.agent
+        if (
+            context.compactions
+            or context.chain is None
+            or not (context.options.compaction and self._assumes_none(agent))
+        ):
             return False
-        self.looks_anew(agent)
+        self.forget_no_compactions(agent)
         try:
-            work.folds = await self._folds(agent, work.chain)
-            if work.folds:
-                await self.replace(work)
+            context.compactions = await self._find_compactions(agent, context.chain)
+            if context.compactions:
+                await self.apply_known(context)
         except StoreUnavailable:  # room is made without it
-            work.folds = ()
-        return bool(work.folds)
+            context.compactions = ()
+        return bool(context.compactions)
 
-    async def _folds(self, agent: str, chain: Chain) -> Sequence[Fold]:
+    async def _find_compactions(self, agent: str, chain: HashChain) -> Sequence[Compaction]:
         """What is kept of a conversation. That an agent has nothing at all is believed for a moment.
 
         Another process may have made its first fold by then: a request more goes out as it came.
         """
-        if self._believes_none(agent):
+        if self._assumes_none(agent):
             return ()
-        found = await self._journal.folds(agent, chain.hashes)
-        if not found and not await self._journal.has_folds(agent):
-            if len(self._none) > _KEPT_AGENTS:
-                self._none.clear()
-            self._none[agent] = time.monotonic() + _NONE_SECONDS
-        return found
+        compactions = await self._compaction_store.find_compactions(agent, chain.hashes)
+        if not compactions and not await self._compaction_store.has_compactions(agent):
+            if len(self._without_compactions) > _MAX_AGENTS:
+                self._without_compactions.clear()
+            self._without_compactions[agent] = time.monotonic() + _ASSUME_NONE_SECONDS
+        return compactions
 
-    def _believes_none(self, agent: str) -> bool:
-        return time.monotonic() < self._none.get(agent, 0.0)
+    def _assumes_none(self, agent: str) -> bool:
+        return time.monotonic() < self._without_compactions.get(agent, 0.0)
 
-    async def replace(self, work: Work) -> None:
+    async def apply_known(self, context: RequestContext) -> None:
         """The same with the folds that the work knows of."""
-        assert work.chain is not None
-        line = await line_of(work.chain, work.folds, self._journal, model=work.model)
-        unbound = None if line is None else line.unbound()
-        folded = folded_edits(work.came, work.chain, work.folds, unbound=unbound, model=work.model)
-        work.fold = fold_of(work.chain, work.folds) if folded else None
-        start = work.chain.head + work.fold.messages if work.fold is not None else 0
-        cut: tuple[Edit, ...] = ()
-        if work.window_tokens is not None and work.options.cuts_tool_results:
-            made = await truncate(
-                work.came,
-                work.chain,
-                work.folds,
-                work.counter,
-                self._journal,
-                agent=work.incoming.agent,
-                session_id=work.session_id,
-                limit_tokens=result_limit_tokens(work.window_tokens, work.options.tool_result_max_pct),
-                now=work.now,
+        assert context.chain is not None
+        line = await load_application_history(
+            context.chain, context.compactions, self._compaction_store, model=context.model
+        )
+        unbound = None if line is None else line.invalid_thinking_ranges()
+        compaction_edits = build_compaction_edits(
+            context.original,
+            context.chain,
+            context.compactions,
+            invalid_thinking_ranges=unbound,
+            model=context.model,
+        )
+        context.compaction = (
+            find_active_compaction(context.chain, context.compactions) if compaction_edits else None
+        )
+        start = (
+            context.chain.leading_system_messages + context.compaction.messages
+            if context.compaction is not None
+            else 0
+        )
+        truncations: tuple[Edit, ...] = ()
+        if context.window_tokens is not None and context.options.truncates_tool_results:
+            truncated = await truncate_tool_results(
+                context.original,
+                context.chain,
+                context.compactions,
+                context.counter,
+                self._compaction_store,
+                agent=context.incoming.agent,
+                session_id=context.session_id,
+                limit_tokens=result_limit_tokens(context.window_tokens, context.options.tool_result_max_pct),
+                now=context.received_at,
                 start=start,
             )
-            cut = made.edits
-            if made.rows:
-                self.looks_anew(work.incoming.agent)
-            work.cut_results += len(made.rows)
-            if made.problem:
-                work.problems.append(Problem(self.name, f"a cut could not be kept: {made.problem}"))
-        work.done = [done for done in work.done if done.step != self.name]
-        await work.edit(self.name, (*folded, *cut), of=work.came)
+            truncations = truncated.edits
+            if truncated.new_records:
+                self.forget_no_compactions(context.incoming.agent)
+            context.truncated_result_count += len(truncated.new_records)
+            if truncated.problem:
+                context.problems.append(StepFailure(self.name, f"a cut could not be kept: {truncated.problem}"))
+        context.applied_edits = [applied for applied in context.applied_edits if applied.step != self.name]
+        await context.apply_edits(self.name, (*compaction_edits, *truncations), base_request=context.original)
         if line is not None:
             # What the provider leaves out itself stands before the answer, and soon no longer will.
-            await keep_uses(line, self._journal, is_applied=work.fold is not None and not betas_of(folded))
+            await record_applications(
+                line,
+                self._compaction_store,
+                is_applied=context.compaction is not None and not required_betas(compaction_edits),
+            )
 
 
 class LimitTurns:
     """Turns beyond the agent's `max_turns` are left out."""
 
-    name = TURNS
+    name = LIMIT_TURNS
 
-    async def take(self, work: Work) -> None:
+    async def apply(self, context: RequestContext) -> None:
         """Leave out the oldest, in batches."""
-        max_turns = work.options.max_turns
-        work.done = [done for done in work.done if done.step != self.name]
-        if max_turns is None or len(work.request.messages) <= max_turns:
+        max_turns = context.options.max_turns
+        context.applied_edits = [applied for applied in context.applied_edits if applied.step != self.name]
+        if max_turns is None or len(context.request.messages) <= max_turns:
             return
-        edits = await beside(lambda: _turn_edits(work, max_turns), len(work.request.body))
+        edits = await run_in_thread_if_large(
+            lambda: _limit_turn_edits(context, max_turns), len(context.request.body)
+        )
         if edits:
-            await work.edit(self.name, edits)
+            await context.apply_edits(self.name, edits)
 
 
-def _turn_edits(work: Work, max_turns: int) -> tuple[Edit, ...]:
-    messages = [wire.message(work.request.format, raw) for raw in work.request.messages]
+def _limit_turn_edits(context: RequestContext, max_turns: int) -> tuple[Edit, ...]:
+    messages = [wire.parse_message(context.request.format, raw) for raw in context.request.messages]
     # Raw counts, which later requests repeat: the placeholder tells them, and must stay the same.
-    tokens = [work.counter.message(message).tokens for message in messages]
-    return limit_turns(work.request, messages, tokens, max_turns=max_turns, model=work.model)
+    tokens = [context.counter.count_message(message).tokens for message in messages]
+    return limit_turns(context.request, messages, tokens, max_turns=max_turns, model=context.model)

@@ -1,19 +1,19 @@
 """The step that cancels the keep-alive request of a session while a request of it is under way."""
 
-from foveate.engine.pinging import Pings
-from foveate.engine.steps.names import PINGS
-from foveate.engine.work import Work
+from foveate.engine.pinging import KeepAliveScheduler
+from foveate.engine.steps.names import KEEP_ALIVE
+from foveate.engine.work import RequestContext
 
 
-class HoldPings:
+class CancelKeepAlive:
     """No ping is sent while a request of its session is under way."""
 
-    name = PINGS
+    name = KEEP_ALIVE
 
-    def __init__(self, pings: Pings) -> None:
-        self._pings = pings
+    def __init__(self, keep_alive: KeepAliveScheduler) -> None:
+        self._keep_alive = keep_alive
 
-    async def take(self, work: Work) -> None:
+    async def apply(self, context: RequestContext) -> None:
         """Take back what was planned. This is the last step: whatever passes it is sent, and has an end."""
-        if work.options.sends_pings:
-            self._pings.came(work)
+        if context.options.sends_keep_alive:
+            self._keep_alive.cancel_planned(context)

@@ -3,134 +3,152 @@
 from collections.abc import Awaitable, Callable
 
 from foveate import wire
-from foveate.budget.eviction import Kind, kind_of
-from foveate.engine.steps.count import Count
-from foveate.engine.steps.history import LimitTurns, ReplaceHistory
-from foveate.engine.steps.names import ROOM
-from foveate.engine.work import Work
+from foveate.budget.eviction import MessageKind, classify_message
+from foveate.engine.steps.count import CountTokens
+from foveate.engine.steps.history import ApplyCompactions, LimitTurns
+from foveate.engine.steps.names import OVERFLOW
+from foveate.engine.work import RequestContext
 from foveate.errors import DoesNotFit
-from foveate.fold.cuts import Subject
-from foveate.fold.folding import Folded
-from foveate.fold.journal import Outcome
-from foveate.fold.overflow import Plan, lower_end, plan_for
-from foveate.fold.overflow import Step as Room
-from foveate.session.counting import beside
-from foveate.values import NOTHING, TokenCount
+from foveate.fold.cuts import CompactionCandidate
+from foveate.fold.folding import CompactionResult
+from foveate.fold.journal import CompactionOutcome
+from foveate.fold.overflow import OverflowAction as Room
+from foveate.fold.overflow import OverflowPlan, lower_bound_tokens, plan_overflow
+from foveate.session.counting import run_in_thread_if_large
+from foveate.values import ZERO_TOKENS, TokenCount
 from foveate.wire.large_json import LARGE_BYTES
 
 # By so much a message may be counted too high.
-_SURELY = 0.8
+_MAX_OVERCOUNT = 0.8
 
-FoldNow = Callable[[Work, Subject], Awaitable[Folded | None]]
+CompactNow = Callable[[RequestContext, CompactionCandidate], Awaitable[CompactionResult | None]]
 
 
-class MakeRoom:
+class FitWindow:
     """A request that does not fit is folded, cleared, shortened, refused or passed, as its agent wishes."""
 
-    name = ROOM
+    name = OVERFLOW
 
-    def __init__(self, history: ReplaceHistory, count: Count, fold_now: FoldNow) -> None:
+    def __init__(self, history: ApplyCompactions, count: CountTokens, compact_now: CompactNow) -> None:
         self._history = history
         self._count = count
-        self._turns = LimitTurns()
-        self._fold_now = fold_now
+        self._limit_turns = LimitTurns()
+        self._compact_now = compact_now
 
-    async def take(self, work: Work, beside_it: TokenCount = NOTHING) -> None:
+    async def apply(self, context: RequestContext, required_sections: TokenCount = ZERO_TOKENS) -> None:
         """Make it fit, with so many raw tokens of required sections beside it.
 
         Raises:
             DoesNotFit: it does not, and no more may be done.
         """
-        window_tokens = work.window_tokens
-        if work.count is None or window_tokens is None or work.request.continues_stored:
+        window_tokens = context.window_tokens
+        if (
+            context.token_count is None
+            or window_tokens is None
+            or context.request.continues_stored_conversation
+        ):
             return
-        sections = round(beside_it.tokens * work.rate)
-        size_bytes = len(work.request.body)
-        reserve = await beside(lambda: work.output_reserve, size_bytes, least_bytes=LARGE_BYTES)
+        sections = round(required_sections.tokens * context.tokens_per_raw_token)
+        size_bytes = len(context.request.body)
+        reserve = await run_in_thread_if_large(
+            lambda: context.output_reserve_tokens, size_bytes, min_bytes=LARGE_BYTES
+        )
         limit = window_tokens - reserve - sections
-        if work.count.tokens > limit:
-            await self._count.surely(work)
-        if work.count.tokens <= limit:
+        if context.token_count.tokens > limit:
+            await self._count.confirm(context)
+        if context.token_count.tokens <= limit:
             return
-        if await self._history.found_anew(work):
-            await self._turns.take(work)
-            await self._count.take(work)
-            if work.count.tokens <= limit:
+        if await self._history.find_new_compactions(context):
+            await self._limit_turns.apply(context)
+            await self._count.apply(context)
+            if context.token_count.tokens <= limit:
                 return
-        if await _can_fold(work, limit) and await self._folded(work) and work.count.tokens <= limit:
+        if (
+            await _can_compact(context, limit)
+            and await self._compact(context)
+            and context.token_count.tokens <= limit
+        ):
             return
-        plan = await beside(lambda: _plan(work, limit), len(work.request.body))
-        if plan.ends_with is Room.REFUSE:
+        plan = await run_in_thread_if_large(lambda: _plan_overflow(context, limit), len(context.request.body))
+        if plan.final_action is Room.REFUSE:
             raise DoesNotFit(
-                tokens=lower_end(work.count),
+                tokens=lower_bound_tokens(context.token_count),
                 limit_tokens=limit,
                 window_tokens=window_tokens,
                 reason=f"{plan.reason}; required sections take {sections:,} more" if sections else plan.reason,
             )
         if plan.edits:
-            await work.edit(self.name, plan.edits)
-            await self._count.take(work)
+            await context.apply_edits(self.name, plan.edits)
+            await self._count.apply(context)
 
-    async def _folded(self, work: Work) -> bool:
+    async def _compact(self, context: RequestContext) -> bool:
         """Whether a fold was made, or found, that reaches farther than what the request was made with."""
-        if work.chain is None or work.found is None or work.count is None or work.window_tokens is None:
+        if (
+            context.chain is None
+            or context.session_match is None
+            or context.token_count is None
+            or context.window_tokens is None
+        ):
             return False
-        folded = await self._fold_now(work, subject_of(work, must_fit=True))
-        if folded is None or folded.fold is None or folded.fold.outcome is not Outcome.OK:
+        result = await self._compact_now(context, compaction_subject(context, must_fit=True))
+        if result is None or result.compaction is None or result.compaction.outcome is not CompactionOutcome.OK:
             return False
-        work.folds = [folded.fold, *work.folds]
-        await self._history.replace(work)
-        await self._turns.take(work)
-        await self._count.take(work)
+        context.compactions = [result.compaction, *context.compactions]
+        await self._history.apply_known(context)
+        await self._limit_turns.apply(context)
+        await self._count.apply(context)
         return True
 
 
-async def _can_fold(work: Work, limit_tokens: int) -> bool:
+async def _can_compact(context: RequestContext, limit_tokens: int) -> bool:
     """Whether a fold may make room. Where it cannot, each would be paid for in vain.
 
     It cannot where the answer alone takes the whole window, or what is asked last alone is too long for it.
     """
-    if not work.options.compaction or limit_tokens <= 0 or not work.request.messages:
+    if not context.options.compaction or limit_tokens <= 0 or not context.request.messages:
         return False
-    raw = work.request.messages[-1]
-    last = await beside(lambda: wire.message(work.request.format, raw), len(raw))
-    if kind_of(last) is Kind.RESULTS:  # these can be shortened
+    raw = context.request.messages[-1]
+    last = await run_in_thread_if_large(lambda: wire.parse_message(context.request.format, raw), len(raw))
+    if classify_message(last) is MessageKind.RESULTS:  # these can be shortened
         return True
-    counted = await beside(lambda: work.counter.message(last).tokens, len(raw))
-    return _SURELY * counted * work.rate <= limit_tokens
+    last_tokens = await run_in_thread_if_large(lambda: context.counter.count_message(last).tokens, len(raw))
+    return _MAX_OVERCOUNT * last_tokens * context.tokens_per_raw_token <= limit_tokens
 
 
-def _plan(work: Work, limit_tokens: int) -> Plan:
+def _plan_overflow(context: RequestContext, limit_tokens: int) -> OverflowPlan:
     """How a request that does not fit can be made to."""
-    assert work.count is not None
-    messages = [wire.message(work.request.format, raw) for raw in work.request.messages]
-    tokens = [round(work.counter.message(message).tokens * work.rate) for message in messages]
-    return plan_for(
-        work.request,
+    assert context.token_count is not None
+    messages = [wire.parse_message(context.request.format, raw) for raw in context.request.messages]
+    tokens = [
+        round(context.counter.count_message(message).tokens * context.tokens_per_raw_token)
+        for message in messages
+    ]
+    return plan_overflow(
+        context.request,
         messages,
         tokens,
-        work.count,
+        context.token_count,
         limit_tokens=limit_tokens,
-        options=work.options.overflow,
-        can_fold=False,
-        model=work.model,
+        options=context.options.overflow,
+        can_compact=False,
+        model=context.model,
     )
 
 
-def subject_of(work: Work, *, must_fit: bool) -> Subject:
+def compaction_subject(context: RequestContext, *, must_fit: bool) -> CompactionCandidate:
     """What a fold of this request has to know."""
-    assert work.chain is not None
-    assert work.count is not None
-    assert work.window_tokens is not None
-    return Subject(
-        agent=work.incoming.agent,
-        session_id=work.session_id,
-        request=work.came,
-        chain=work.chain,
-        sent=work.request,
-        sent_tokens=work.billed_tokens or work.count.tokens,
-        window_tokens=work.window_tokens,
-        output_reserve=work.output_reserve,
-        earlier=work.fold,
+    assert context.chain is not None
+    assert context.token_count is not None
+    assert context.window_tokens is not None
+    return CompactionCandidate(
+        agent=context.incoming.agent,
+        session_id=context.session_id,
+        original=context.original,
+        chain=context.chain,
+        sent_request=context.request,
+        sent_tokens=context.reported_tokens or context.token_count.tokens,
+        window_tokens=context.window_tokens,
+        output_reserve=context.output_reserve_tokens,
+        earlier_compaction=context.compaction,
         must_fit=must_fit,
     )

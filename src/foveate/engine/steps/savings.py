@@ -5,122 +5,126 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from foveate.cache.counterfactual import AgentStates, Simulated, Version
-from foveate.cache.layout import borne_by
-from foveate.cache.prompts import CachedPrompt, landmarks_of
-from foveate.cache.rules import Caching
+from foveate.cache.counterfactual import AgentStates, RequestVersion, SimulatedStates
+from foveate.cache.layout import merge_breakpoints
+from foveate.cache.prompts import CachedPrompt, prompt_layout
+from foveate.cache.rules import CachingMode
 from foveate.engine.exchange import Exchange
 from foveate.engine.prefix_logs import PrefixLogs
-from foveate.engine.remembered import Remembered
+from foveate.engine.remembered import SessionStates
 from foveate.engine.steps.cache import read_prompt
 from foveate.engine.steps.names import SAVINGS
-from foveate.engine.work import Work
+from foveate.engine.work import RequestContext
 from foveate.values import Request, SimulatedState
 
 _MAX_AGENTS = 256
-_SENT = SimulatedState.KEEP_ALIVE
+_SENT_STATE = SimulatedState.KEEP_ALIVE
 
 
-class ReadStates:
+class ReadSimulatedPrompts:
     """Reads the request of every state as its provider's cache would see it."""
 
     name = SAVINGS
 
-    async def take(self, work: Work) -> None:
+    async def apply(self, context: RequestContext) -> None:
         """Read those that are needed; most often all states have the same request."""
-        work.needs_simulation = True  # until it is known that it does not: what fails is not compared
-        if work.request is work.came and work.prompt is not None:
-            work.simulated = dict.fromkeys(SimulatedState, work.prompt)
+        context.needs_simulation = True  # until it is known that it does not: what fails is not compared
+        if context.request is context.original and context.prompt is not None:
+            context.simulated_prompts = dict.fromkeys(SimulatedState, context.prompt)
             return
-        work.needs_simulation = _needs_simulation(work)
-        if not work.needs_simulation:
+        context.needs_simulation = _needs_simulation(context)
+        if not context.needs_simulation:
             return
         prompts: list[tuple[Request, CachedPrompt]] = (
-            [] if work.prompt is None else [(work.request, work.prompt)]
+            [] if context.prompt is None else [(context.request, context.prompt)]
         )
         simulated: dict[SimulatedState, CachedPrompt] = {}
         for state in reversed(SimulatedState):
-            request = work.version(state)
-            known = next((prompt for each, prompt in prompts if each is request), None)
-            if known is None:
-                known = await read_prompt(request, work.rules, work.block_tokens)
-                prompts.append((request, known))
-            simulated[state] = known
-        work.simulated = simulated
+            request = context.request_in_state(state)
+            known_prompt = next((prompt for known_request, prompt in prompts if known_request is request), None)
+            if known_prompt is None:
+                known_prompt = await read_prompt(request, context.rules, context.block_tokens)
+                prompts.append((request, known_prompt))
+            simulated[state] = known_prompt
+        context.simulated_prompts = simulated
 
 
-def _needs_simulation(work: Work) -> bool:
+def _needs_simulation(context: RequestContext) -> bool:
     """Whether anything that Foveate does may change what the request costs."""
-    is_edited = work.version(SimulatedState.CONTEXT) is not work.came
-    if work.prompt is not None or is_edited or work.state.states:
+    is_edited = context.request_in_state(SimulatedState.CONTEXT) is not context.original
+    if context.prompt is not None or is_edited or context.session_state.simulated_caches:
         return True
-    if work.count is not None and work.count.upper < work.rules.minimum_tokens:
+    if context.token_count is not None and context.token_count.upper < context.rules.minimum_tokens:
         return False  # too short to be cached
-    return work.options.compaction and work.rules.caching is not Caching.NONE
+    return context.options.compaction and context.rules.caching is not CachingMode.NONE
 
 
 @dataclass(frozen=True, slots=True)
-class SimulateStates:
+class SimulateSavings:
     """Simulates each request in all states, and remembers what it left in the provider's cache."""
 
-    remembered: Remembered
+    session_states: SessionStates
     logs: PrefixLogs
     _agents: OrderedDict[str, AgentStates] = field(default_factory=OrderedDict)
 
     def __call__(self, exchange: Exchange) -> None:
         """Simulate a request that the provider has answered."""
-        work = exchange.work
-        if work is None or not work.simulated:
+        context = exchange.context
+        if context is None or not context.simulated_prompts:
             return
-        agent, session_id = work.incoming.agent, work.session_id
+        agent, session_id = context.incoming.agent, context.session_id
         log = self.logs.open(agent)
         if not 200 <= exchange.status < 300:
-            if work.sighting is not None:
-                log.failed(work.sighting)
+            if context.observed_request is not None:
+                log.record_failure(context.observed_request)
             return
         # Other requests of the session may have been answered since this one came.
-        state = self.remembered.session(agent, session_id)
+        state = self.session_states.session(agent, session_id)
         sent, rules = (
-            Version(work.simulated[_SENT], borne_by(work.simulated[_SENT], work.marks)),
-            work.kept_rules,
+            RequestVersion(
+                context.simulated_prompts[_SENT_STATE],
+                merge_breakpoints(context.simulated_prompts[_SENT_STATE], context.breakpoints),
+            ),
+            context.conservative_rules,
         )
-        keys = work.sighting.keys if work.sighting is not None else ()
-        states = self._states_of(agent)
-        times = {"at": exchange.sent_at, "answers_at": exchange.begun_at}
-        served = states.serve_sent(sent, state.cache, rules, **times)
-        if work.sighting is not None:
-            log.served(work.sighting, served.cache)
+        keys = context.observed_request.keys if context.observed_request is not None else ()
+        states = self._agent_states(agent)
+        times = {"at": exchange.sent_at, "answers_at": exchange.response_started_at}
+        served = states.serve_actual(sent, state.cache, rules, **times)
+        if context.observed_request is not None:
+            log.record_response(context.observed_request, served.cache)
         versions = {
-            each: Version(prompt, landmarks_of(prompt).marks) for each, prompt in work.simulated.items()
+            simulated_state: RequestVersion(prompt, prompt_layout(prompt).breakpoints)
+            for simulated_state, prompt in context.simulated_prompts.items()
         }
-        versions[SimulatedState.BREAKPOINTS] = versions[_SENT] = sent
+        versions[SimulatedState.BREAKPOINTS] = versions[_SENT_STATE] = sent
         simulated = states.serve(
             versions,
-            {**state.states, _SENT: state.cache},
+            {**state.simulated_caches, _SENT_STATE: state.cache},
             served,
             rules,
             keys=keys,
             **times,
         )
-        state = state.served(served.cache, simulated.caches)
-        if not state.would_not_fit and _outgrows_window(exchange, work, simulated):
-            state = replace(state, would_not_fit=True)
-        work.state = replace(work.state, would_not_fit=state.would_not_fit)
-        self.remembered.put(agent, session_id, state)
-        exchange.simulated = simulated.usage
+        state = state.with_response(served.cache, simulated.caches)
+        if not state.would_exceed_window and _outgrows_window(exchange, context, simulated):
+            state = replace(state, would_exceed_window=True)
+        context.session_state = replace(context.session_state, would_exceed_window=state.would_exceed_window)
+        self.session_states.put(agent, session_id, state)
+        exchange.simulated_usage = simulated.usage
 
-    def _states_of(self, agent: str) -> AgentStates:
-        found = self._agents.setdefault(agent, AgentStates())
+    def _agent_states(self, agent: str) -> AgentStates:
+        states = self._agents.setdefault(agent, AgentStates())
         self._agents.move_to_end(agent)
         if len(self._agents) > _MAX_AGENTS:
             self._agents.popitem(last=False)
-        return found
+        return states
 
 
-def _outgrows_window(exchange: Exchange, work: Work, simulated: Simulated) -> bool:
+def _outgrows_window(exchange: Exchange, context: RequestContext, simulated: SimulatedStates) -> bool:
     """Whether the provider would have refused the client's own request."""
-    window, usage = work.widest_tokens, exchange.usage
-    client, sent = (simulated.usage[state].input_tokens for state in (SimulatedState.CLIENT, _SENT))
+    window, usage = context.max_window_tokens, exchange.usage
+    client, sent = (simulated.usage[state].input_tokens for state in (SimulatedState.CLIENT, _SENT_STATE))
     if window is None or usage is None or client <= sent or not sent:
         return False
-    return client / sent * usage.cache.input_tokens > window - work.output_reserve
+    return client / sent * usage.cache.input_tokens > window - context.output_reserve_tokens

@@ -6,57 +6,67 @@ from dataclasses import replace
 from functools import partial
 
 from foveate.budget.sections import Section
-from foveate.cache.stability import InjectedBlock, Layer, flattened
-from foveate.engine.calls import Problem
-from foveate.engine.injecting.fitting import NO_PART, Fit, Part
+from foveate.cache.stability import InjectedBlock, SectionLayer, flatten_blocks
+from foveate.engine.calls import StepFailure
+from foveate.engine.injecting.fitting import EMPTY_GROUP, FittedSections, SectionGroup
 from foveate.engine.injecting.gathering import (
     BYTES_PER_TOKEN,
-    Gathering,
-    MakeRoomFor,
-    Money,
+    FitWindowFor,
+    SectionCollector,
+    SpendingSource,
     StableSections,
 )
 from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.injecting.placing import (
-    Placed,
-    edits_at,
-    joins_strings,
+    PlacedSections,
+    has_user_text,
+    insert_texts,
+    joins_plain_strings,
     last_user_message,
-    speaks,
-    stable_edits,
-    turn_edits,
-    words_of,
+    place_stable,
+    place_turn,
+    read_user_text,
 )
-from foveate.engine.injecting.sources import PATIENCE_SECONDS, Sources
-from foveate.engine.injecting.staying import Said, SaidBefore, Stay, has_to_stay, place_now
+from foveate.engine.injecting.sources import SOURCE_TIMEOUT_SECONDS, SectionSources
+from foveate.engine.injecting.staying import (
+    PinnedSectionCache,
+    PinnedSections,
+    PinnedText,
+    find_message,
+    must_be_pinned,
+)
 from foveate.engine.steps.names import SECTIONS
-from foveate.engine.work import Work
-from foveate.fold.thoughts import unbound_thoughts
-from foveate.values import NOTHING, Area, Edit, Insert, Place, SetParameter, TokenCount
+from foveate.engine.work import RequestContext
+from foveate.fold.thoughts import drop_invalid_thinking
+from foveate.values import ZERO_TOKENS, Area, Edit, InsertParts, Place, SetParameter, TokenCount
 
 _LOG = logging.getLogger(__name__)
 _NO_SECTIONS = SectionOptions()
 # The last of what the user said; what is looked for stands rarely farther up.
 _QUERY_CHARS = 2_000
-_REASON = "said here before, and what the model has thought since stands after it"
+_PINNED_REASON = "said here before, and what the model has thought since stands after it"
 
 
-class Inject:
+class InjectSections:
     """Puts an agent's sections into its requests."""
 
     name = SECTIONS
 
     def __init__(
-        self, sources: Sources, money: Money | None = None, *, patience_seconds: float = PATIENCE_SECONDS
+        self,
+        sources: SectionSources,
+        spending: SpendingSource | None = None,
+        *,
+        timeout_seconds: float = SOURCE_TIMEOUT_SECONDS,
     ) -> None:
-        self._gathering = Gathering(sources, money)
-        self._patience_seconds = patience_seconds
-        self._said = SaidBefore()
+        self._collector = SectionCollector(sources, spending)
+        self._timeout_seconds = timeout_seconds
+        self._pinned = PinnedSectionCache()
         self._has_warned = False
         self._agents: set[str] = set()
         """Those that have, or had, sections."""
 
-    async def take(self, work: Work, make_room: MakeRoomFor | None = None) -> None:
+    async def apply(self, context: RequestContext, make_room: FitWindowFor | None = None) -> None:
         """Inject what there is, as far as there is room for it.
 
         `make_room` makes room in the request for sections that are required.
@@ -65,203 +75,232 @@ class Inject:
             BudgetExceeded: the sections do not fit in the limits of the agent.
             DoesNotFit: the window has no room for the required ones, and none may be made.
         """
-        options = work.options.sections
+        options = context.options.sections
         if options is None or options == _NO_SECTIONS:
-            if not self._has_injected(work):
+            if not self._has_injected(context):
                 return
             options = _NO_SECTIONS  # what was injected before is gone now, and thoughts may stand after it
-        until = asyncio.get_running_loop().time() + self._patience_seconds
-        options = await self._gathering.limited(work, options, until=until)
-        stays = has_to_stay(work.request, work.rules)
-        joins = joins_strings(work.request, work.rules)
-        sources = await self._gathering.stable_sections(work, options, until=until)
-        said, known = self._before(work)
-        repeated = _repeated(said) if stays and known else NOTHING
-        is_due = not stays or _is_due(work, said, known)
+        deadline = asyncio.get_running_loop().time() + self._timeout_seconds
+        options = await self._collector.with_own_limits(context, options, deadline=deadline)
+        is_pinned = must_be_pinned(context.request, context.rules)
+        joins = joins_plain_strings(context.request, context.rules)
+        sources = await self._collector.collect_stable(context, options, deadline=deadline)
+        pinned, known_messages = self._known_pinned(context)
+        repeated = _repeated_tokens(pinned) if is_pinned and known_messages else ZERO_TOKENS
+        is_due = not is_pinned or _needs_turn_sections(context, pinned, known_messages)
 
         def room() -> int | None:
-            left = _room(work)
-            return None if left is None else max(0, left - repeated.upper)
+            room_tokens = _room_tokens(context)
+            return None if room_tokens is None else max(0, room_tokens - repeated.upper)
 
-        found = None if is_due else _as_before(said, sources, room())
+        fitted = None if is_due else _reuse_stable(pinned, sources, room())
         turn: tuple[Section, ...] = ()
-        if found is None:
-            turn = await self._gathering.turn_sections(work, options, said.words, until=until)
-        fit = partial(self._gathering.fit, work, options, sources, turn, room=room, make_room=make_room)
-        found = found or await fit(added=repeated)
+        if fitted is None:
+            turn = await self._collector.collect_turn(context, options, pinned.user_text, deadline=deadline)
+        fit = partial(self._collector.fit, context, options, sources, turn, room=room, fit_window=make_room)
+        fitted = fitted or await fit(added=repeated)
         edits: list[Edit] = []
-        added = found.stable.count
-        if stays:
-            if not (known and said.stable == found.stable.version and _fits(found.stable, room())):
-                said, is_due = _new_beginning(work, said), work.chain is not None
-                if repeated is not NOTHING:
-                    repeated = NOTHING
-                    found = await fit()
-                said = replace(said, stable=found.stable.version)
-            again = _again(work, said, joins=joins)
-            if again is None:
+        added = fitted.stable.count
+        if is_pinned:
+            if not (
+                known_messages
+                and pinned.stable_version == fitted.stable.version
+                and _fits(fitted.stable, room())
+            ):
+                pinned, is_due = _restart_pinned(context, pinned), context.chain is not None
+                if repeated is not ZERO_TOKENS:
+                    repeated = ZERO_TOKENS
+                    fitted = await fit()
+                pinned = replace(pinned, stable_version=fitted.stable.version)
+            repeated_edits = _repeat_pinned(context, pinned, joins=joins)
+            if repeated_edits is None:
                 reason = "nothing is injected: thoughts of before would not be taken, and cannot be left out"
-                work.problems.append(Problem(f"{SECTIONS}/thoughts", reason))
+                context.problems.append(StepFailure(f"{SECTIONS}/thoughts", reason))
                 return
-            edits, said = again
-            said = replace(said, part=found.stable, sources=sources.key)
+            edits, pinned = repeated_edits
+            pinned = replace(pinned, stable_group=fitted.stable, sources=sources.key)
             added += repeated
-        edits = [*stable_edits(work.request, found.stable.sections, joins=joins), *edits]
+        edits = [*place_stable(context.request, fitted.stable.sections, joins=joins), *edits]
         shift = int(any(_is_first_message(edit) for edit in edits))
-        turn_part = found.turn if is_due else NO_PART
-        placed = turn_edits(work.request, turn_part.sections, joins=joins)
+        turn_part = fitted.turn if is_due else EMPTY_GROUP
+        placed = place_turn(context.request, turn_part.sections, joins=joins)
         edits += placed.edits
-        self._keep(work, _with_turn(work, said, turn_part, placed) if stays else said, known)
+        self._remember_pinned(
+            context,
+            _with_turn_sections(context, pinned, turn_part, placed) if is_pinned else pinned,
+            known_messages,
+        )
         if edits:
-            self._warn_if_flattened(work, found)
-            await work.edit(self.name, edits)
-            _count(work, added + turn_part.count if placed.edits else added)
-        if not stays:
-            work.passing = tuple(
-                Place(place.area, place.index + shift, place.block) for place in placed.passing
+            self._warn_if_flattened(context, fitted)
+            await context.apply_edits(self.name, edits)
+            _add_to_count(context, added + turn_part.count if placed.edits else added)
+        if not is_pinned:
+            context.transient_places = tuple(
+                Place(place.area, place.index + shift, place.block) for place in placed.transient_places
             )
-        left_out = (*found.stable.left_out, *turn_part.left_out)
-        work.problems += [Problem(f"{SECTIONS}/room", why) for why in left_out]
+        left_out = (*fitted.stable.left_out, *turn_part.left_out)
+        context.problems += [StepFailure(f"{SECTIONS}/room", reason_text) for reason_text in left_out]
 
-    def _warn_if_flattened(self, work: Work, found: Fit) -> None:
+    def _warn_if_flattened(self, context: RequestContext, fitted: FittedSections) -> None:
         """Warn once in a process that a provider takes no blocks, so that sections become one text."""
-        if self._has_warned or work.rules.takes_blocks:
+        if self._has_warned or context.rules.takes_blocks:
             return
-        sides = ((Layer.WORKSPACE, found.stable), (Layer.TURN, found.turn))
+        sides = ((SectionLayer.WORKSPACE, fitted.stable), (SectionLayer.TURN, fitted.turn))
         blocks = [
             InjectedBlock(name=section.name, layer=layer, text=section.text)
             for layer, part in sides
             for section in part.sections
         ]
-        if note := flattened(blocks, provider=work.incoming.provider).note:
+        if note := flatten_blocks(blocks, provider=context.incoming.provider).note:
             self._has_warned = True
             _LOG.warning("%s", note)
 
-    def _has_injected(self, work: Work) -> bool:
+    def _has_injected(self, context: RequestContext) -> bool:
         """Whether something was put into this conversation before that its thoughts are bound to."""
-        if work.incoming.agent not in self._agents or work.chain is None or not work.rules.binds_thinking:
+        if (
+            context.incoming.agent not in self._agents
+            or context.chain is None
+            or not context.rules.binds_thinking
+        ):
             return False
-        found, _ = self._said.of(work.incoming.agent, work.chain)
-        return found is not None and bool(found.stable or found.stays or found.since)
+        pinned, _ = self._pinned.find(context.incoming.agent, context.chain)
+        return pinned is not None and bool(
+            pinned.stable_version or pinned.pinned_texts or pinned.invalid_before
+        )
 
-    def _before(self, work: Work) -> tuple[Said, int]:
+    def _known_pinned(self, context: RequestContext) -> tuple[PinnedSections, int]:
         """What is known of the conversation, with the user's last words, and up to which of its messages."""
-        if work.chain is None:
-            return Said(), 0
-        found, known = self._said.of(work.incoming.agent, work.chain)
-        said = found or Said()
-        for index in range(len(work.came.messages) - 1, work.chain.head + known - 1, -1):
-            if words := words_of(work.came, index):
-                return replace(said, words=words[-_QUERY_CHARS:]), known
-        return said, known
+        if context.chain is None:
+            return PinnedSections(), 0
+        known, known_messages = self._pinned.find(context.incoming.agent, context.chain)
+        pinned = known or PinnedSections()
+        for index in range(
+            len(context.original.messages) - 1, context.chain.leading_system_messages + known_messages - 1, -1
+        ):
+            if user_text := read_user_text(context.original, index):
+                return replace(pinned, user_text=user_text[-_QUERY_CHARS:]), known_messages
+        return pinned, known_messages
 
-    def _keep(self, work: Work, said: Said, known: int) -> None:
+    def _remember_pinned(self, context: RequestContext, pinned: PinnedSections, known_messages: int) -> None:
         """Remember what was said, for the next request of the conversation."""
-        if work.chain is not None and (known < len(work.chain) or said.since):
-            self._said.keep(work.incoming.agent, work.chain, said)
-            self._agents.add(work.incoming.agent)
+        if context.chain is not None and (known_messages < len(context.chain) or pinned.invalid_before):
+            self._pinned.put(context.incoming.agent, context.chain, pinned)
+            self._agents.add(context.incoming.agent)
 
 
-def _is_due(work: Work, said: Said, known: int) -> bool:
+def _needs_turn_sections(context: RequestContext, pinned: PinnedSections, known_messages: int) -> bool:
     """Whether something is to be said that will stay: where the user speaks anew, or nothing was said yet."""
-    if work.chain is None or known == len(work.chain):  # the same once more, as after an answer that was lost
-        return bool(work.chain is not None and not said.stays)
-    last = last_user_message(work.request)
-    return last is not None and (speaks(work.request, last) or not said.stays)
+    if context.chain is None or known_messages == len(
+        context.chain
+    ):  # the same once more, as after an answer that was lost
+        return bool(context.chain is not None and not pinned.pinned_texts)
+    last = last_user_message(context.request)
+    return last is not None and (has_user_text(context.request, last) or not pinned.pinned_texts)
 
 
-def _repeated(said: Said) -> TokenCount:
+def _repeated_tokens(pinned: PinnedSections) -> TokenCount:
     """How many tokens the texts take that have to be repeated."""
-    tokens = sum(stay.tokens for stay in said.stays)
-    return TokenCount(tokens, False, tokens + tokens // 8) if tokens else NOTHING
+    tokens = sum(text.tokens for text in pinned.pinned_texts)
+    return TokenCount(tokens, False, tokens + tokens // 8) if tokens else ZERO_TOKENS
 
 
-def _fits(part: Part, room: int | None) -> bool:
+def _fits(part: SectionGroup, room: int | None) -> bool:
     return room is None or part.count.upper <= room
 
 
-def _as_before(said: Said, sources: StableSections, room: int | None) -> Fit | None:
+def _reuse_stable(pinned: PinnedSections, sources: StableSections, room: int | None) -> FittedSections | None:
     """The stable part as it was sent before, if its sources are the same and there is room for it."""
-    if said.sources != sources.key or not _fits(said.part, room):
+    if pinned.sources != sources.key or not _fits(pinned.stable_group, room):
         return None
-    return Fit(stable=said.part)
+    return FittedSections(stable=pinned.stable_group)
 
 
-def _new_beginning(work: Work, said: Said) -> Said:
+def _restart_pinned(context: RequestContext, pinned: PinnedSections) -> PinnedSections:
     """Nothing is repeated, and thoughts of before are left out on models that would not take them.
 
     So it is if nothing is known, the system prompt is another one now, or there is no room for what was said.
     """
-    head = work.chain.head if work.chain is not None else 0
-    return Said(words=said.words, since=len(work.came.messages) - head)
+    head = context.chain.leading_system_messages if context.chain is not None else 0
+    return PinnedSections(user_text=pinned.user_text, invalid_before=len(context.original.messages) - head)
 
 
-def _again(work: Work, said: Said, *, joins: bool) -> tuple[list[Edit], Said] | None:
+def _repeat_pinned(
+    context: RequestContext, pinned: PinnedSections, *, joins: bool
+) -> tuple[list[Edit], PinnedSections] | None:
     """What has to be repeated, and what is done about thoughts of before; None if nothing can be done."""
-    head = work.chain.head if work.chain is not None else 0
+    head = context.chain.leading_system_messages if context.chain is not None else 0
     edits: list[Edit] = []
-    for stay in said.stays:
-        place = place_now(work.request, work.came, head + stay.at)
+    for pinned_text in pinned.pinned_texts:
+        place = find_message(context.request, context.original, head + pinned_text.message_index)
         if place is not None:
-            edits += edits_at(work.request, place, stay.texts, _REASON, joins=joins)
-    if not work.rules.binds_thinking or not said.since:
-        return edits, said
-    if said.asks is not None:
-        return [*edits, said.asks], said
-    end = head + said.since + len(work.request.messages) - len(work.came.messages)
-    earlier = replace(work.request, messages=work.request.messages[: max(0, end)])
-    thoughts = unbound_thoughts(earlier, work.model, changed_from=0)
-    if thoughts is None:
+            edits += insert_texts(context.request, place, pinned_text.texts, _PINNED_REASON, joins=joins)
+    if not context.rules.binds_thinking or not pinned.invalid_before:
+        return edits, pinned
+    if pinned.drop_request is not None:
+        return [*edits, pinned.drop_request], pinned
+    end = head + pinned.invalid_before + len(context.request.messages) - len(context.original.messages)
+    earlier = replace(context.request, messages=context.request.messages[: max(0, end)])
+    thinking_edits = drop_invalid_thinking(earlier, context.model, changed_from=0)
+    if thinking_edits is None:
         return None
-    asks = next((edit for edit in thoughts if isinstance(edit, SetParameter)), None)
-    return [*edits, *thoughts], replace(said, asks=asks, since=said.since if thoughts else 0)
+    drop_request = next((edit for edit in thinking_edits if isinstance(edit, SetParameter)), None)
+    return [*edits, *thinking_edits], replace(
+        pinned, drop_request=drop_request, invalid_before=pinned.invalid_before if thinking_edits else 0
+    )
 
 
-def _with_turn(work: Work, said: Said, turn: Part, placed: Placed) -> Said:
+def _with_turn_sections(
+    context: RequestContext, pinned: PinnedSections, turn: SectionGroup, placed: PlacedSections
+) -> PinnedSections:
     """What was said, and what is said now."""
-    if not placed.edits or work.chain is None:
-        return said
-    at = placed.edits[0].place.index + len(work.came.messages) - len(work.request.messages) - work.chain.head
+    if not placed.edits or context.chain is None:
+        return pinned
+    index = (
+        placed.edits[0].place.index
+        + len(context.original.messages)
+        - len(context.request.messages)
+        - context.chain.leading_system_messages
+    )
     texts = tuple((section.text, section.tokens) for section in turn.sections)
-    return replace(said, stays=(*said.stays, Stay(at, texts)))
+    return replace(pinned, pinned_texts=(*pinned.pinned_texts, PinnedText(index, texts)))
 
 
-def _room(work: Work) -> int | None:
+def _room_tokens(context: RequestContext) -> int | None:
     """How many tokens there are beside the request; None where nobody knows the window."""
-    if work.window_tokens is None:
+    if context.window_tokens is None:
         return None
-    limit = work.window_tokens - work.output_reserve
-    if work.count is None:
-        return max(0, limit - len(work.request.body) // BYTES_PER_TOKEN)
-    return max(0, int((limit - work.count.upper) / max(1.0, work.rate)))
+    limit = context.window_tokens - context.output_reserve_tokens
+    if context.token_count is None:
+        return max(0, limit - len(context.request.body) // BYTES_PER_TOKEN)
+    return max(0, int((limit - context.token_count.upper) / max(1.0, context.tokens_per_raw_token)))
 
 
-def _count(work: Work, added: TokenCount) -> None:
+def _add_to_count(context: RequestContext, added: TokenCount) -> None:
     """Have the count of the request be that with what was put into it."""
-    rate = work.rate
-    if work.estimate is not None:
-        work.estimate = replace(work.estimate, total=work.estimate.total + added)
-    if work.count is not None:
+    rate = context.tokens_per_raw_token
+    if context.raw_count is not None:
+        context.raw_count = replace(context.raw_count, total=context.raw_count.total + added)
+    if context.token_count is not None:
         upper = round(added.upper * max(1.0, rate))
-        work.count += TokenCount(round(added.tokens * rate), added.exact, upper)
+        context.token_count += TokenCount(round(added.tokens * rate), added.exact, upper)
 
 
 def _is_first_message(edit: Edit) -> bool:
     """Whether it puts a message before all others."""
-    if not isinstance(edit, Insert) or edit.place.area is not Area.MESSAGES:
+    if not isinstance(edit, InsertParts) or edit.place.area is not Area.MESSAGES:
         return False
     return (edit.place.index, edit.place.block) == (0, None)
 
 
-class InjectInRoom:
+class InjectSectionsInWindow:
     """Puts an agent's sections into its requests, and makes room there for required ones."""
 
     name = SECTIONS
 
-    def __init__(self, inject: Inject, make_room: MakeRoomFor) -> None:
+    def __init__(self, inject: InjectSections, fit_window: FitWindowFor) -> None:
         self._inject = inject
-        self._make_room = make_room
+        self._fit_window = fit_window
 
-    async def take(self, work: Work) -> None:
+    async def apply(self, context: RequestContext) -> None:
         """Inject what there is."""
-        await self._inject.take(work, self._make_room)
+        await self._inject.apply(context, self._fit_window)

@@ -4,16 +4,16 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from foveate.engine.remembered import Remembered
+from foveate.engine.remembered import SessionStates
 from foveate.engine.steps.names import SESSION
-from foveate.engine.work import Work
+from foveate.engine.work import RequestContext
 from foveate.errors import StoreUnavailable
-from foveate.session.chain import Chain, chain_beside
-from foveate.session.conversation import Conversation, conversation_of
-from foveate.session.news import stored
-from foveate.session.sessions import Found, Sessions
-from foveate.session.titles import opening_words, working_folder
-from foveate.session.turns import Move, Session, Turns
+from foveate.session.chain import HashChain, compute_chain_in_thread
+from foveate.session.conversation import ObservedConversation, observe_conversation
+from foveate.session.news import make_pending_write
+from foveate.session.sessions import SessionMatch, SessionMatcher
+from foveate.session.titles import find_opening_words, find_working_folder
+from foveate.session.turns import Session, SessionStore, SessionUpdate
 
 
 class FindSession:
@@ -23,66 +23,75 @@ class FindSession:
 
     def __init__(
         self,
-        sessions: Sessions,
-        turns: Turns,
-        remembered: Remembered,
+        sessions: SessionMatcher,
+        session_store: SessionStore,
+        session_states: SessionStates,
         *,
-        keeps_text: Callable[[], bool] = lambda: False,
+        may_store_text: Callable[[], bool] = lambda: False,
     ) -> None:
         """`keeps_text`: first words of conversations may be stored."""
         self._sessions = sessions
-        self._keeps_text = keeps_text
-        self._turns = turns
-        self._remembered = remembered
+        self._may_store_text = may_store_text
+        self._session_store = session_store
+        self._session_states = session_states
 
-    async def take(self, work: Work) -> None:
+    async def apply(self, context: RequestContext) -> None:
         """Find it, and what is remembered of it."""
-        work.chain = chain = await chain_beside(work.came)
-        conversation = conversation_in(work, chain)
+        context.chain = chain = await compute_chain_in_thread(context.original)
+        conversation = describe_conversation(context, chain)
         try:
-            found = await self._sessions.find(conversation, now=work.now)
+            session_match = await self._sessions.find(conversation, now=context.received_at)
         except StoreUnavailable:
-            if conversation.named is not None:  # its id needs no store
-                self._begin(work, self._sessions.named(conversation, now=work.now))
+            if conversation.named_session_id is not None:  # its id needs no store
+                self._begin_turn(context, self._sessions.find_named(conversation, now=context.received_at))
             raise
-        self._begin(work, found)
+        self._begin_turn(context, session_match)
 
-    def _begin(self, work: Work, found: Found) -> None:
-        agent = work.incoming.agent
-        if found.is_new:
-            found = replace(found, session=self._labelled(work, found.session))
-        work.found = found
-        work.flight = self._sessions.begin(found)
-        if found.is_changed:
-            work.news.append(stored(Move(session=found.session, turns=found.turns), self._turns))
-        chain = work.chain
+    def _begin_turn(self, context: RequestContext, session_match: SessionMatch) -> None:
+        agent = context.incoming.agent
+        if session_match.is_new:
+            session_match = replace(session_match, session=self._with_labels(context, session_match.session))
+        context.session_match = session_match
+        context.in_flight = self._sessions.begin(session_match)
+        if session_match.is_changed:
+            context.pending_writes.append(
+                make_pending_write(
+                    SessionUpdate(session=session_match.session, turns=session_match.turns), self._session_store
+                )
+            )
+        chain = context.chain
         assert chain is not None
-        before = self._remembered.session(agent, work.session_id)
-        work.state = replace(
-            before.heard(work.now),
-            messages=before.messages if found.is_aside else len(chain),
-            tip=before.tip if found.is_aside else chain.hashes[-1] if chain else b"",
-            is_whole=before.is_whole and self._remembered.has_seen_all(agent, found, chain, work.came),
+        previous = self._session_states.session(agent, context.session_id)
+        context.session_state = replace(
+            previous.with_request(context.received_at),
+            messages=previous.messages if session_match.is_side_request else len(chain),
+            last_hash=previous.last_hash
+            if session_match.is_side_request
+            else chain.hashes[-1]
+            if chain
+            else b"",
+            is_complete=previous.is_complete
+            and self._session_states.has_served_all(agent, session_match, chain, context.original),
         )
-        if before.asked_at is not None:
-            self._remembered.heard(agent, max(0.0, work.now - before.asked_at))
-        self._remembered.put(agent, work.session_id, work.state)
+        if previous.last_request_at is not None:
+            self._session_states.add_gap(agent, max(0.0, context.received_at - previous.last_request_at))
+        self._session_states.put(agent, context.session_id, context.session_state)
 
-    def _labelled(self, work: Work, session: Session) -> Session:
-        head = work.chain.head if work.chain is not None else 0
-        opening = opening_words(work.came.messages[head:]) if self._keeps_text() else None
-        return replace(session, folder=working_folder(work.came, head), opening=opening)
+    def _with_labels(self, context: RequestContext, session: Session) -> Session:
+        head = context.chain.leading_system_messages if context.chain is not None else 0
+        opening = find_opening_words(context.original.messages[head:]) if self._may_store_text() else None
+        return replace(session, folder=find_working_folder(context.original, head), opening=opening)
 
 
-def conversation_in(work: Work, chain: Chain) -> Conversation:
+def describe_conversation(context: RequestContext, chain: HashChain) -> ObservedConversation:
     """Describe the conversation of a request."""
-    incoming = work.incoming
-    return conversation_of(
-        work.came,
+    incoming = context.incoming
+    return observe_conversation(
+        context.original,
         chain,
         agent=incoming.agent,
         caller=incoming.caller,
-        scope=incoming.name_scope,
+        scope=incoming.session_scope,
         header=incoming.session,
-        headers=incoming.naming,
+        headers=incoming.session_headers,
     )

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from foveate.engine.work import Work
+from foveate.engine.work import RequestContext
 
 
 class Step(Protocol):
@@ -10,5 +10,5 @@ class Step(Protocol):
 
     name: str
 
-    async def take(self, work: Work) -> None:
+    async def apply(self, context: RequestContext) -> None:
         """Do it, as far as it applies."""

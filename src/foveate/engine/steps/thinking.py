@@ -1,24 +1,24 @@
 """The step that keeps a session from being refused for ever, since some of its thoughts do not fit any more."""
 
-from foveate.engine.steps.names import THOUGHTS
-from foveate.engine.work import Work
-from foveate.fold.thoughts import left_to_provider, thoughtless
-from foveate.session.counting import beside
+from foveate.engine.steps.names import THINKING
+from foveate.engine.work import RequestContext
+from foveate.fold.thoughts import drop_all_thinking, let_provider_drop_thinking
+from foveate.session.counting import run_in_thread_if_large
 from foveate.wire.large_json import LARGE_BYTES
 
 
-class SpareThoughts:
+class DropInvalidThinking:
     """Thoughts of a session of which some were refused are left out: once all else stands before them."""
 
-    name = THOUGHTS
+    name = THINKING
 
-    async def take(self, work: Work) -> None:
+    async def apply(self, context: RequestContext) -> None:
         """By the provider, which knows which of them do not fit; where it cannot be asked to, all of them."""
-        if work.state.has_bad_thoughts:
-            request, model = work.request, work.model
-            edits = await beside(
-                lambda: left_to_provider(request, model) or thoughtless(request, model),
+        if context.session_state.has_invalid_thinking:
+            request, model = context.request, context.model
+            edits = await run_in_thread_if_large(
+                lambda: let_provider_drop_thinking(request, model) or drop_all_thinking(request, model),
                 len(request.body),
-                least_bytes=LARGE_BYTES,
+                min_bytes=LARGE_BYTES,
             )
-            await work.edit(self.name, edits)
+            await context.apply_edits(self.name, edits)

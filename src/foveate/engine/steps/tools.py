@@ -4,16 +4,16 @@ from weakref import ref
 
 from foveate import wire
 from foveate.cache.tool_order import ListedTool, ToolList
-from foveate.engine.remembered import Remembered
+from foveate.engine.remembered import SessionStates
 from foveate.engine.steps.names import TOOLS
-from foveate.engine.work import Work
-from foveate.session.counting import beside
+from foveate.engine.work import RequestContext
+from foveate.session.counting import run_in_thread_if_large
 from foveate.values import Area
-from foveate.wire.around import around_of
+from foveate.wire.around import get_envelope
 
 # To read tools of this size takes milliseconds.
-_MUCH_BYTES = 64 * 1024
-_TOOL_LIST = object()
+_THREAD_BYTES = 64 * 1024
+_TOOL_LIST_KEY = object()
 
 
 class OrderTools:
@@ -21,40 +21,46 @@ class OrderTools:
 
     name = TOOLS
 
-    def __init__(self, remembered: Remembered) -> None:
-        self._remembered = remembered
+    def __init__(self, session_states: SessionStates) -> None:
+        self._session_states = session_states
 
-    async def take(self, work: Work) -> None:
+    async def apply(self, context: RequestContext) -> None:
         """Have them in the order that the session had first."""
-        if not work.options.prompt_cache or len(work.request.tools) < 2 or work.found is None:
+        if not context.options.prompt_cache or len(context.request.tools) < 2 or context.session_match is None:
             return
-        around = around_of(work.request)
-        if around is not None and work.state.settled is not None and work.state.settled() is around:
+        envelope = get_envelope(context.request)
+        if (
+            envelope is not None
+            and context.session_state.settled_envelope is not None
+            and context.session_state.settled_envelope() is envelope
+        ):
             return
-        listed: ToolList | None = around.known.get(_TOOL_LIST) if around is not None else None
-        if listed is None:
-            size_bytes = sum(map(len, work.request.tools))
-            listed = await beside(lambda: _listed(work), size_bytes, least_bytes=_MUCH_BYTES)
-            if around is not None:
-                around.known[_TOOL_LIST] = listed
-        edit, orders = work.state.tools.settled(listed)
-        settled = ref(around) if edit is None and around is not None else None
-        work.state = work.state.listed(orders, settled)
-        self._remembered.put(work.incoming.agent, work.session_id, work.state)
+        tool_list: ToolList | None = envelope.memo.get(_TOOL_LIST_KEY) if envelope is not None else None
+        if tool_list is None:
+            size_bytes = sum(map(len, context.request.tools))
+            tool_list = await run_in_thread_if_large(
+                lambda: _list_tools(context), size_bytes, min_bytes=_THREAD_BYTES
+            )
+            if envelope is not None:
+                envelope.memo[_TOOL_LIST_KEY] = tool_list
+        edit, orders = context.session_state.tools.stabilize(tool_list)
+        settled_envelope = ref(envelope) if edit is None and envelope is not None else None
+        context.session_state = context.session_state.with_tools(orders, settled_envelope)
+        self._session_states.put(context.incoming.agent, context.session_id, context.session_state)
         if edit is not None:
-            await work.edit(self.name, (edit,))
+            await context.apply_edits(self.name, (edit,))
 
 
-def _listed(work: Work) -> ToolList:
-    front = wire.front_blocks(work.request, wire.trail(work.request))
+def _list_tools(context: RequestContext) -> ToolList:
+    front = wire.preamble_blocks(context.request, wire.message_history(context.request))
     blocks = {block.place.index: block for block in front if block.place.area is Area.TOOLS}
-    return ToolList.of(
+    return ToolList.from_tools(
         [
             ListedTool(
-                name=wire.tool(work.request.format, raw).name,
-                said=blocks[place].said if place in blocks else raw,
-                mark=blocks[place].mark if place in blocks else None,
+                name=wire.parse_tool(context.request.format, raw).name,
+                content=blocks[place].canonical_json if place in blocks else raw,
+                breakpoint_ttl=blocks[place].breakpoint_ttl if place in blocks else None,
             )
-            for place, raw in enumerate(work.request.tools)
+            for place, raw in enumerate(context.request.tools)
         ]
     )

@@ -2,10 +2,10 @@
 
 from foveate import wire
 from foveate.engine.steps.names import TRAIL
-from foveate.engine.work import Work
+from foveate.engine.work import RequestContext
 
 
-class SeeTrail:
+class NoteTrail:
     """The step that remembers the trail of what would go out, behind those that change it.
 
     It is at hand then, and takes long to find later.
@@ -13,6 +13,6 @@ class SeeTrail:
 
     name = TRAIL
 
-    async def take(self, work: Work) -> None:
+    async def apply(self, context: RequestContext) -> None:
         """Remember it."""
-        work.trail = wire.trail(work.request)
+        context.trail = wire.message_history(context.request)

@@ -1,34 +1,36 @@
 """The step that asks for the usage of streamed chat completions."""
 
-from foveate.engine.steps.cache import RefusalsHeld
+from foveate.engine.steps.cache import RejectionMemory
 from foveate.engine.steps.names import USAGE
-from foveate.engine.work import Work
+from foveate.engine.work import RequestContext
 from foveate.values import Format, SetParameter
-from foveate.wire.around import parameters_of
-from foveate.wire.body import value
+from foveate.wire.around import get_parameters
+from foveate.wire.body import parse_json
 
 
-class AskForUsage:
+class RequestUsage:
     """A streamed chat tells its bill only where it is asked to."""
 
     name = USAGE
 
-    def __init__(self, refusals: RefusalsHeld) -> None:
-        self._refusals = refusals
+    def __init__(self, rejections: RejectionMemory) -> None:
+        self._rejections = rejections
 
-    async def take(self, work: Work) -> None:
+    async def apply(self, context: RequestContext) -> None:
         """Ask, where the client has not."""
-        if work.request.format is not Format.CHAT or not self._refusals.take_parameter(work, "stream_options"):
+        if context.request.format is not Format.CHAT or not self._rejections.accepts_parameter(
+            context, "stream_options"
+        ):
             return
-        found = parameters_of(work.request)
-        if value(found.get("stream")) is not True:
+        parameters = get_parameters(context.request)
+        if parse_json(parameters.get("stream")) is not True:
             return
-        asked = value(found.get("stream_options"))
-        if isinstance(asked, dict) and asked.get("include_usage") is True:
+        stream_options = parse_json(parameters.get("stream_options"))
+        if isinstance(stream_options, dict) and stream_options.get("include_usage") is True:
             return
-        if asked is not None and not isinstance(asked, dict):
+        if stream_options is not None and not isinstance(stream_options, dict):
             return  # nothing can be set in it, and the provider says so
-        work.parameters += (
+        context.added_parameters += (
             SetParameter(
                 path=("stream_options", "include_usage"),
                 value=True,

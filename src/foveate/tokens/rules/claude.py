@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from foveate.tokens.claude import Constants, extra_margin, fitted
+from foveate.tokens.claude import ClaudeConstants, extra_margin, load_fitted_constants
 from foveate.tokens.rendering import Rendering
 from foveate.tokens.rules.claude_models import (
     CLIENT_TOOL_TOKENS,
@@ -20,19 +20,19 @@ from foveate.tokens.rules.claude_models import (
     SERVER_TOOL_TOKENS,
     TASK_BUDGET_TOKENS,
     ClaudeModel,
-    claude_model,
+    claude_model_figures,
 )
-from foveate.tokens.rules.joined import joined
-from foveate.tokens.rules.opaque import unknown
+from foveate.tokens.rules.joined import join_renderings
+from foveate.tokens.rules.opaque import render_unknown_block
 from foveate.values import (
     Document,
     Format,
     Image,
+    MediaSource,
     Message,
     Opaque,
     Part,
     Request,
-    Source,
     Text,
     Thinking,
     Tool,
@@ -40,21 +40,21 @@ from foveate.values import (
     ToolResult,
 )
 from foveate.wire import anthropic, large_json
-from foveate.wire.body import as_record, record
+from foveate.wire.body import as_dict, parse_object
 from foveate.wire.duplicate_keys import has_unique_keys
 
 _SYSTEM_ROLES = ("system", "developer")
 # A sealed thought is about this many characters a token.
-_SEALED_CHARS_PER_TOKEN = 8
-_FACT_SPREAD = 0.05
-_NOTHING = Rendering()
-_JSON = json.JSONEncoder(ensure_ascii=False)
+_ENCRYPTED_CHARS_PER_TOKEN = 8
+_DOCUMENTED_SPREAD = 0.05
+_EMPTY = Rendering()
+_JSON_ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
-def claude_rules(model: str) -> "ClaudeRules":
+def build_claude_rules(model: str) -> "ClaudeRules":
     """The rules of a Claude model."""
-    figures = claude_model(model)
-    return ClaudeRules(figures, fitted().families[figures.family], extra_margin(model))
+    figures = claude_model_figures(model)
+    return ClaudeRules(figures, load_fitted_constants().families[figures.family], extra_margin(model))
 
 
 class ClaudeRules:
@@ -62,209 +62,225 @@ class ClaudeRules:
 
     vendor = "claude"
     # Chats through routers that translate were billed like these too.
-    speaks = frozenset((Format.ANTHROPIC, Format.BEDROCK, Format.CHAT))
+    api_formats = frozenset((Format.ANTHROPIC, Format.BEDROCK, Format.CHAT))
 
-    def __init__(self, model: ClaudeModel, constants: Constants, extra: float = 0.0) -> None:
+    def __init__(self, model: ClaudeModel, constants: ClaudeConstants, extra_margin: float = 0.0) -> None:
         self.family = self.generation = model.family
         self._model = model
         self._constants = constants
-        self._extra = extra
-        self.keeps_thoughts = model.keeps_thoughts
-        self._single = {name: self._times(name, 1) for name in constants.structure}
+        self._extra_margin = extra_margin
+        self.keeps_thinking = model.keeps_thinking
+        self._structures = {name: self._build_structure(name, 1) for name in constants.structure}
 
-    def frame(self, request: Request, first: Message | None, last: Message | None) -> Rendering:
+    def render_frame(self, request: Request, first: Message | None, last: Message | None) -> Rendering:
         """The base with the first user turn in it, thinking, and the answer's schema."""
         rendering = Rendering(
             fixed_tokens=self._model.base_tokens, margin_tokens=self._constants.around_tokens, certain=False
         )
-        rendering = _together(rendering, self._built("m_user", -1))
+        rendering = _join_estimates(rendering, self._structure("m_user", -1))
         if first is not None and first.role == "assistant":
-            rendering = _together(rendering, self._built("starts_assistant"))
+            rendering = _join_estimates(rendering, self._structure("starts_assistant"))
         if last is not None and last.role == "assistant":  # a prefill opens no turn of its own
-            rendering = _together(rendering, self._built("m_assistant", -1))
-        if not _is_forced(request):
-            rendering = _together(rendering, _fact(self._thinking_tokens(request.thinking)))
+            rendering = _join_estimates(rendering, self._structure("m_assistant", -1))
+        if not _forces_tool_use(request):
+            rendering = _join_estimates(
+                rendering, _documented_tokens(self._thinking_mode_tokens(request.thinking))
+            )
         if "task_budget" in request.extras:
-            rendering = _together(rendering, _fact(TASK_BUDGET_TOKENS))
+            rendering = _join_estimates(rendering, _documented_tokens(TASK_BUDGET_TOKENS))
         if request.schema is None:
             return rendering
-        text = _spaced(request.schema.schema)
-        references = self._built("format_ref", text.count('"$ref"'))
-        return _together(rendering, Rendering(texts=(text,)), self._built("format"), references)
+        text = _schema_text(request.schema.schema)
+        references = self._structure("format_ref", text.count('"$ref"'))
+        return _join_estimates(rendering, Rendering(texts=(text,)), self._structure("format"), references)
 
-    def system(self, request: Request) -> Rendering:
+    def render_system(self, request: Request) -> Rendering:
         """The system texts; that there is a system prompt costs nothing by itself."""
-        return _together(Rendering(), *(self._part(part) for part in request.system))
+        return _join_estimates(Rendering(), *(self._render_part(part) for part in request.system))
 
-    def toolbox(self, request: Request, first: Message | None, loads: Sequence[str]) -> Rendering:
+    def render_tool_preamble(
+        self, request: Request, first: Message | None, loaded_tools: Sequence[str]
+    ) -> Rendering:
         """The tool system prompt, and the deferred tools that the conversation has loaded."""
         del first
         if not request.tools:
             return Rendering()
         prompt = self._model.tool_prompt
-        parts = [_fact(prompt.forced_tokens if _is_forced(request) else prompt.free_tokens)]
+        parts = [_documented_tokens(prompt.forced_tokens if _forces_tool_use(request) else prompt.free_tokens)]
         deferred = [raw for raw in request.tools if _is_deferred(raw)]
         if deferred and self._model.defers_tools:
-            parts.append(self._built("deferred_any"))
-        if loads:
-            parts += self._loaded(deferred, loads)
-        return _together(*parts)
+            parts.append(self._structure("deferred_any"))
+        if loaded_tools:
+            parts += self._render_loaded_tools(deferred, loaded_tools)
+        return _join_estimates(*parts)
 
-    def tool(self, tool: Tool, position: int) -> Rendering:
+    def render_tool(self, tool: Tool, position: int) -> Rendering:
         """One tool's definition; a deferred one costs little or nothing until it is loaded."""
         del position
         if tool.kind != "function":
-            return self._own_tool(tool.kind)
+            return self._render_anthropic_tool(tool.kind)
         if _is_deferred(tool.raw):
-            return self._built("deferred") if self._model.defers_tools else Rendering()
-        return self._definition(tool.name, tool.description, tool.parameters)
+            return self._structure("deferred") if self._model.defers_tools else Rendering()
+        return self._render_definition(tool.name, tool.description, tool.parameters)
 
-    def message(self, message: Message) -> Rendering:
+    def render_message(self, message: Message) -> Rendering:
         """One message, its blocks one after the other."""
         if message.role in _SYSTEM_ROLES:
-            around = self._built("m_system") if self._model.family == "claude-4.7" else Rendering()
+            message_overhead = (
+                self._structure("m_system") if self._model.family == "claude-4.7" else Rendering()
+            )
         else:
-            around = self._built("m_assistant" if message.role in ("assistant", "model") else "m_user")
+            message_overhead = self._structure(
+                "m_assistant" if message.role in ("assistant", "model") else "m_user"
+            )
         results = len([part for part in message.parts if isinstance(part, ToolResult)])
-        extra = (self._built("tr_extra", results - 1),) if results > 1 else ()
-        said = [around, *extra, *[self._part(part) for part in message.parts]]
+        extra = (self._structure("tr_extra", results - 1),) if results > 1 else ()
+        renderings = [message_overhead, *extra, *[self._render_part(part) for part in message.parts]]
         opens_turn = message.role == "user" and results < len(message.parts)
-        return joined(said, certain=False, opens_turn=opens_turn)
+        return join_renderings(renderings, certain=False, opens_turn=opens_turn)
 
-    def _thinking_tokens(self, thinking: str) -> int:
+    def _thinking_mode_tokens(self, thinking: str) -> int:
         """What reasoning adds; other formats say how hard to think instead of whether."""
         if thinking in ("", "none", "disabled"):
             return 0
         kind = thinking if thinking == "adaptive" else "enabled"
         return self._model.thinking_tokens.get(kind, 0)
 
-    def _part(self, part: Part) -> Rendering:
+    def _render_part(self, part: Part) -> Rendering:
         match part:
             case Text(text=text):
                 return Rendering(texts=(text,))
-            case Thinking(text=text, sealed=sealed):
-                sealed_tokens = 0 if text else sealed / _SEALED_CHARS_PER_TOKEN
+            case Thinking(text=text, encrypted_chars=sealed):
+                sealed_tokens = 0 if text else sealed / _ENCRYPTED_CHARS_PER_TOKEN
                 tokens = self._constants.structure["thinking"] + sealed_tokens
                 return Rendering(
-                    thoughts=(text,) if text else (), thought_tokens=tokens, thought_margin_tokens=tokens
+                    thinking_texts=(text,) if text else (),
+                    thinking_tokens=tokens,
+                    thinking_margin_tokens=tokens,
                 )
             case ToolCall():
-                return self._call(part)
+                return self._render_call(part)
             case ToolResult(parts=parts, is_error=is_error):
-                around = [self._built("tool_result")]
+                result_overhead = [self._structure("tool_result")]
                 if is_error:
-                    around.append(self._built("tool_err"))
-                return _together(*around, *(self._part(inner) for inner in parts))
+                    result_overhead.append(self._structure("tool_err"))
+                return _join_estimates(*result_overhead, *(self._render_part(inner) for inner in parts))
             case Image():
-                return self._image(part)
+                return self._render_image(part)
             case Document():
-                return self._document(part)
+                return self._render_document(part)
             case Opaque():
-                return self._opaque(part)
+                return self._render_opaque(part)
 
-    def _call(self, call: ToolCall) -> Rendering:
+    def _render_call(self, call: ToolCall) -> Rendering:
         """Name, and each parameter with its value: a string as it is, anything else as JSON."""
         try:
-            given = _given(call.arguments) if call.arguments else {}
+            arguments = _parse_arguments(call.arguments) if call.arguments else {}
         except (ValueError, RecursionError):  # a model can write anything
-            given = call.arguments
-        if not isinstance(given, dict):
-            return _together(self._built("tool_use"), Rendering(texts=(call.name, _said(given))))
+            arguments = call.arguments
+        if not isinstance(arguments, dict):
+            return _join_estimates(
+                self._structure("tool_use"), Rendering(texts=(call.name, _value_text(arguments)))
+            )
         texts = [call.name]
-        for name, value in given.items():
-            texts += (name, _said(value))
-        return _together(
-            self._built("tool_use"), self._built("param", len(given)), Rendering(texts=tuple(texts))
+        for name, value in arguments.items():
+            texts += (name, _value_text(value))
+        return _join_estimates(
+            self._structure("tool_use"), self._structure("param", len(arguments)), Rendering(texts=tuple(texts))
         )
 
-    def _definition(self, name: str, description: str, parameters: bytes) -> Rendering:
+    def _render_definition(self, name: str, description: str, parameters: bytes) -> Rendering:
         if len(description) + len(parameters) >= large_json.LARGE_BYTES:  # few tokens of these are spaces
             texts = name, description, parameters.decode("utf-8", "replace")
-            return _together(self._built("tool"), Rendering(texts=texts))
+            return _join_estimates(self._structure("tool"), Rendering(texts=texts))
         schema = json.loads(parameters)
-        text = _dumped({"description": description, "name": name, "parameters": schema})
-        return _together(self._built("tool"), Rendering(texts=(text,)))
+        text = _to_json({"description": description, "name": name, "parameters": schema})
+        return _join_estimates(self._structure("tool"), Rendering(texts=(text,)))
 
-    def _own_tool(self, kind: str) -> Rendering:
-        bare = re.sub(r"_\d{8}$", "", kind)
+    def _render_anthropic_tool(self, kind: str) -> Rendering:
+        name = re.sub(r"_\d{8}$", "", kind)
         for known, tokens in CLIENT_TOOL_TOKENS.items():
-            if bare.startswith(known):
-                return _fact(tokens * self._model.tool_factor(), spread=0.2)
-        tokens = next((n for known, n in SERVER_TOOL_TOKENS.items() if bare.startswith(known)), 0)
-        return replace(_fact(tokens * self._model.tool_factor()), unexplained=(f"server tool {bare}",))
+            if name.startswith(known):
+                return _documented_tokens(tokens * self._model.tool_factor(), spread=0.2)
+        tokens = next((n for known, n in SERVER_TOOL_TOKENS.items() if name.startswith(known)), 0)
+        return replace(
+            _documented_tokens(tokens * self._model.tool_factor()), unexplained=(f"server tool {name}",)
+        )
 
-    def _loaded(self, deferred: Sequence[bytes], loads: Sequence[str]) -> list[Rendering]:
-        times = Counter(loads)
-        tools = [tool for tool in map(anthropic.tool, deferred) if times[tool.name]]
+    def _render_loaded_tools(self, deferred: Sequence[bytes], loaded_tools: Sequence[str]) -> list[Rendering]:
+        times = Counter(loaded_tools)
+        tools = [tool for tool in map(anthropic.parse_tool, deferred) if times[tool.name]]
         return [
-            self._definition(tool.name, tool.description, tool.parameters)
+            self._render_definition(tool.name, tool.description, tool.parameters)
             for tool in tools
             for _ in range(times[tool.name])
         ]
 
-    def _image(self, image: Image) -> Rendering:
+    def _render_image(self, image: Image) -> Rendering:
         size = (image.width, image.height) if image.width and image.height else None
         tokens = self._model.images.tokens(size, image.detail)
-        hidden = () if image.source is Source.INLINE else (f"image ({image.source})",)
+        hidden = () if image.source is MediaSource.INLINE else (f"image ({image.source})",)
         return Rendering(image_tokens=tokens, image_margin_tokens=tokens // 10 + 3, unexplained=hidden)
 
-    def _document(self, document: Document) -> Rendering:
+    def _render_document(self, document: Document) -> Rendering:
         text = Rendering(texts=(document.text,) if document.text else ())
-        if document.source is not Source.INLINE:
+        if document.source is not MediaSource.INLINE:
             return replace(text, unexplained=(f"document ({document.source})",))
         if document.media_type.startswith("text/"):
-            return _together(text, _fact(10, spread=1.0))
+            return _join_estimates(text, _documented_tokens(10, spread=1.0))
         pages = document.pages or max(1, document.size_bytes // 50_000)
-        return _together(text, _fact(pages * self._model.pdf_page_tokens, spread=PDF_MARGIN))
+        return _join_estimates(text, _documented_tokens(pages * self._model.pdf_page_tokens, spread=PDF_MARGIN))
 
-    def _opaque(self, block: Opaque) -> Rendering:
+    def _render_opaque(self, block: Opaque) -> Rendering:
         match block.kind:
             case "tool_reference":
-                return replace(self._built("tool_ref"), loads=_named(block.raw))
+                return replace(self._structure("tool_ref"), loaded_tools=_loaded_tool_names(block.raw))
             case "tool_addition":
-                return replace(self._built("tool_addition"), loads=_named(block.raw))
+                return replace(self._structure("tool_addition"), loaded_tools=_loaded_tool_names(block.raw))
             case "search_result" | "guardContent":
-                return _together(replace(unknown(block), unexplained=()), _fact(15, spread=1.0))
+                return _join_estimates(
+                    replace(render_unknown_block(block), unexplained=()), _documented_tokens(15, spread=1.0)
+                )
             case _:
-                return unknown(block)
+                return render_unknown_block(block)
 
-    def _built(self, name: str, times: int = 1) -> Rendering:
+    def _structure(self, name: str, times: int = 1) -> Rendering:
         """So many pieces of one kind of structure."""
         if times == 1:
-            return self._single.get(name, _NOTHING)
-        return self._times(name, times)
+            return self._structures.get(name, _EMPTY)
+        return self._build_structure(name, times)
 
-    def _times(self, name: str, times: int) -> Rendering:
+    def _build_structure(self, name: str, times: int) -> Rendering:
         tokens = self._constants.structure.get(name, 0.0) * times
-        spread = self._constants.structure_spread.get(name, 0.0) + self._extra
+        spread = self._constants.structure_spread.get(name, 0.0) + self._extra_margin
         return Rendering(fixed_tokens=tokens, margin_tokens=max(0.0, tokens * spread))
 
 
-def _together(*renderings: Rendering) -> Rendering:
-    return joined(renderings, certain=False)
+def _join_estimates(*renderings: Rendering) -> Rendering:
+    return join_renderings(renderings, certain=False)
 
 
-def _fact(tokens: float, spread: float = _FACT_SPREAD) -> Rendering:
+def _documented_tokens(tokens: float, spread: float = _DOCUMENTED_SPREAD) -> Rendering:
     return Rendering(fixed_tokens=tokens, margin_tokens=tokens * spread)
 
 
-def _is_forced(request: Request) -> bool:
+def _forces_tool_use(request: Request) -> bool:
     """A choice that leaves the model no way but a tool; chat names the tool itself."""
     return request.tool_choice not in ("", "auto", "none")
 
 
 def _is_deferred(raw: bytes) -> bool:
-    return b"defer_loading" in raw and record(raw).get("defer_loading") is True
+    return b"defer_loading" in raw and parse_object(raw).get("defer_loading") is True
 
 
-def _named(raw: bytes) -> tuple[str, ...]:
+def _loaded_tool_names(raw: bytes) -> tuple[str, ...]:
     """The tool that a block brings in."""
-    block = record(raw)
-    name = block.get("tool_name") or as_record(block.get("tool")).get("name") or block.get("name")
+    block = parse_object(raw)
+    name = block.get("tool_name") or as_dict(block.get("tool")).get("name") or block.get("name")
     return (name,) if isinstance(name, str) else ()
 
 
-def _given(arguments: str) -> object:
+def _parse_arguments(arguments: str) -> object:
     if not has_unique_keys(arguments):  # all of it counts, and not only the last of two values
         return arguments
     if len(arguments) >= large_json.LARGE_BYTES:
@@ -275,18 +291,22 @@ def _given(arguments: str) -> object:
         return json.loads(arguments)
 
 
-def _said(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, str):
         return value
-    return str(value) if type(value) is int else _dumped(value)
+    return str(value) if type(value) is int else _to_json(value)
 
 
-def _spaced(schema: bytes) -> str:
+def _schema_text(schema: bytes) -> str:
     try:
-        return _dumped(json.loads(schema))
+        return _to_json(json.loads(schema))
     except ValueError:  # Bedrock takes the schema as a string, which can hold anything
         return schema.decode("utf-8", "replace")
 
 
-def _dumped(found: object) -> str:
-    return "".join(_JSON.iterencode(found)) if large_json.writes_in_pieces() else _JSON.encode(found)
+def _to_json(value: object) -> str:
+    return (
+        "".join(_JSON_ENCODER.iterencode(value))
+        if large_json.is_writing_in_pieces()
+        else _JSON_ENCODER.encode(value)
+    )

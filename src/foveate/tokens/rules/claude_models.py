@@ -6,8 +6,8 @@ tool prompts of 3.5 to 4, the memory tool. The other client tools are documented
 
 from dataclasses import dataclass
 
-from foveate.tokens.claude import Version, family_of, version_of
-from foveate.tokens.rules.images import Grid
+from foveate.tokens.claude import ClaudeVersion, claude_family, parse_claude_version
+from foveate.tokens.rules.images import GridImagePricing
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,26 +20,26 @@ class ToolPrompt:
 
 # A version that is not here takes the one before it of its series and tokenizer.
 _TOOL_PROMPTS = {
-    Version("opus", (5, 0)): ToolPrompt(286, 406),
-    Version("haiku", (5, 5)): ToolPrompt(286, 406),
-    Version("fable", (5, 0)): ToolPrompt(290, 410),
-    Version("mythos", (5, 0)): ToolPrompt(290, 410),
-    Version("sonnet", (5, 0)): ToolPrompt(354, 474),
-    Version("opus", (4, 8)): ToolPrompt(290, 410),
-    Version("opus", (4, 7)): ToolPrompt(675, 804),
-    Version("opus", (4, 6)): ToolPrompt(497, 589),
-    Version("sonnet", (4, 6)): ToolPrompt(497, 589),
-    Version("opus", (4, 5)): ToolPrompt(496, 588),
-    Version("sonnet", (4, 5)): ToolPrompt(496, 588),
-    Version("haiku", (4, 5)): ToolPrompt(496, 588),
-    Version("opus", (4, 0)): ToolPrompt(313, 313),
-    Version("sonnet", (4, 0)): ToolPrompt(313, 313),
-    Version("sonnet", (3, 7)): ToolPrompt(313, 313),
-    Version("haiku", (3, 5)): ToolPrompt(264, 340),
-    Version("sonnet", (3, 5)): ToolPrompt(294, 261),
-    Version("opus", (3, 0)): ToolPrompt(530, 281),
-    Version("sonnet", (3, 0)): ToolPrompt(159, 235),
-    Version("haiku", (3, 0)): ToolPrompt(264, 340),
+    ClaudeVersion("opus", (5, 0)): ToolPrompt(286, 406),
+    ClaudeVersion("haiku", (5, 5)): ToolPrompt(286, 406),
+    ClaudeVersion("fable", (5, 0)): ToolPrompt(290, 410),
+    ClaudeVersion("mythos", (5, 0)): ToolPrompt(290, 410),
+    ClaudeVersion("sonnet", (5, 0)): ToolPrompt(354, 474),
+    ClaudeVersion("opus", (4, 8)): ToolPrompt(290, 410),
+    ClaudeVersion("opus", (4, 7)): ToolPrompt(675, 804),
+    ClaudeVersion("opus", (4, 6)): ToolPrompt(497, 589),
+    ClaudeVersion("sonnet", (4, 6)): ToolPrompt(497, 589),
+    ClaudeVersion("opus", (4, 5)): ToolPrompt(496, 588),
+    ClaudeVersion("sonnet", (4, 5)): ToolPrompt(496, 588),
+    ClaudeVersion("haiku", (4, 5)): ToolPrompt(496, 588),
+    ClaudeVersion("opus", (4, 0)): ToolPrompt(313, 313),
+    ClaudeVersion("sonnet", (4, 0)): ToolPrompt(313, 313),
+    ClaudeVersion("sonnet", (3, 7)): ToolPrompt(313, 313),
+    ClaudeVersion("haiku", (3, 5)): ToolPrompt(264, 340),
+    ClaudeVersion("sonnet", (3, 5)): ToolPrompt(294, 261),
+    ClaudeVersion("opus", (3, 0)): ToolPrompt(530, 281),
+    ClaudeVersion("sonnet", (3, 0)): ToolPrompt(159, 235),
+    ClaudeVersion("haiku", (3, 0)): ToolPrompt(264, 340),
 }
 _TOOL_PROMPT_BY_FAMILY = {
     "claude-2": ToolPrompt(264, 340),
@@ -49,9 +49,9 @@ _TOOL_PROMPT_BY_FAMILY = {
 
 # What thinking adds, by its type; nothing where a tool is forced.
 _THINKING = {
-    Version("opus", (4, 7)): {"adaptive": 5, "enabled": 5},
-    Version("sonnet", (4, 6)): {"enabled": 28},
-    Version("opus", (4, 6)): {"enabled": 28, "adaptive": 17},
+    ClaudeVersion("opus", (4, 7)): {"adaptive": 5, "enabled": 5},
+    ClaudeVersion("sonnet", (4, 6)): {"enabled": 28},
+    ClaudeVersion("opus", (4, 6)): {"enabled": 28, "adaptive": 17},
 }
 _THINKING_BY_FAMILY = {"claude-2": {}, "claude-3": {"enabled": 29, "adaptive": 17}, "claude-4.7": {}}
 
@@ -70,7 +70,7 @@ SERVER_TOOL_TOKENS = {
     "mcp_toolset": 0,
 }
 # The definitions as a later tokenizer cuts them.
-_LATER_TOOL_FACTOR = 1.45
+_NEW_TOKENIZER_TOOL_FACTOR = 1.45
 
 TASK_BUDGET_TOKENS = 40
 
@@ -88,46 +88,46 @@ class ClaudeModel:
     base_tokens: int
     tool_prompt: ToolPrompt
     thinking_tokens: dict[str, int]
-    images: Grid
+    images: GridImagePricing
     pdf_page_tokens: int
-    keeps_thoughts: bool
+    keeps_thinking: bool
     defers_tools: bool
 
     def tool_factor(self) -> float:
         """How finely Anthropic's own definitions are cut."""
-        return _LATER_TOOL_FACTOR if self.family == "claude-4.7" else 1.0
+        return _NEW_TOKENIZER_TOOL_FACTOR if self.family == "claude-4.7" else 1.0
 
 
-def claude_model(model: str) -> ClaudeModel:
+def claude_model_figures(model: str) -> ClaudeModel:
     """The figures of `model`; what is not known of it is inherited from its series or its family."""
-    version, family = version_of(model), family_of(model)
-    later = family == "claude-4.7"
+    version, family = parse_claude_version(model), claude_family(model)
+    has_new_tokenizer = family == "claude-4.7"
     thinking = _THINKING_BY_FAMILY[family]
     return ClaudeModel(
         family=family,
         base_tokens=_BASE_TOKENS[family],
-        tool_prompt=_tool_prompt(version, family),
+        tool_prompt=_find_tool_prompt(version, family),
         thinking_tokens=_THINKING.get(version, thinking) if version else thinking,
-        images=Grid(2576, 4784) if later else Grid(1568, 1568),
+        images=GridImagePricing(2576, 4784) if has_new_tokenizer else GridImagePricing(1568, 1568),
         pdf_page_tokens=_PDF_PAGE_TOKENS[family],
         # Thinking of finished turns is dropped, except from Opus 4.5 and all of 4.6 on (documentation).
-        keeps_thoughts=later or version == Version("opus", (4, 5)) or _is_4_6(version),
-        defers_tools=later,
+        keeps_thinking=has_new_tokenizer or version == ClaudeVersion("opus", (4, 5)) or _is_4_6(version),
+        defers_tools=has_new_tokenizer,
     )
 
 
-def _is_4_6(version: Version | None) -> bool:
+def _is_4_6(version: ClaudeVersion | None) -> bool:
     return version is not None and version.number == (4, 6)
 
 
-def _tool_prompt(version: Version | None, family: str) -> ToolPrompt:
+def _find_tool_prompt(version: ClaudeVersion | None, family: str) -> ToolPrompt:
     if version is None:
         return _TOOL_PROMPT_BY_FAMILY[family]
-    kin = [
+    earlier_versions = [
         known
         for known in _TOOL_PROMPTS
         if known.series == version.series
         and known.number <= version.number
-        and family_of(f"claude-{known.series}-{known.number[0]}-{known.number[1]}") == family
+        and claude_family(f"claude-{known.series}-{known.number[0]}-{known.number[1]}") == family
     ]
-    return _TOOL_PROMPTS[max(kin)] if kin else _TOOL_PROMPT_BY_FAMILY[family]
+    return _TOOL_PROMPTS[max(earlier_versions)] if earlier_versions else _TOOL_PROMPT_BY_FAMILY[family]

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from foveate.errors import MalformedRequest
 from foveate.tokens.rendering import Rendering
 from foveate.tokens.rules import gemini_media
-from foveate.tokens.rules.gemini_leaves import Leaves
-from foveate.tokens.rules.gemini_python import PythonText
-from foveate.tokens.rules.gemini_script import Json, Script, declared
-from foveate.tokens.rules.gemini_template import GemmaTemplate
-from foveate.tokens.rules.joined import joined, roughly
-from foveate.tokens.rules.opaque import unknown
+from foveate.tokens.rules.gemini_leaves import LeafStringSyntax
+from foveate.tokens.rules.gemini_python import PythonSyntax
+from foveate.tokens.rules.gemini_script import FunctionSyntax, Json, parse_declaration
+from foveate.tokens.rules.gemini_template import GemmaTemplateSyntax
+from foveate.tokens.rules.joined import estimate_margin_tokens, join_renderings
+from foveate.tokens.rules.opaque import render_unknown_block
 from foveate.values import (
     Document,
     Format,
@@ -29,19 +29,19 @@ from foveate.values import (
     Opaque,
     Part,
     Request,
-    Schema,
+    ResponseSchema,
     Text,
     Thinking,
     Tool,
     ToolCall,
     ToolResult,
 )
-from foveate.wire.body import value
+from foveate.wire.body import parse_json
 from foveate.wire.duplicate_keys import has_unique_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
+class GeminiDialect:
     """How one generation on one host is counted.
 
     `family` names the models that are rendered so. `content_tokens` goes around each content and the system
@@ -52,33 +52,37 @@ class Dialect:
     family: str
     vocabulary: str
     content_tokens: int
-    script: Script
-    counts_thoughts: bool = False
+    syntax: FunctionSyntax
+    counts_thinking: bool = False
     knows_turns: bool = True
 
 
 # Which vocabulary is which shows in words that only one of them has (" haiku", " meow"): 2.0 (3 of 3)
 # and Vertex (4 of 4) say gemma2, those of 2.5 and 3 on AI Studio (17 of 17) gemma3.
-_LEAVES = Dialect(family="gemini-1.5 and 2.0", vocabulary="gemma2", content_tokens=0, script=Leaves())
-_PYTHON = Dialect(family="gemini-2.5", vocabulary="gemma3", content_tokens=1, script=PythonText())
-_TEMPLATE = Dialect(
+_LEAVES_DIALECT = GeminiDialect(
+    family="gemini-1.5 and 2.0", vocabulary="gemma2", content_tokens=0, syntax=LeafStringSyntax()
+)
+_PYTHON_DIALECT = GeminiDialect(
+    family="gemini-2.5", vocabulary="gemma3", content_tokens=1, syntax=PythonSyntax()
+)
+_TEMPLATE_DIALECT = GeminiDialect(
     family="gemini-3",
     vocabulary="gemma3",
     content_tokens=1,
-    script=GemmaTemplate(),
-    counts_thoughts=True,
+    syntax=GemmaTemplateSyntax(),
+    counts_thinking=True,
 )
 # From 3.6 on a text right behind an answer did not end the turn (2 recordings of 2026).
-_TEMPLATE_3_6 = dataclasses.replace(_TEMPLATE, family="gemini-3.6", knows_turns=False)
+_TEMPLATE_DIALECT_3_6 = dataclasses.replace(_TEMPLATE_DIALECT, family="gemini-3.6", knows_turns=False)
 
 # A signature is billed with the thoughts of the answer that it came from. Fitted to 60 recorded pairs of a
 # signature's bytes and its thoughts: half are within 3.7%, nine in ten within 18%.
-_THOUGHT_TOKENS_PER_BYTE = 0.2787
-_THOUGHT_TOKENS_LESS = 23.3
-_THOUGHT_TOKENS_PER_BYTE_UPPER = 0.31
-_BYTES_PER_SEALED_CHAR = 0.75
+_THINKING_TOKENS_PER_BYTE = 0.2787
+_THINKING_TOKENS_OFFSET = 23.3
+_THINKING_TOKENS_PER_BYTE_UPPER = 0.31
+_BYTES_PER_SIGNATURE_CHAR = 0.75
 # Up to this length a signature is a stand-in ("skip_thought_signature_validator") and holds no thought.
-_EMPTY_SEAL_CHARS = 48
+_MAX_PLACEHOLDER_SIGNATURE_CHARS = 48
 
 # Up to 2.5 these add nothing to the prompt (13 of 13 recordings): what they find is billed apart, as
 # `toolUsePromptTokenCount`. From 3 on, on both hosts, it is part of the prompt and not told apart from it.
@@ -88,23 +92,23 @@ _SERVER_TOOLS = frozenset(
 )  # fmt: skip
 
 # Other formats name the function only in the call; the translator looks it up there.
-_UNNAMED_TOKENS = 4
+_UNNAMED_RESULT_TOKENS = 4
 
 _VERSION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
 _KNOWN_VERSIONS = frozenset(((1, 5), (2, 0), (2, 5), (3, 0), (3, 1), (3, 5), (3, 6)))
 
 
-def gemini_rules(model: str, host: str) -> "GeminiRules":
+def build_gemini_rules(model: str, host: str) -> "GeminiRules":
     """The rules for `model` at `host`; without a host, those of AI Studio."""
-    found = _VERSION.search(model.lower())
-    major, minor = (int(found[1]), int(found[2] or 0)) if found else (3, 0)
+    match = _VERSION.search(model.lower())
+    major, minor = (int(match[1]), int(match[2] or 0)) if match else (3, 0)
     if "aiplatform" in host.lower() or (major, minor) < (2, 5):
-        dialect = _LEAVES
+        dialect = _LEAVES_DIALECT
     elif major == 2:
-        dialect = _PYTHON
+        dialect = _PYTHON_DIALECT
     else:
-        dialect = _TEMPLATE if (major, minor) < (3, 6) else _TEMPLATE_3_6
-    known = found is not None and (major, minor) in _KNOWN_VERSIONS and "embedding" not in model.lower()
+        dialect = _TEMPLATE_DIALECT if (major, minor) < (3, 6) else _TEMPLATE_DIALECT_3_6
+    known = match is not None and (major, minor) in _KNOWN_VERSIONS and "embedding" not in model.lower()
     version = f"gemini-{major}.{minor}" if known else "gemini"
     if "-exp" in model.lower():
         version += " experimental"
@@ -120,13 +124,13 @@ class GeminiRules:
     """Renders requests to Gemini, in its own format or in one that is translated on the way."""
 
     vendor = "gemini"
-    speaks = frozenset((Format.GEMINI,))
+    api_formats = frozenset((Format.GEMINI,))
 
-    keeps_thoughts = False
+    keeps_thinking = False
 
     def __init__(
         self,
-        dialect: Dialect,
+        dialect: GeminiDialect,
         *,
         generation: int,
         known: bool = True,
@@ -136,7 +140,7 @@ class GeminiRules:
         """`known`: bills of this version were seen; another inherits, and is not called exact."""
         self.family, self.generation = family, version
         self._dialect = dialect
-        self._script = dialect.script
+        self._syntax = dialect.syntax
         self._generation = generation
         self.known = known
 
@@ -145,100 +149,104 @@ class GeminiRules:
         """The vocabulary to tokenise with."""
         return self._dialect.vocabulary
 
-    def frame(self, request: Request, first: Message | None, last: Message | None) -> Rendering:
+    def render_frame(self, request: Request, first: Message | None, last: Message | None) -> Rendering:
         """The schema of the answer; the system instruction and the reply have no frame of their own."""
-        return self._form(request.schema) if request.schema else Rendering()
+        return self._render_schema(request.schema) if request.schema else Rendering()
 
-    def system(self, request: Request) -> Rendering:
+    def render_system(self, request: Request) -> Rendering:
         """The system instruction."""
         if not request.system:
             return Rendering()
-        return self._content(Message(role="system", parts=request.system))
+        return self._render_content(Message(role="system", parts=request.system))
 
-    def toolbox(self, request: Request, first: Message | None, loads: Sequence[str]) -> Rendering:
+    def render_tool_preamble(
+        self, request: Request, first: Message | None, loaded_tools: Sequence[str]
+    ) -> Rendering:
         """Nothing: functions stand on their own."""
         return Rendering()
 
-    def tool(self, tool: Tool, position: int) -> Rendering:
+    def render_tool(self, tool: Tool, position: int) -> Rendering:
         """A function, or one of Google's own tools."""
         if tool.kind == "function":
-            return _unless_too_deep(lambda: self._script.declaration(declared(tool)), tool.raw)
+            return _render_or_raw(lambda: self._syntax.render_declaration(parse_declaration(tool)), tool.raw)
         known = re.sub(r"_(\w)", lambda m: m[1].upper(), tool.kind) in _SERVER_TOOLS
         billed_apart = known and self._generation < 3
         return Rendering(unexplained=() if billed_apart else (tool.kind,))
 
-    def message(self, message: Message) -> Rendering:
+    def render_message(self, message: Message) -> Rendering:
         """One content."""
-        said = any(isinstance(part, Text) for part in message.parts)
-        return replace(self._content(message), opens_turn=message.role == "user" and said)
+        has_text = any(isinstance(part, Text) for part in message.parts)
+        return replace(self._render_content(message), opens_turn=message.role == "user" and has_text)
 
-    def _content(self, message: Message) -> Rendering:
-        around = Rendering(fixed_tokens=self._dialect.content_tokens)
-        return joined((around, *(self._part(part, message.role) for part in message.parts)))
+    def _render_content(self, message: Message) -> Rendering:
+        content_overhead = Rendering(fixed_tokens=self._dialect.content_tokens)
+        return join_renderings(
+            (content_overhead, *(self._render_part(part, message.role) for part in message.parts))
+        )
 
-    def _part(self, part: Part, role: str) -> Rendering:
+    def _render_part(self, part: Part, role: str) -> Rendering:
         match part:
             case Text(text):
                 return Rendering(texts=(text,))
             case Thinking(text, sealed):
                 # Thoughts in the open are billed as text; translators leave other formats' reasoning out.
                 texts = (text,) if role == "model" else ()
-                return joined((Rendering(texts=texts), self._sealed(sealed)))
+                return join_renderings((Rendering(texts=texts), self._render_signature(sealed)))
             case Image():
-                return gemini_media.image(part, self._generation)
+                return gemini_media.render_image(part, self._generation)
             case Document():
-                return gemini_media.document(part, self._generation)
+                return gemini_media.render_document(part, self._generation)
             case ToolCall():
-                return self._call(part)
+                return self._render_call(part)
             case ToolResult():
-                return self._answer(part)
+                return self._render_result(part)
             case Opaque():
-                return unknown(part)
+                return render_unknown_block(part)
 
-    def _call(self, call: ToolCall) -> Rendering:
+    def _render_call(self, call: ToolCall) -> Rendering:
         raw = call.arguments.encode("utf-8", "surrogatepass")
-        return _unless_too_deep(lambda: self._called(call.name, raw), raw)
+        return _render_or_raw(lambda: self._render_parsed_call(call.name, raw), raw)
 
-    def _called(self, name: str, arguments: bytes) -> Rendering:
-        given = _object(arguments or b"{}")
-        if given is None:  # an answer that was cut off ends in the middle of a call
-            text = replace(_as_it_is(arguments), margin_tokens=roughly(arguments) / 4)
-            return joined((self._script.call(name, {}), text))
-        return self._script.call(name, given)
+    def _render_parsed_call(self, name: str, arguments: bytes) -> Rendering:
+        parsed = _parse_object(arguments or b"{}")
+        if parsed is None:  # an answer that was cut off ends in the middle of a call
+            text = replace(_render_raw(arguments), margin_tokens=estimate_margin_tokens(arguments) / 4)
+            return join_renderings((self._syntax.render_call(name, {}), text))
+        return self._syntax.render_call(name, parsed)
 
-    def _answer(self, result: ToolResult) -> Rendering:
-        said = "".join(part.text for part in result.parts if isinstance(part, Text))
-        raw = said.encode("utf-8", "surrogatepass")
-        answer = _unless_too_deep(
-            lambda: self._script.answer(result.name, _object(raw) or {"result": said}), raw
+    def _render_result(self, result: ToolResult) -> Rendering:
+        text = "".join(part.text for part in result.parts if isinstance(part, Text))
+        raw = text.encode("utf-8", "surrogatepass")
+        answer = _render_or_raw(
+            lambda: self._syntax.render_result(result.name, _parse_object(raw) or {"result": text}), raw
         )
-        unnamed = Rendering(fixed_tokens=0 if result.name else _UNNAMED_TOKENS)
-        media = [self._part(part, "") for part in result.parts if not isinstance(part, Text)]
-        return joined((answer, unnamed, *media))
+        unnamed = Rendering(fixed_tokens=0 if result.name else _UNNAMED_RESULT_TOKENS)
+        media = [self._render_part(part, "") for part in result.parts if not isinstance(part, Text)]
+        return join_renderings((answer, unnamed, *media))
 
-    def _sealed(self, length: int) -> Rendering:
-        if not self._dialect.counts_thoughts or length <= _EMPTY_SEAL_CHARS:
+    def _render_signature(self, length: int) -> Rendering:
+        if not self._dialect.counts_thinking or length <= _MAX_PLACEHOLDER_SIGNATURE_CHARS:
             return Rendering()
-        size = length * _BYTES_PER_SEALED_CHAR
-        tokens = max(0.0, _THOUGHT_TOKENS_PER_BYTE * size - _THOUGHT_TOKENS_LESS)
-        upper = _THOUGHT_TOKENS_PER_BYTE_UPPER * size
+        size = length * _BYTES_PER_SIGNATURE_CHAR
+        tokens = max(0.0, _THINKING_TOKENS_PER_BYTE * size - _THINKING_TOKENS_OFFSET)
+        upper = _THINKING_TOKENS_PER_BYTE_UPPER * size
         return Rendering(
-            thought_tokens=tokens,
-            thought_margin_tokens=upper - tokens + 2,
+            thinking_tokens=tokens,
+            thinking_margin_tokens=upper - tokens + 2,
             certain=self._dialect.knows_turns,
         )
 
-    def _form(self, schema: Schema) -> Rendering:
+    def _render_schema(self, schema: ResponseSchema) -> Rendering:
         if schema.name == "responseJsonSchema":  # about 20 recordings of 2.0 and 2.5: not counted
             return Rendering()
-        return _unless_too_deep(lambda: self._formed(schema.schema), schema.schema)
+        return _render_or_raw(lambda: self._render_parsed_schema(schema.schema), schema.schema)
 
-    def _formed(self, schema: bytes) -> Rendering:
-        found = _object(schema)
-        return _as_it_is(schema) if found is None else self._script.form(found)
+    def _render_parsed_schema(self, schema: bytes) -> Rendering:
+        parsed = _parse_object(schema)
+        return _render_raw(schema) if parsed is None else self._syntax.render_response_schema(parsed)
 
 
-def _object(raw: bytes) -> Json | None:
+def _parse_object(raw: bytes) -> Json | None:
     """The JSON object that a text is, null being an empty one; None where it is something else.
 
     An object with duplicate keys is something else: parsing it would drop all but the last of them.
@@ -246,19 +254,21 @@ def _object(raw: bytes) -> Json | None:
     try:
         if not has_unique_keys(raw.decode("utf-8", "surrogatepass")):
             return None
-        found = value(raw)
+        parsed = parse_json(raw)
     except (MalformedRequest, UnicodeDecodeError):
         return None
-    return {} if found is None else found if isinstance(found, dict) else None
+    return {} if parsed is None else parsed if isinstance(parsed, dict) else None
 
 
-def _unless_too_deep(written: Callable[[], Rendering], raw: bytes) -> Rendering:
+def _render_or_raw(render: Callable[[], Rendering], raw: bytes) -> Rendering:
     """What is written; where it is nested too deeply to be, its JSON."""
     try:
-        return written()
+        return render()
     except RecursionError:
-        return _as_it_is(raw)
+        return _render_raw(raw)
 
 
-def _as_it_is(raw: bytes) -> Rendering:
-    return Rendering(texts=(raw.decode("utf-8", "replace"),), margin_tokens=roughly(raw), certain=False)
+def _render_raw(raw: bytes) -> Rendering:
+    return Rendering(
+        texts=(raw.decode("utf-8", "replace"),), margin_tokens=estimate_margin_tokens(raw), certain=False
+    )

@@ -8,62 +8,62 @@ Studio 10 of 12; the two others are of early 2025, before types were counted the
 from collections.abc import Iterator
 
 from foveate.tokens.rendering import Rendering
-from foveate.tokens.rules.gemini_script import Declaration, Json, alternatives
-from foveate.wire.body import as_list, as_record
+from foveate.tokens.rules.gemini_script import FunctionDeclaration, Json, schema_alternatives
+from foveate.wire.body import as_dict, as_list
 
 
-class Leaves:
+class LeafStringSyntax:
     """Counts names, descriptions, keys and strings, and a number as one token; all else is free."""
 
-    def declaration(self, declaration: Declaration) -> Rendering:
+    def render_declaration(self, declaration: FunctionDeclaration) -> Rendering:
         """A declaration. What stands in `parametersJsonSchema` is not counted."""
         schema = {} if declaration.is_json_schema else declaration.parameters
-        return Rendering(texts=(declaration.name, declaration.description, *_schema(schema)))
+        return Rendering(texts=(declaration.name, declaration.description, *_iter_schema_strings(schema)))
 
-    def call(self, name: str, arguments: Json) -> Rendering:
+    def render_call(self, name: str, arguments: Json) -> Rendering:
         """A call."""
-        return Rendering(texts=(name, *_strings(arguments)), fixed_tokens=_numbers(arguments))
+        return Rendering(texts=(name, *_iter_strings(arguments)), fixed_tokens=_count_numbers(arguments))
 
-    def answer(self, name: str, response: Json) -> Rendering:
+    def render_result(self, name: str, response: Json) -> Rendering:
         """An answer."""
-        return Rendering(texts=(name, *_strings(response)), fixed_tokens=_numbers(response))
+        return Rendering(texts=(name, *_iter_strings(response)), fixed_tokens=_count_numbers(response))
 
-    def form(self, schema: Json) -> Rendering:
+    def render_response_schema(self, schema: Json) -> Rendering:
         """The answer's schema, counted like a function's (1 recording: 41 tokens)."""
-        return Rendering(texts=tuple(_schema(schema)))
+        return Rendering(texts=tuple(_iter_schema_strings(schema)))
 
 
-def _strings(value: object) -> Iterator[str]:
+def _iter_strings(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for key, inner in value.items():
             yield key
-            yield from _strings(inner)
+            yield from _iter_strings(inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from _strings(inner)
+            yield from _iter_strings(inner)
 
 
-def _numbers(value: object) -> int:
+def _count_numbers(value: object) -> int:
     """How many numbers there are; each of 9 recorded ones was one token, whatever its length."""
     if isinstance(value, dict):
-        return sum(map(_numbers, value.values()))
+        return sum(map(_count_numbers, value.values()))
     if isinstance(value, list):
-        return sum(map(_numbers, value))
+        return sum(map(_count_numbers, value))
     return int(isinstance(value, int | float) and not isinstance(value, bool))
 
 
-def _schema(schema: Json) -> Iterator[str]:
+def _iter_schema_strings(schema: Json) -> Iterator[str]:
     for key in ("type", "format", "description"):
         if isinstance(schema.get(key), str):
             yield schema[key]
     for key in ("enum", "required", "propertyOrdering", "property_ordering"):
         yield from (item for item in as_list(schema.get(key)) if isinstance(item, str))
-    if items := as_record(schema.get("items")):
-        yield from _schema(items)
-    for name, inner in as_record(schema.get("properties")).items():
+    if items := as_dict(schema.get("items")):
+        yield from _iter_schema_strings(items)
+    for name, inner in as_dict(schema.get("properties")).items():
         yield name
-        yield from _schema(as_record(inner))
-    for inner in alternatives(schema):
-        yield from _schema(as_record(inner))
+        yield from _iter_schema_strings(as_dict(inner))
+    for inner in schema_alternatives(schema):
+        yield from _iter_schema_strings(as_dict(inner))

@@ -5,55 +5,55 @@ From https://ai.google.dev/gemini-api/docs/tokens, /image-understanding, /docume
 """
 
 from foveate.tokens.rendering import Rendering
-from foveate.values import Document, Image, Source
+from foveate.values import Document, Image, MediaSource
 
 # Up to 2.5: a picture of at most this many pixels a side is one tile, a larger one is cut into several.
-_SMALL_PIXELS = 384
+_SINGLE_TILE_PIXELS = 384
 _TILE_TOKENS = 258
 _TILE_PIXELS = (256, 768)
-_LOW_TOKENS = 64
-_SINGLE_TILE = frozenset(("low", "medium"))  # resolutions at which the size does not matter
+_LOW_DETAIL_TOKENS = 64
+_SINGLE_TILE_DETAILS = frozenset(("low", "medium"))  # resolutions at which the size does not matter
 # 3: the most that a picture takes at each resolution.
 _IMAGE_TOKENS = {"low": 280, "medium": 560, "high": 1120, "ultra_high": 2240}
 _PDF_PAGE_TOKENS = {2: 258, 3: 560}
-_MARGIN = 0.1
+_MEDIA_MARGIN = 0.1
 
 
-def image(image: Image, generation: int) -> Rendering:
+def render_image(image: Image, generation: int) -> Rendering:
     """A picture."""
-    hidden = () if image.source is Source.INLINE else ("image by reference",)
+    hidden = () if image.source is MediaSource.INLINE else ("image by reference",)
     if generation >= 3:
-        return _media(_IMAGE_TOKENS.get(image.detail, _IMAGE_TOKENS["high"]), hidden)
+        return _media_rendering(_IMAGE_TOKENS.get(image.detail, _IMAGE_TOKENS["high"]), hidden)
     has_size = bool(image.width and image.height)
-    if not hidden and not has_size and image.detail not in _SINGLE_TILE:
+    if not hidden and not has_size and image.detail not in _SINGLE_TILE_DETAILS:
         hidden = ("image whose size cannot be seen",)
-    return _media(_tiled(image), hidden)
+    return _media_rendering(_tile_tokens(image), hidden)
 
 
-def document(document: Document, generation: int) -> Rendering:
+def render_document(document: Document, generation: int) -> Rendering:
     """A file: its text where it is text, its pages where they can be seen, otherwise what it is."""
-    if document.media_type.startswith("text/") and document.source is Source.INLINE:
+    if document.media_type.startswith("text/") and document.source is MediaSource.INLINE:
         return Rendering(texts=(document.text,), certain=False)
     kind = document.media_type or "file"
     hidden = () if document.pages is not None else (f"{kind} whose length cannot be seen",)
-    return _media((document.pages or 0) * _PDF_PAGE_TOKENS[min(max(generation, 2), 3)], hidden)
+    return _media_rendering((document.pages or 0) * _PDF_PAGE_TOKENS[min(max(generation, 2), 3)], hidden)
 
 
-def _tiled(image: Image) -> int:
+def _tile_tokens(image: Image) -> int:
     if image.detail == "low":
-        return _LOW_TOKENS
+        return _LOW_DETAIL_TOKENS
     width, height = image.width or 0, image.height or 0
-    if max(width, height) <= _SMALL_PIXELS or image.detail == "medium":
+    if max(width, height) <= _SINGLE_TILE_PIXELS or image.detail == "medium":
         return _TILE_TOKENS
-    smallest, largest = _TILE_PIXELS
-    side = max(smallest, min(largest, int(min(width, height) / 1.5)))
+    min_side, max_side = _TILE_PIXELS
+    side = max(min_side, min(max_side, int(min(width, height) / 1.5)))
     return _TILE_TOKENS * -(-width // side) * -(-height // side)
 
 
-def _media(tokens: int, unexplained: tuple[str, ...]) -> Rendering:
+def _media_rendering(tokens: int, unexplained: tuple[str, ...]) -> Rendering:
     return Rendering(
         image_tokens=tokens,
-        image_margin_tokens=round(tokens * _MARGIN),
+        image_margin_tokens=round(tokens * _MEDIA_MARGIN),
         certain=False,
         unexplained=unexplained,
     )

@@ -28,53 +28,53 @@ from dataclasses import dataclass
 
 from foveate.tokens.rendering import Rendering
 from foveate.tokens.rules.gemini_script import (
-    Declaration,
+    FunctionDeclaration,
     Json,
-    alternatives,
     is_confirmed,
-    unconfirmed,
+    schema_alternatives,
+    unconfirmed_margin,
 )
-from foveate.tokens.rules.joined import joined
-from foveate.tokens.rules.references import References
-from foveate.wire.body import as_list, as_record, as_text
+from foveate.tokens.rules.joined import join_renderings
+from foveate.tokens.rules.references import SchemaReferences
+from foveate.wire.body import as_dict, as_list, as_text
 
-_TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+_PYTHON_TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 # Objects nested deeper are `dict[str, Any]` (a recursive schema of 741 tokens shows it).
-_MAX_CLASSES_DEEP = 5
+_MAX_CLASS_DEPTH = 5
 
 
-class PythonText:
+class PythonSyntax:
     """Writes functions, calls and answers as Python."""
 
-    def declaration(self, declaration: Declaration) -> Rendering:
+    def render_declaration(self, declaration: FunctionDeclaration) -> Rendering:
         """A declaration as a `def` behind the classes it needs."""
         schema = declaration.parameters
-        written = Rendering(texts=(_function(declaration),))
+        rendering = Rendering(texts=(_write_function(declaration),))
         if is_confirmed(schema, enums=True) and not declaration.response:
-            return written
-        return joined((written, unconfirmed(json.dumps([schema, declaration.response]))))
+            return rendering
+        return join_renderings((rendering, unconfirmed_margin(json.dumps([schema, declaration.response]))))
 
-    def call(self, name: str, arguments: Json) -> Rendering:
+    def render_call(self, name: str, arguments: Json) -> Rendering:
         """A call as a statement that prints its result."""
-        given = ", ".join(f"{key} = {_value(inner)}" for key, inner in arguments.items())
-        return Rendering(texts=(f"print(default_api.{name}({given}))",))
+        written_arguments = ", ".join(f"{key} = {_python_literal(inner)}" for key, inner in arguments.items())
+        return Rendering(texts=(f"print(default_api.{name}({written_arguments}))",))
 
-    def answer(self, name: str, response: Json) -> Rendering:
+    def render_result(self, name: str, response: Json) -> Rendering:
         """An answer as JSON under the function's name."""
         return Rendering(texts=(json.dumps({f"{name}_response": response}, ensure_ascii=False),))
 
-    def form(self, schema: Json) -> Rendering:
+    def render_response_schema(self, schema: Json) -> Rendering:
         """The answer's schema: no recording shows it."""
-        return unconfirmed(json.dumps(schema))
+        return unconfirmed_margin(json.dumps(schema))
 
 
-def _value(value: object) -> str:
+def _python_literal(value: object) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
-def _function(declaration: Declaration) -> str:
-    writer = _Writer(declaration.parameters)
-    fields = writer.fields(declaration.parameters, _camel(declaration.name), 0)
+def _write_function(declaration: FunctionDeclaration) -> str:
+    writer = _PythonTypeWriter(declaration.parameters)
+    fields = writer.write_fields(declaration.parameters, _to_camel_case(declaration.name), 0)
     return "".join(
         (
             *writer.classes,
@@ -87,66 +87,66 @@ def _function(declaration: Declaration) -> str:
     )
 
 
-def _camel(name: str) -> str:
+def _to_camel_case(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("_"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Field:
+class _PythonField:
     name: str
     type: str
     description: str
 
 
-class _Writer:
+class _PythonTypeWriter:
     """Writes the types of one declaration, and collects the classes that they name."""
 
     def __init__(self, schema: Json) -> None:
         self.classes: list[str] = []
-        self._references = References(schema)
+        self._references = SchemaReferences(schema)
 
-    def fields(self, schema: Json, owner: str, depth: int) -> list[_Field]:
+    def write_fields(self, schema: Json, owner: str, depth: int) -> list[_PythonField]:
         """The properties of an object; a class for one of them is named after `owner`."""
         required = {name for name in as_list(schema.get("required")) if isinstance(name, str)}
         return [
-            self._field(name, self._references.resolved(inner), owner, depth, name in required)
-            for name, inner in as_record(schema.get("properties")).items()
+            self._write_field(name, self._references.resolve(inner), owner, depth, name in required)
+            for name, inner in as_dict(schema.get("properties")).items()
         ]
 
-    def _field(self, name: str, schema: Json, owner: str, depth: int, is_required: bool) -> _Field:
-        written = self._type(schema, owner + _camel(name), depth)
+    def _write_field(self, name: str, schema: Json, owner: str, depth: int, is_required: bool) -> _PythonField:
+        python_type = self._write_type(schema, owner + _to_camel_case(name), depth)
         if not is_required:
             default = schema.get("default")
             shown = None if isinstance(default, list | dict) else default
-            optional = "" if written.endswith("None") else " | None"
-            written = f"{written}{optional} = {shown!r}"
-        return _Field(name=name, type=written, description=as_text(schema.get("description")))
+            optional = "" if python_type.endswith("None") else " | None"
+            python_type = f"{python_type}{optional} = {shown!r}"
+        return _PythonField(name=name, type=python_type, description=as_text(schema.get("description")))
 
-    def _type(self, schema: Json, name: str, depth: int) -> str:
-        schema = self._references.resolved(schema)
-        if choices := alternatives(schema):
-            types = [self._type(as_record(choice), name, depth) for choice in choices]
+    def _write_type(self, schema: Json, name: str, depth: int) -> str:
+        schema = self._references.resolve(schema)
+        if choices := schema_alternatives(schema):
+            types = [self._write_type(as_dict(choice), name, depth) for choice in choices]
             return " | ".join(dict.fromkeys(types))
         if values := as_list(schema.get("enum")):
             return f"Literal[{', '.join(map(repr, values))}]"
         kind = schema.get("type")
         if isinstance(kind, list):
-            return " | ".join(_TYPES.get(str(one).lower(), "Any") for one in kind)
-        return self._named_type(str(kind).lower(), schema, name, depth)
+            return " | ".join(_PYTHON_TYPES.get(str(name_of_type).lower(), "Any") for name_of_type in kind)
+        return self._write_named_type(str(kind).lower(), schema, name, depth)
 
-    def _named_type(self, kind: str, schema: Json, name: str, depth: int) -> str:
+    def _write_named_type(self, kind: str, schema: Json, name: str, depth: int) -> str:
         if kind == "array":
             items = schema.get("items")
-            return f"list[{self._type(items, name, depth) if isinstance(items, dict) else 'Any'}]"
+            return f"list[{self._write_type(items, name, depth) if isinstance(items, dict) else 'Any'}]"
         if kind == "object":
-            if not schema.get("properties") or depth == _MAX_CLASSES_DEEP:
+            if not schema.get("properties") or depth == _MAX_CLASS_DEPTH:
                 return "dict[str, Any]"
             self._add_class(schema, name, depth + 1)
             return name
-        return _TYPES.get(kind, "Any")
+        return _PYTHON_TYPES.get(kind, "Any")
 
     def _add_class(self, schema: Json, name: str, depth: int) -> None:
-        fields = self.fields(schema, name, depth)
+        fields = self.write_fields(schema, name, depth)
         self.classes.append(
             "".join(
                 (

@@ -10,7 +10,7 @@ _LOW_DETAIL_PATCHES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
+class TileImagePricing:
     """GPT-4o and its kin: a base, and so much a tile of 512 pixels, within 2,048 and a short side of 768."""
 
     base_tokens: int
@@ -20,17 +20,17 @@ class Tiles:
         """The cost of a picture of `size`."""
         if detail == "low":
             return self.base_tokens
-        width, height = _within(size or _ASSUMED_PIXELS, longest=2048, shortest=768)
-        return self.base_tokens + self.tile_tokens * _steps(width, 512) * _steps(height, 512)
+        width, height = _scale_to_fit(size or _ASSUMED_PIXELS, max_long_side=2048, max_short_side=768)
+        return self.base_tokens + self.tile_tokens * _count_steps(width, 512) * _count_steps(height, 512)
 
     @property
-    def most_tokens(self) -> int:
+    def max_tokens(self) -> int:
         """The cost of the largest picture: two tiles by four."""
         return self.base_tokens + 8 * self.tile_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Patches:
+class PatchImagePricing:
     """The smaller models, and all from GPT-5.4 on: squares of 32 pixels up to a cap, times a factor."""
 
     cap: int
@@ -40,65 +40,65 @@ class Patches:
         """The cost of a picture of `size`."""
         cap = min(self.cap, _LOW_DETAIL_PATCHES) if detail == "low" else self.cap
         width, height = size or _ASSUMED_PIXELS
-        patches = _steps(width, _PATCH_PIXELS) * _steps(height, _PATCH_PIXELS)
+        patches = _count_steps(width, _PATCH_PIXELS) * _count_steps(height, _PATCH_PIXELS)
         if patches > cap:
-            patches = _shrunk(width, height, cap)
+            patches = _count_shrunk_patches(width, height, cap)
         return math.ceil(patches * self.factor)
 
     @property
-    def most_tokens(self) -> int:
+    def max_tokens(self) -> int:
         """The cost of the largest picture."""
         return math.ceil(self.cap * self.factor)
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class GridImagePricing:
     """Claude: squares of 28 pixels after shrinking to a longest side and a most of them, and a few around."""
 
-    longest_pixels: int
-    most_squares: int
+    max_side_pixels: int
+    max_squares: int
     around_tokens: int = 3
 
     def tokens(self, size: tuple[int, int] | None, detail: str) -> int:
         """The cost of a picture of `size`; the most where it cannot be seen."""
         del detail
         if size is None or min(size) <= 0:
-            return self.most_tokens
+            return self.max_tokens
         width, height = size
-        scale = min(1.0, self.longest_pixels / max(width, height))
-        squares = _squares(width * scale, height * scale)
-        if squares > self.most_squares:
-            scale *= math.sqrt(self.most_squares / squares)
-            squares = min(self.most_squares, _squares(width * scale, height * scale))
+        scale = min(1.0, self.max_side_pixels / max(width, height))
+        squares = _count_squares(width * scale, height * scale)
+        if squares > self.max_squares:
+            scale *= math.sqrt(self.max_squares / squares)
+            squares = min(self.max_squares, _count_squares(width * scale, height * scale))
         return squares + self.around_tokens
 
     @property
-    def most_tokens(self) -> int:
+    def max_tokens(self) -> int:
         """The cost of the largest picture."""
-        return self.most_squares + self.around_tokens
+        return self.max_squares + self.around_tokens
 
 
-Pricing = Tiles | Patches | Grid
+ImagePricing = TileImagePricing | PatchImagePricing | GridImagePricing
 
 
-def _squares(width: float, height: float) -> int:
-    return _steps(width, 28) * _steps(height, 28)
+def _count_squares(width: float, height: float) -> int:
+    return _count_steps(width, 28) * _count_steps(height, 28)
 
 
-def _steps(length: float, step: int) -> int:
+def _count_steps(length: float, step: int) -> int:
     return max(1, math.ceil(length / step - 1e-9))
 
 
-def _within(size: tuple[float, float], *, longest: int, shortest: int) -> tuple[float, float]:
+def _scale_to_fit(size: tuple[float, float], *, max_long_side: int, max_short_side: int) -> tuple[float, float]:
     width, height = size
-    scale = min(1.0, longest / max(width, height))
-    scale *= min(1.0, shortest / max(1e-9, min(width, height) * scale))
+    scale = min(1.0, max_long_side / max(width, height))
+    scale *= min(1.0, max_short_side / max(1e-9, min(width, height) * scale))
     return width * scale, height * scale
 
 
-def _shrunk(width: float, height: float, cap: int) -> int:
+def _count_shrunk_patches(width: float, height: float, cap: int) -> int:
     """How many patches are left after shrinking to `cap`, both sides a whole number of them."""
     scale = math.sqrt(_PATCH_PIXELS**2 * cap / (width * height))
     across, down = width * scale / _PATCH_PIXELS, height * scale / _PATCH_PIXELS
     scale *= min(math.floor(across) / across, math.floor(down) / down) or 1.0
-    return min(cap, _steps(width * scale, _PATCH_PIXELS) * _steps(height * scale, _PATCH_PIXELS))
+    return min(cap, _count_steps(width * scale, _PATCH_PIXELS) * _count_steps(height * scale, _PATCH_PIXELS))

@@ -8,41 +8,41 @@ from msgspec.structs import replace
 
 from foveate.errors import MalformedRequest
 from foveate.tokens.rendering import Rendering
-from foveate.tokens.rules.joined import joined
-from foveate.tokens.rules.opaque import unknown
+from foveate.tokens.rules.joined import join_renderings
+from foveate.tokens.rules.opaque import render_unknown_block
 from foveate.tokens.rules.openai_models import (
     BEDROCK_TOOLS_TOKENS,
-    Generation,
-    generation_of,
+    OpenAIGeneration,
+    find_generation,
 )
-from foveate.tokens.rules.openai_results import escaping_tokens, list_entry
-from foveate.tokens.rules.typescript import function_type
+from foveate.tokens.rules.openai_results import count_escape_tokens, split_list_entry
+from foveate.tokens.rules.typescript import write_function_type
 from foveate.values import (
     Document,
     Format,
     Image,
+    MediaSource,
     Message,
     Opaque,
     Part,
     Request,
-    Schema,
-    Source,
+    ResponseSchema,
     Text,
     Thinking,
     Tool,
     ToolCall,
     ToolResult,
 )
-from foveate.wire.body import compact, record, value
+from foveate.wire.body import parse_json, parse_object, to_json
 from foveate.wire.duplicate_keys import has_unique_keys
 
 _SYSTEM_ROLES = ("system", "developer")
 # Sealed reasoning, by the length of what is sent back: 9 recorded items, median error 3%, p90 17%.
-_SEALED_BASE_CHARS, _SEALED_TOKENS_PER_CHAR, _SEALED_LEAST_TOKENS = 960, 0.183, 12
+_ENCRYPTED_BASE_CHARS, _ENCRYPTED_TOKENS_PER_CHAR, _MIN_ENCRYPTED_TOKENS = 960, 0.183, 12
 # The recorded tool sets were at most this far off.
 _TOOLS_MARGIN, _TOOLS_MARGIN_TOKENS = 0.02, 2
 # What a model of the next generation may add around messages, tools and texts.
-_UNKNOWN_SPREAD, _UNKNOWN_TOKENS, _UNKNOWN_TOOLS_TOKENS = 0.05, 10, 100
+_UNKNOWN_MODEL_SPREAD, _UNKNOWN_MODEL_TOKENS, _UNKNOWN_MODEL_TOOLS_TOKENS = 0.05, 10, 100
 # Keywords of an answer's schema that are not shown: `default`, `minimum`, `maximum` and `maxItems` by
 # recordings (November 2026), the others because they constrain values in the same way.
 _HIDDEN_KEYWORDS = frozenset(
@@ -52,20 +52,20 @@ _HIDDEN_KEYWORDS = frozenset(
         "pattern", "format",
     )
 )  # fmt: skip
-_NAMED_SCHEMAS = ("properties", "$defs", "definitions")
-_VALUES = ("enum", "const")
+_SCHEMA_MAP_KEYS = ("properties", "$defs", "definitions")
+_VALUE_KEYS = ("enum", "const")
 # What goes around parallel calls in one chat message, and around the list of their results.
-_PARALLEL_TOKENS = 16
+_PARALLEL_CALLS_TOKENS = 16
 # A PDF is shown as each page's text and a picture of it (developers.openai.com/docs/guides/pdf-files, November
 # 2026). Neither size is documented: a page of prose, and A4 at about 124 dots an inch. No recording had one.
 _PAGE_TEXT_TOKENS, _PAGE_PIXELS = 500, (1024, 1448)
 _BYTES_PER_PAGE = 50_000
 
 
-def openai_rules(model: str) -> "OpenAIRules":
+def build_openai_rules(model: str) -> "OpenAIRules":
     """The rules of one of OpenAI's models."""
     return OpenAIRules(
-        generation_of(model),
+        find_generation(model),
         on_bedrock="openai." in model,
         is_routed="/" in model and not model.startswith("azure/"),
     )
@@ -75,42 +75,46 @@ class OpenAIRules:
     """One generation's rendering, for both of OpenAI's formats."""
 
     vendor = "openai"
-    speaks = frozenset((Format.CHAT, Format.RESPONSES))
+    api_formats = frozenset((Format.CHAT, Format.RESPONSES))
 
-    def __init__(self, generation: Generation, *, on_bedrock: bool = False, is_routed: bool = False) -> None:
+    def __init__(
+        self, generation: OpenAIGeneration, *, on_bedrock: bool = False, is_routed: bool = False
+    ) -> None:
         """`is_routed`: its name is one that a router gives it, which may render requests on its own."""
-        where = f"{' on Bedrock' * on_bedrock}{' by a router' * is_routed}"
-        self.family, self.generation = generation.family + where, generation.name + where
+        suffix = f"{' on Bedrock' * on_bedrock}{' by a router' * is_routed}"
+        self.family, self.generation = generation.family + suffix, generation.name + suffix
         self._generation = generation
         self._on_bedrock = on_bedrock
-        self.keeps_thoughts = generation.keeps_reasoning
+        self.keeps_thinking = generation.keeps_reasoning
         self.vocabulary = generation.vocabulary
         self.known = generation.known
-        self.spread = 0.0 if generation.known else _UNKNOWN_SPREAD
+        self.spread = 0.0 if generation.known else _UNKNOWN_MODEL_SPREAD
 
-    def frame(self, request: Request, first: Message | None, last: Message | None) -> Rendering:
+    def render_frame(self, request: Request, first: Message | None, last: Message | None) -> Rendering:
         """The reply's opening, and the answer's schema."""
         del last
-        margin = 0 if self.known else _UNKNOWN_TOKENS
+        margin = 0 if self.known else _UNKNOWN_MODEL_TOKENS
         frame = Rendering(fixed_tokens=self._generation.reply, margin_tokens=margin)
         if request.schema is None:
             return frame
-        around, margin_around = self._around_schema(request, first)
+        schema_tokens, schema_margin = self._schema_overhead(request, first)
         texts: tuple[str, ...] = (_schema_text(request.schema),)
         if request.format is Format.CHAT and self._generation.schema_name and not request.tools:
             texts += (request.schema.name,)
         return replace(
             frame,
             texts=texts,
-            fixed_tokens=frame.fixed_tokens + around,
-            margin_tokens=margin + margin_around,
+            fixed_tokens=frame.fixed_tokens + schema_tokens,
+            margin_tokens=margin + schema_margin,
         )
 
-    def system(self, request: Request) -> Rendering:
+    def render_system(self, request: Request) -> Rendering:
         """The instructions of a Responses request: one more message."""
-        return self._said(request.system, self._generation.message) if request.system else Rendering()
+        return self._render_parts(request.system, self._generation.message) if request.system else Rendering()
 
-    def toolbox(self, request: Request, first: Message | None, loads: Sequence[str]) -> Rendering:
+    def render_tool_preamble(
+        self, request: Request, first: Message | None, loaded_tools: Sequence[str]
+    ) -> Rendering:
         """What goes around the function types."""
         if not request.tools:
             return Rendering()
@@ -118,7 +122,7 @@ class OpenAIRules:
         texts: tuple[str, ...] = (layout.opening, layout.closing)
         if request.format is Format.RESPONSES:
             fixed = generation.responses_tools + (BEDROCK_TOOLS_TOKENS if self._on_bedrock else 0)
-            forced = self._forced(request)
+            forced = self._forced_function(request)
             if forced and generation.forced is not None:
                 texts, fixed = (*texts, f"functions.{forced}"), fixed + generation.forced
         elif generation.channels:
@@ -127,83 +131,87 @@ class OpenAIRules:
             fixed = generation.chat_tools
             if _is_system(first):  # tools are appended to the system message instead of being one
                 fixed += _blank_line_tokens(first) - generation.message
-            if generation.forced is not None and (name := _chosen_name(request)):
+            if generation.forced is not None and (name := _chosen_function(request)):
                 texts, fixed = (*texts, f"functions.{name}"), fixed + generation.forced
-        margin = _TOOLS_MARGIN_TOKENS + (0 if self.known else _UNKNOWN_TOOLS_TOKENS)
+        margin = _TOOLS_MARGIN_TOKENS + (0 if self.known else _UNKNOWN_MODEL_TOOLS_TOKENS)
         return Rendering(texts=texts, fixed_tokens=fixed, margin_tokens=margin)
 
-    def tool(self, tool: Tool, position: int) -> Rendering:
+    def render_tool(self, tool: Tool, position: int) -> Rendering:
         """One function type, with what stands before it. Tools that run on OpenAI's side cannot be seen."""
         if tool.kind not in ("function", "custom"):
             return Rendering(certain=False, unexplained=(f"server tool {tool.kind}",))
         layout = self._generation.layout
         before = layout.between if position else layout.before_first
-        text = before + function_type(tool, is_2023=self._generation.is_2023)
+        text = before + write_function_type(tool, is_2023=self._generation.is_2023)
         return Rendering(texts=(text,), margin_tokens=_TOOLS_MARGIN * len(text) / 4)
 
-    def message(self, message: Message) -> Rendering:
+    def render_message(self, message: Message) -> Rendering:
         """One message, or one item of a Responses input."""
         generation = self._generation
         calls = [part for part in message.parts if isinstance(part, ToolCall)]
-        said = tuple(part for part in message.parts if not isinstance(part, ToolCall))
+        other_parts = tuple(part for part in message.parts if not isinstance(part, ToolCall))
         if not calls:
-            around = generation.message + (generation.assistant if message.role == "assistant" else 0)
-            rendering = self._said(said, around, role=message.role, name=message.name)
+            around_tokens = generation.message + (generation.assistant if message.role == "assistant" else 0)
+            rendering = self._render_parts(other_parts, around_tokens, role=message.role, name=message.name)
             if message.role == "tool" and not generation.channels:
                 text = "".join(rendering.texts)
-                margin = escaping_tokens(text)
-                return replace(rendering, list_entry=list_entry(text), entry_margin_tokens=margin)
+                margin = count_escape_tokens(text)
+                return replace(rendering, list_entry=split_list_entry(text), entry_margin_tokens=margin)
             return rendering
-        called = self._called(calls)
-        if all(isinstance(part, Thinking) or part == Text("") for part in said):
-            return called
-        return joined((self._said(said, generation.message + generation.assistant), called))
+        calls_rendering = self._render_calls(calls)
+        if all(isinstance(part, Thinking) or part == Text("") for part in other_parts):
+            return calls_rendering
+        return join_renderings(
+            (self._render_parts(other_parts, generation.message + generation.assistant), calls_rendering)
+        )
 
-    def _said(self, parts: tuple[Part, ...], around: int, *, role: str = "", name: str = "") -> Rendering:
-        inner = _unwrapped(parts)
+    def _render_parts(
+        self, parts: tuple[Part, ...], around_tokens: int, *, role: str = "", name: str = ""
+    ) -> Rendering:
+        inner = _unwrap_results(parts)
         if len(inner) == 1 and isinstance(inner[0], Text) and not name:  # most messages, and the quickest way
             texts: tuple[str, ...] = (inner[0].text,)
-            return Rendering(texts=texts, fixed_tokens=around, opens_turn=role == "user")
+            return Rendering(texts=texts, fixed_tokens=around_tokens, opens_turn=role == "user")
         if inner and all(isinstance(part, Thinking) for part in inner):
-            return _thought(inner)
+            return _render_thinking(inner)
         generation = self._generation
         text = "".join(part.text for part in inner if isinstance(part, Text))
-        words = Rendering(
+        text_rendering = Rendering(
             texts=(text, name) if name else (text,),
-            fixed_tokens=around + (generation.name_tokens if name else 0),
+            fixed_tokens=around_tokens + (generation.name_tokens if name else 0),
             opens_turn=role == "user",
         )
-        beside = [self._beside(part) for part in inner if not isinstance(part, Text | Thinking)]
-        return joined((words, *beside)) if beside else words
+        non_texts = [self._render_non_text(part) for part in inner if not isinstance(part, Text | Thinking)]
+        return join_renderings((text_rendering, *non_texts)) if non_texts else text_rendering
 
-    def _beside(self, part: Part) -> Rendering:
+    def _render_non_text(self, part: Part) -> Rendering:
         """What stands beside the texts of a message."""
         match part:
             case Image():
-                return self._image(part)
-            case Document(source=Source.INLINE, media_type=kind, text=text) if kind.startswith("text/"):
+                return self._render_image(part)
+            case Document(source=MediaSource.INLINE, media_type=kind, text=text) if kind.startswith("text/"):
                 return Rendering(texts=(text,), certain=False)
-            case Document(source=Source.INLINE):
-                return self._pages(part)
-            case Document(source=where, media_type=kind):
-                return Rendering(certain=False, unexplained=(f"{kind or 'file'} ({where})",))
+            case Document(source=MediaSource.INLINE):
+                return self._render_pages(part)
+            case Document(source=source, media_type=kind):
+                return Rendering(certain=False, unexplained=(f"{kind or 'file'} ({source})",))
             case Opaque():
-                return unknown(part)
+                return render_unknown_block(part)
             case _:
                 return Rendering()
 
-    def _image(self, image: Image) -> Rendering:
+    def _render_image(self, image: Image) -> Rendering:
         pricing = self._generation.images
         size = (image.width, image.height) if image.width and image.height else None
         tokens = pricing.tokens(size, image.detail)
         return Rendering(
             image_tokens=tokens,
-            image_margin_tokens=max(0, pricing.most_tokens - tokens),
+            image_margin_tokens=max(0, pricing.max_tokens - tokens),
             certain=False,
-            unexplained=() if image.source is Source.INLINE else (f"image ({image.source})",),
+            unexplained=() if image.source is MediaSource.INLINE else (f"image ({image.source})",),
         )
 
-    def _pages(self, document: Document) -> Rendering:
+    def _render_pages(self, document: Document) -> Rendering:
         """A file by its pages; of other kinds than PDF it is not known what the model is shown."""
         pages = document.pages or max(1, document.size_bytes // _BYTES_PER_PAGE)
         tokens = pages * (_PAGE_TEXT_TOKENS + self._generation.images.tokens(_PAGE_PIXELS, "high"))
@@ -216,33 +224,34 @@ class OpenAIRules:
             unexplained=() if is_pdf else (document.media_type,),
         )
 
-    def _called(self, calls: list[ToolCall]) -> Rendering:
+    def _render_calls(self, calls: list[ToolCall]) -> Rendering:
         """Calls: each a message of its own, or, several in one older chat message, one call of them all."""
         generation = self._generation
-        compacted = [_compact(call.arguments) for call in calls]
+        compacted = [_compact_arguments(call.arguments) for call in calls]
         certain = None not in compacted
         arguments = [
-            call.arguments if said is None else said for call, said in zip(calls, compacted, strict=True)
+            call.arguments if call_arguments is None else call_arguments
+            for call, call_arguments in zip(calls, compacted, strict=True)
         ]
         margin = 3 * len(calls)
         if len(calls) > 1 and not generation.channels:
             uses = ",".join(
-                f'{{"recipient_name":"functions.{call.name}","parameters":{said}}}'
-                for call, said in zip(calls, arguments, strict=True)
+                f'{{"recipient_name":"functions.{call.name}","parameters":{call_arguments}}}'
+                for call, call_arguments in zip(calls, arguments, strict=True)
             )
             return Rendering(
                 texts=(f'{{"tool_uses":[{uses}]}}',),
-                fixed_tokens=generation.message + _PARALLEL_TOKENS,
+                fixed_tokens=generation.message + _PARALLEL_CALLS_TOKENS,
                 margin_tokens=margin,
                 certain=certain,
                 parallel_calls=len(calls),
             )
-        each: list[str] = []
+        texts: list[str] = []
         fixed = 0
-        for call, said in zip(calls, arguments, strict=True):
-            each += (call.name, f"functions.{call.name}", said)
+        for call, call_arguments in zip(calls, arguments, strict=True):
+            texts += (call.name, f"functions.{call.name}", call_arguments)
             fixed += generation.message - 1 + self._call_tokens(call)
-        return Rendering(texts=tuple(each), fixed_tokens=fixed, margin_tokens=margin, certain=certain)
+        return Rendering(texts=tuple(texts), fixed_tokens=fixed, margin_tokens=margin, certain=certain)
 
     def _call_tokens(self, call: ToolCall) -> int:
         generation = self._generation
@@ -250,7 +259,7 @@ class OpenAIRules:
             return generation.chat_call
         return generation.responses_call + (generation.stored_call if call.item_id else 0)
 
-    def _around_schema(self, request: Request, first: Message | None) -> tuple[int, int]:
+    def _schema_overhead(self, request: Request, first: Message | None) -> tuple[int, int]:
         """What goes around a schema, and how much more that could be."""
         generation = self._generation
         if request.format is Format.RESPONSES:
@@ -262,7 +271,7 @@ class OpenAIRules:
             return (2 if generation.schema_name else 4) + _blank_line_tokens(first), margin
         return generation.schema_alone, margin
 
-    def _forced(self, request: Request) -> str:
+    def _forced_function(self, request: Request) -> str:
         """The name of the one function that can be called, if there is only one."""
         if request.tool_choice in ("", "auto", "none"):
             return ""
@@ -270,33 +279,33 @@ class OpenAIRules:
             return request.tool_choice
         if len(request.tools) > 1:
             return ""
-        return str(record(request.tools[0]).get("name", ""))
+        return str(parse_object(request.tools[0]).get("name", ""))
 
 
-def _chosen_name(request: Request) -> str:
+def _chosen_function(request: Request) -> str:
     """The function that `tool_choice` names; empty if it leaves a choice."""
     return "" if request.tool_choice in ("", "auto", "none", "required") else request.tool_choice
 
 
-def _unwrapped(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+def _unwrap_results(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     """The parts with tool results opened."""
-    opened: list[Part] = []
+    unwrapped: list[Part] = []
     for part in parts:
-        opened += part.parts if isinstance(part, ToolResult) else (part,)
-    return tuple(opened)
+        unwrapped += part.parts if isinstance(part, ToolResult) else (part,)
+    return tuple(unwrapped)
 
 
-def _thought(parts: tuple[Part, ...]) -> Rendering:
-    sealed = sum(part.sealed for part in parts if isinstance(part, Thinking))
+def _render_thinking(parts: tuple[Part, ...]) -> Rendering:
+    encrypted_chars = sum(part.encrypted_chars for part in parts if isinstance(part, Thinking))
     tokens = 0.0
-    if sealed:
-        beyond = max(0.0, _SEALED_TOKENS_PER_CHAR * (sealed - _SEALED_BASE_CHARS))
-        tokens = _SEALED_LEAST_TOKENS + beyond
+    if encrypted_chars:
+        extra_tokens = max(0.0, _ENCRYPTED_TOKENS_PER_CHAR * (encrypted_chars - _ENCRYPTED_BASE_CHARS))
+        tokens = _MIN_ENCRYPTED_TOKENS + extra_tokens
     return Rendering(
-        thought_tokens=tokens,
-        margin_tokens=20 + 0.08 * sealed if sealed else 0,
-        certain=not sealed,
-        unexplained=("sealed reasoning",) if sealed else (),
+        thinking_tokens=tokens,
+        margin_tokens=20 + 0.08 * encrypted_chars if encrypted_chars else 0,
+        certain=not encrypted_chars,
+        unexplained=("sealed reasoning",) if encrypted_chars else (),
     )
 
 
@@ -310,45 +319,45 @@ def _blank_line_tokens(message: Message | None) -> int:
     return 1 if texts and texts[-1][-1:].isalnum() else 0
 
 
-def _schema_text(schema: Schema) -> str:
+def _schema_text(schema: ResponseSchema) -> str:
     head = f"# Response Formats\n\n## {schema.name}\n\n"
-    found = value(schema.schema)
-    if not isinstance(found, dict):  # Bedrock takes the schema as a string, which can hold anything
-        return head + (found if isinstance(found, str) else _json(found))
+    parsed = parse_json(schema.schema)
+    if not isinstance(parsed, dict):  # Bedrock takes the schema as a string, which can hold anything
+        return head + (parsed if isinstance(parsed, str) else _to_json(parsed))
     described = f"// {schema.description}\n" if schema.description else ""
-    return head + described + _ascii_json(_shown(found))
+    return head + described + _to_ascii_json(_visible_schema(parsed))
 
 
-def _shown(schema: Any) -> Any:
+def _visible_schema(schema: Any) -> Any:
     """A schema as the model sees it: what only the sampler needs is left out."""
     if isinstance(schema, list):
-        return [_shown(entry) for entry in schema]
+        return [_visible_schema(entry) for entry in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        name: {key: _shown(one) for key, one in inner.items()}
-        if name in _NAMED_SCHEMAS and isinstance(inner, dict)
+        name: {key: _visible_schema(subschema) for key, subschema in inner.items()}
+        if name in _SCHEMA_MAP_KEYS and isinstance(inner, dict)
         else inner
-        if name in _VALUES
-        else _shown(inner)
+        if name in _VALUE_KEYS
+        else _visible_schema(inner)
         for name, inner in schema.items()
         if name not in _HIDDEN_KEYWORDS
     }
 
 
-def _compact(arguments: str) -> str | None:
+def _compact_arguments(arguments: str) -> str | None:
     """Arguments without spaces; None if they are not JSON, since a model can write anything."""
     if not has_unique_keys(arguments):
         return None
     try:
-        return _json(value(arguments.encode()))
+        return _to_json(parse_json(arguments.encode()))
     except (MalformedRequest, UnicodeError):
         return None
 
 
-def _ascii_json(found: object) -> str:
-    return json.dumps(found, separators=(",", ":"))
+def _to_ascii_json(data: object) -> str:
+    return json.dumps(data, separators=(",", ":"))
 
 
-def _json(found: object) -> str:
-    return compact(found).decode()
+def _to_json(data: object) -> str:
+    return to_json(data).decode()

@@ -7,11 +7,11 @@ work: the older one up to GPT-4.5, and `harmony` with channels from the o-series
 import re
 from dataclasses import dataclass, replace
 
-from foveate.tokens.rules.images import Patches, Pricing, Tiles
+from foveate.tokens.rules.images import ImagePricing, PatchImagePricing, TileImagePricing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class ToolLayout:
     """The text around function types. Each type is counted with what stands before it.
 
     The seams stand before a semicolon: o200k takes `;`, the newlines and the `//` of a comment as one piece.
@@ -24,14 +24,14 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class OpenAIGeneration:
     """What one generation adds, in tokens."""
 
     name: str
     family: str  # generations of one family differ in their prices of images, and in how Responses show calls
     vocabulary: str
-    images: Pricing
-    layout: Layout
+    images: ImagePricing
+    layout: ToolLayout
     reply: int
     message: int = 4
     name_tokens: int = 0  # beside the name itself; 1 by OpenAI's cookbook for cl100k, 0 by recordings for o200k
@@ -51,13 +51,13 @@ class Generation:
     known: bool = True
 
 
-_BRACES = Layout(
+_BRACES_LAYOUT = ToolLayout(
     opening="# Tools\n\n## functions\n\nnamespace functions",
     before_first=" {\n\n",
     between=";\n\n",
     closing=";\n\n} // namespace functions",
 )
-_NAMESPACE = Layout(
+_NAMESPACE_LAYOUT = ToolLayout(
     opening="## Namespace: functions\n\n### Target channel: commentary\n\n### Tool definitions",
     before_first="\n",
     between=";\n\n",
@@ -65,12 +65,12 @@ _NAMESPACE = Layout(
 )
 BEDROCK_TOOLS_TOKENS = 6
 
-_GPT_4O = Generation(
+_GPT_4O = OpenAIGeneration(
     name="gpt-4o",
     family="gpt-4o",
     vocabulary="o200k_base",
-    images=Tiles(85, 170),
-    layout=_BRACES,
+    images=TileImagePricing(85, 170),
+    layout=_BRACES_LAYOUT,
     reply=3,
     chat_tools=3,
     responses_tools=-3,
@@ -82,12 +82,12 @@ _GPT_4O = Generation(
     schema_name=True,
     schema_responses=1,
 )
-_GPT_5 = Generation(
+_GPT_5 = OpenAIGeneration(
     name="gpt-5",
     family="gpt-5",
     vocabulary="o200k_base",
-    images=Tiles(70, 140),
-    layout=_NAMESPACE,
+    images=TileImagePricing(70, 140),
+    layout=_NAMESPACE_LAYOUT,
     reply=2,
     assistant=2,
     channels=True,
@@ -103,7 +103,7 @@ _GPT_5 = Generation(
 _GPT_5_4 = replace(
     _GPT_5,
     name="gpt-5.4",
-    images=Patches(2500, 1.0),
+    images=PatchImagePricing(2500, 1.0),
     keeps_reasoning=True,
     responses_call=12,
     stored_call=0,
@@ -111,7 +111,7 @@ _GPT_5_4 = replace(
 _CL100K = "cl100k_base"
 
 # The first whose pattern matches the bare name.
-_GENERATIONS: tuple[tuple[str, Generation], ...] = (
+_GENERATIONS: tuple[tuple[str, OpenAIGeneration], ...] = (
     (
         r"gpt-3\.?5|davinci|babbage|text-embedding-(3|ada)",
         replace(_GPT_4O, name="gpt-3.5", family="gpt-3.5", vocabulary=_CL100K, name_tokens=1),
@@ -123,17 +123,26 @@ _GENERATIONS: tuple[tuple[str, Generation], ...] = (
         ),
     ),
     (r"gpt-4(-|$)(?!o)", replace(_GPT_4O, name="gpt-4", family="gpt-3.5", vocabulary=_CL100K, name_tokens=1)),
-    (r"gpt-4o-mini", replace(_GPT_4O, name="gpt-4o-mini", images=Tiles(2833, 5667))),
+    (r"gpt-4o-mini", replace(_GPT_4O, name="gpt-4o-mini", images=TileImagePricing(2833, 5667))),
     (r"(chatgpt|gpt)-4o", _GPT_4O),
-    (r"gpt-4\.1-mini", replace(_GPT_4O, name="gpt-4.1-mini", family="gpt-4.1", images=Patches(1536, 1.62))),
-    (r"gpt-4\.1-nano", replace(_GPT_4O, name="gpt-4.1-nano", family="gpt-4.1", images=Patches(1536, 2.46))),
+    (
+        r"gpt-4\.1-mini",
+        replace(_GPT_4O, name="gpt-4.1-mini", family="gpt-4.1", images=PatchImagePricing(1536, 1.62)),
+    ),
+    (
+        r"gpt-4\.1-nano",
+        replace(_GPT_4O, name="gpt-4.1-nano", family="gpt-4.1", images=PatchImagePricing(1536, 2.46)),
+    ),
     (r"gpt-4\.1", replace(_GPT_4O, name="gpt-4.1", family="gpt-4.1")),
-    (r"gpt-4\.5", replace(_GPT_4O, name="gpt-4.5", family="gpt-4.5", images=Tiles(75, 150))),
+    (r"gpt-4\.5", replace(_GPT_4O, name="gpt-4.5", family="gpt-4.5", images=TileImagePricing(75, 150))),
     (
         r"o1-(mini|preview)",
         replace(_GPT_5, name="o1-mini", family="o1-mini", message=8, assistant=0, known=False),
     ),
-    (r"o4-mini", replace(_GPT_5, name="o4-mini", family="o4-mini", assistant=0, images=Patches(1536, 1.72))),
+    (
+        r"o4-mini",
+        replace(_GPT_5, name="o4-mini", family="o4-mini", assistant=0, images=PatchImagePricing(1536, 1.72)),
+    ),
     (
         r"o[134](-|$)|computer-use",
         replace(
@@ -143,23 +152,23 @@ _GENERATIONS: tuple[tuple[str, Generation], ...] = (
             assistant=0,
             chat_tools=1,
             chat_call=5,
-            images=Tiles(75, 150),
+            images=TileImagePricing(75, 150),
         ),
     ),
-    (r"gpt-5-mini", replace(_GPT_5, name="gpt-5-mini", images=Patches(1536, 1.62))),
-    (r"gpt-5-nano", replace(_GPT_5, name="gpt-5-nano", images=Patches(1536, 2.46))),
+    (r"gpt-5-mini", replace(_GPT_5, name="gpt-5-mini", images=PatchImagePricing(1536, 1.62))),
+    (r"gpt-5-nano", replace(_GPT_5, name="gpt-5-nano", images=PatchImagePricing(1536, 2.46))),
     (r"(gpt-5|chatgpt-5)(-|$|\.[0-3](?!\d))", _GPT_5),
     (r"gpt-5\.[4-6](?!\d)", _GPT_5_4),
     (r"codex|o\d|gpt-([5-9]|\d\d)", replace(_GPT_5_4, name="newer", family="newer", known=False)),
 )
-_UNKNOWN = replace(_GPT_4O, name="unknown", family="unknown", known=False)
+_UNKNOWN_GENERATION = replace(_GPT_4O, name="unknown", family="unknown", known=False)
 
 
-def generation_of(model: str) -> Generation:
+def find_generation(model: str) -> OpenAIGeneration:
     """The generation that `model` belongs to; one that is not known yet inherits and is not called exact."""
-    bare = model.lower().strip().rpartition("/")[2]
-    bare = re.sub(r"^(us\.|eu\.|ft:)?(openai[.:-])?", "", bare)
+    name = model.lower().strip().rpartition("/")[2]
+    name = re.sub(r"^(us\.|eu\.|ft:)?(openai[.:-])?", "", name)
     for pattern, generation in _GENERATIONS:
-        if re.match(pattern, bare):
+        if re.match(pattern, name):
             return generation
-    return _UNKNOWN
+    return _UNKNOWN_GENERATION

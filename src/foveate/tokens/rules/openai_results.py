@@ -13,22 +13,22 @@ import re
 # with what the list puts around it, and apart from the rest.
 _TOKENS_PER_ESCAPE = 4.0  # the recording had 3
 _PUNCTUATION = re.compile(r"(?:[^\s\w]|_)*")
-_PUNCTUATION_BACKWARDS = re.compile(r"(?:[^\s\w]|_)* ?")
+_REVERSED_PUNCTUATION = re.compile(r"(?:[^\s\w]|_)* ?")
 
 
-def list_entry(text: str) -> tuple[str, ...]:
+def split_list_entry(text: str) -> tuple[str, ...]:
     """A result as an entry of the list: its text, and its two ends as the first, another and the last entry."""
-    written = json.dumps(text, ensure_ascii=False)[1:-1]
-    head = _matched(_PUNCTUATION, written)
-    if head == written:
+    encoded = json.dumps(text, ensure_ascii=False)[1:-1]
+    head = _match_start(_PUNCTUATION, encoded)
+    if head == encoded:
         return "", f'["{head}",', "", f' "{head}",', "", f' "{head}"]', ""
-    rest = written[len(head) :]
-    tail = _matched(_PUNCTUATION_BACKWARDS, rest[::-1])[::-1]
+    rest = encoded[len(head) :]
+    tail = _match_start(_REVERSED_PUNCTUATION, rest[::-1])[::-1]
     inner = rest[: len(rest) - len(tail)]
     return inner, f'["{head}', f'{tail}",', f' "{head}', f'{tail}",', f' "{head}', f'{tail}"]'
 
 
-def escaping_tokens(text: str) -> float:
+def count_escape_tokens(text: str) -> float:
     """Tokens that a result has more if its letters beyond ASCII are escaped."""
     if text.isascii():
         return 0.0
@@ -36,6 +36,6 @@ def escaping_tokens(text: str) -> float:
     return _TOKENS_PER_ESCAPE * (units - len(text.encode("ascii", "ignore")))
 
 
-def _matched(pattern: re.Pattern[str], text: str) -> str:
-    found = pattern.match(text)
-    return found[0] if found else ""
+def _match_start(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.match(text)
+    return match[0] if match else ""

@@ -2,45 +2,45 @@
 
 from typing import Any
 
-from foveate.wire.body import as_record, compact
+from foveate.wire.body import as_dict, to_json
 
 # How much references may add: so many times the schema, within bounds. A schema that refers to itself has no
 # end, and a large definition that is named everywhere makes a quadratic text; people write far less.
-_MOST_GROWTH = 16
-_LEAST_BYTES, _MOST_BYTES = 8 * 1024, 1024 * 1024
-_EACH_BYTES = 16
-_MOST_IN_A_ROW = 8
+_MAX_GROWTH = 16
+_MIN_BYTES, _MAX_BYTES = 8 * 1024, 1024 * 1024
+_BYTES_PER_REFERENCE = 16
+_MAX_CHAINED_REFERENCES = 8
 
 
-class References:
+class SchemaReferences:
     """Follows the references of one schema, as long as what they add is in proportion to it."""
 
-    def __init__(self, schema: dict[str, Any], *, in_lines: bool = False) -> None:
+    def __init__(self, schema: dict[str, Any], *, one_property_per_line: bool = False) -> None:
         """`in_lines`: every property is written on a line of its own."""
-        self.in_lines = in_lines
+        self.one_property_per_line = one_property_per_line
         self._schema = schema
         self._sizes_bytes: dict[str, int] = {}
-        self._left_bytes: int | None = None
+        self._remaining_bytes: int | None = None
 
-    def resolved(self, schema: object) -> dict[str, Any]:
+    def resolve(self, schema: object) -> dict[str, Any]:
         """`schema` with what it refers to in its place, and without it where that would be too much."""
-        found = as_record(schema)
-        for _ in range(_MOST_IN_A_ROW):
-            reference = found.get("$ref")
+        resolved = as_dict(schema)
+        for _ in range(_MAX_CHAINED_REFERENCES):
+            reference = resolved.get("$ref")
             if not isinstance(reference, str):
                 break
-            found = {**self._target(reference), **{k: v for k, v in found.items() if k != "$ref"}}
-        return found
+            resolved = {**self._find_target(reference), **{k: v for k, v in resolved.items() if k != "$ref"}}
+        return resolved
 
-    def _target(self, reference: str) -> dict[str, Any]:
+    def _find_target(self, reference: str) -> dict[str, Any]:
         target: Any = self._schema
         for step in filter(None, reference.lstrip("#").split("/")):
-            target = as_record(target).get(step)
-        found = as_record(target)
+            target = as_dict(target).get(step)
+        definition = as_dict(target)
         if reference not in self._sizes_bytes:
-            self._sizes_bytes[reference] = _EACH_BYTES + len(compact(found))
-        if self._left_bytes is None:
-            wanted = _MOST_GROWTH * len(compact(self._schema))
-            self._left_bytes = min(max(wanted, _LEAST_BYTES), _MOST_BYTES)
-        self._left_bytes -= self._sizes_bytes[reference]
-        return found if self._left_bytes >= 0 else {}
+            self._sizes_bytes[reference] = _BYTES_PER_REFERENCE + len(to_json(definition))
+        if self._remaining_bytes is None:
+            allowed_bytes = _MAX_GROWTH * len(to_json(self._schema))
+            self._remaining_bytes = min(max(allowed_bytes, _MIN_BYTES), _MAX_BYTES)
+        self._remaining_bytes -= self._sizes_bytes[reference]
+        return definition if self._remaining_bytes >= 0 else {}

@@ -15,18 +15,18 @@ from typing import Any
 from msgspec.structs import replace
 
 from foveate.tokens.rendering import Rendering
-from foveate.tokens.rules.joined import joined, roughly
-from foveate.tokens.rules.opaque import unknown
-from foveate.tokens.rules.template_text import dsml, schema_text, tool_text
+from foveate.tokens.rules.joined import estimate_margin_tokens, join_renderings
+from foveate.tokens.rules.opaque import render_unknown_block
+from foveate.tokens.rules.template_text import render_dsml_calls, write_schema, write_tool
 from foveate.values import (
     Document,
     Format,
     Image,
+    MediaSource,
     Message,
     Part,
     Request,
-    Schema,
-    Source,
+    ResponseSchema,
     Text,
     Thinking,
     Tool,
@@ -34,34 +34,34 @@ from foveate.values import (
     ToolResult,
 )
 
-_TABLE = Path(__file__).parents[1] / "data" / "templates.toml"
+_TEMPLATES_FILE = Path(__file__).parents[1] / "data" / "templates.toml"
 _SYSTEM_ROLES = ("system", "developer")
 _MODEL_ROLES = ("assistant", "model")
 _THINKING_OFF = ("none", "disabled")
-_UNFORCED = ("", "auto", "none")
-_THOUGHT_END = "</think>"
+_UNFORCED_CHOICES = ("", "auto", "none")
+_THINKING_END = "</think>"
 # Around thoughts that are sent back: `<think>` and `</think>`.
-_THOUGHT_TOKENS = 2
+_THINKING_TAG_TOKENS = 2
 # What may stand behind the name of a model without making it another one.
-_BEHIND = (
+_NAME_SUFFIX = (
     r"(?:[-:@](?:[ae]?\d+(?:\.\d+)?[bkme]|8192|0324|0528|2507|v\d+(?:\.\d+)?(?::\d+)?|0|it|instruct|chat|hf|latest"
     r"|preview|thinking|versatile|instant|turbo|fast|flash|air|free|exacto|nitro|tee|maas|cloud|gguf|mlx|awq|gptq"
     r"|bnb|4bit|8bit|fp8|fp16|bf16|int4|int8|i?q\d(?:_[0-9a-z]+)*))*"
 )
-_LONGEST_NAME_CHARS = 256
+_MAX_NAME_CHARS = 256
 # How far the next version of a model, or what somebody has made of one, may be from it.
-_KIN_SPREAD = 0.15
+_RELATED_SPREAD = 0.15
 # Beside a template's spread, for every count that is not exact.
 _MARGIN_TOKENS = 25
 # Open vision models make one token of about 28 × 28 pixels (Qwen-VL) or less.
 _PATCH_PIXELS = 28
 # A picture whose size cannot be seen is taken for 900 × 900 pixels; twice as wide and high is common too.
-_UNSEEN_IMAGE_TOKENS = 1024
-_UNSEEN_IMAGE_MARGIN = 3
+_UNKNOWN_IMAGE_TOKENS = 1024
+_UNKNOWN_IMAGE_MARGIN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
+class ChatTemplate:
     """The constants of one chat template.
 
     `exact`: recordings without tools were met to the token with the model's own vocabulary. `spread` is how
@@ -84,7 +84,7 @@ class Template:
     schema_tokens: int | None = None
     reply_tokens: int = 0
     thinking_off_tokens: int = 0
-    thinks_unasked: bool = True
+    thinks_by_default: bool = True
     system_tokens: int = 0
     user_tokens: int = 0
     assistant_tokens: int = 0
@@ -97,70 +97,72 @@ class Template:
     toolbox_forced_tokens: int = 0
     toolbox_with_system_tokens: int = 0
     toolbox_without_system_tokens: int = 0
-    cuts_thoughts: bool = True
-    keeps_thoughts: bool = False
+    strips_thinking: bool = True
+    keeps_thinking: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _TemplateEntry:
     match: re.Pattern[str]
     hosts: re.Pattern[str]
-    template: Template
+    template: ChatTemplate
 
 
-def template_for(model: str, host: str) -> Template:
+def find_template(model: str, host: str) -> ChatTemplate:
     """The template for `model` at `host`: the first entry of the table that fits; the last always does."""
-    name, where = model.lower()[:_LONGEST_NAME_CHARS], host.lower()
-    entries = _entries()
-    fitting = (e.template for e in entries if e.match.search(name) and e.hosts.search(where))
-    return next(fitting, entries[-1].template)
+    name, host_name = model.lower()[:_MAX_NAME_CHARS], host.lower()
+    entries = _load_entries()
+    matching = (e.template for e in entries if e.match.search(name) and e.hosts.search(host_name))
+    return next(matching, entries[-1].template)
 
 
 @cache
-def _entries() -> tuple[_Entry, ...]:
-    table = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
-    return tuple(entry for found in table["template"] for entry in _read(**found))
+def _load_entries() -> tuple[_TemplateEntry, ...]:
+    table = tomllib.loads(_TEMPLATES_FILE.read_text(encoding="utf-8"))
+    return tuple(entry for row in table["template"] for entry in _parse_entry(**row))
 
 
-def _read(
+def _parse_entry(
     *, names: str | None = None, match: str | None = None, hosts: str = "", **constants: Any
-) -> Iterator[_Entry]:
+) -> Iterator[_TemplateEntry]:
     """One entry for the models that are known by name, and one for what else matches."""
-    template = Template(**constants)
-    where = re.compile(hosts)
+    template = ChatTemplate(**constants)
+    hosts_pattern = re.compile(hosts)
     if names is not None:
-        yield _Entry(re.compile(rf"^(?:.*[/.])?(?:{names}){_BEHIND}$"), where, template)
+        yield _TemplateEntry(re.compile(rf"^(?:.*[/.])?(?:{names}){_NAME_SUFFIX}$"), hosts_pattern, template)
     if match is not None:
-        yield _Entry(re.compile(match), where, template if names is None else _kin_of(template))
+        yield _TemplateEntry(
+            re.compile(match), hosts_pattern, template if names is None else _related_template(template)
+        )
 
 
-def _kin_of(template: Template) -> Template:
+def _related_template(template: ChatTemplate) -> ChatTemplate:
     return dataclasses.replace(
         template,
         name=f"kin of {template.name}",
         exact=False,
-        spread=max(template.spread, _KIN_SPREAD),
+        spread=max(template.spread, _RELATED_SPREAD),
         evidence=f"none; taken for {template.name}",
     )
 
 
-class TemplateRules:
+class ChatTemplateRules:
     """Renders a request as a chat template does."""
 
     vendor = "open models"
-    speaks = frozenset((Format.CHAT, Format.RESPONSES, Format.BEDROCK))
+    api_formats = frozenset((Format.CHAT, Format.RESPONSES, Format.BEDROCK))
 
-    def __init__(self, template: Template) -> None:
+    def __init__(self, template: ChatTemplate) -> None:
         self.family = self.generation = template.name
         self.template = template
-        self.keeps_thoughts = template.keeps_thoughts
+        self.keeps_thinking = template.keeps_thinking
 
     @property
     def vocabulary(self) -> str:
         """The vocabulary to tokenise with."""
         return self.template.vocabulary
 
-    def frame(self, request: Request, first: Message | None, last: Message | None) -> Rendering:
+    def render_frame(self, request: Request, first: Message | None, last: Message | None) -> Rendering:
         """What opens the request and the reply."""
         template = self.template
         tokens = template.bos_tokens + template.preamble_tokens + template.reply_tokens
@@ -172,74 +174,76 @@ class TemplateRules:
             tokens += template.thinking_off_tokens
         margin = 0 if template.exact else _MARGIN_TOKENS
         opening = Rendering(fixed_tokens=tokens, margin_tokens=margin, certain=template.exact)
-        return joined((opening, self._schema(request.schema))) if request.schema else opening
+        return join_renderings((opening, self._render_schema(request.schema))) if request.schema else opening
 
-    def system(self, request: Request) -> Rendering:
+    def render_system(self, request: Request) -> Rendering:
         """The system prompt that stands outside the messages."""
         if not request.system:
             return Rendering()
-        return self.message(Message(role="system", parts=request.system))
+        return self.render_message(Message(role="system", parts=request.system))
 
-    def toolbox(self, request: Request, first: Message | None, loads: Sequence[str]) -> Rendering:
+    def render_tool_preamble(
+        self, request: Request, first: Message | None, loaded_tools: Sequence[str]
+    ) -> Rendering:
         """The instructions in front of the tools."""
         template = self.template
         if not request.tools or template.tool_layout == "none":
             return Rendering()
         tokens = template.toolbox_tokens
-        if request.tool_choice not in _UNFORCED:
+        if request.tool_choice not in _UNFORCED_CHOICES:
             tokens += template.toolbox_forced_tokens
         if _has_system(request, first):
             tokens += template.toolbox_with_system_tokens
         else:
             tokens += template.toolbox_without_system_tokens
-        return self._fitted(Rendering(fixed_tokens=tokens, margin_tokens=_MARGIN_TOKENS))
+        return self._with_margin(Rendering(fixed_tokens=tokens, margin_tokens=_MARGIN_TOKENS))
 
-    def tool(self, tool: Tool, position: int) -> Rendering:
+    def render_tool(self, tool: Tool, position: int) -> Rendering:
         """One tool; what is not a function is the provider's own."""
         if tool.kind != "function":
             return Rendering(unexplained=(tool.kind,))
         if self.template.tool_layout == "none":
             return Rendering()
         try:
-            text = tool_text(tool, self.template.tool_layout)
+            text = write_tool(tool, self.template.tool_layout)
         except RecursionError:
             text = tool.raw.decode("utf-8", "replace")
-        return self._fitted(Rendering(texts=(text,), fixed_tokens=self.template.tool_tokens))
+        return self._with_margin(Rendering(texts=(text,), fixed_tokens=self.template.tool_tokens))
 
-    def message(self, message: Message) -> Rendering:
+    def render_message(self, message: Message) -> Rendering:
         """One message: its text as a whole, then its calls, answers and media."""
-        said = "".join(part.text for part in message.parts if isinstance(part, Text))
-        text = self._shown(said, message.role)
+        full_text = "".join(part.text for part in message.parts if isinstance(part, Text))
+        text = self._visible_text(full_text, message.role)
         calls = tuple(part for part in message.parts if isinstance(part, ToolCall))
         others = [part for part in message.parts if not isinstance(part, Text | ToolCall)]
-        whole = joined(
+        rendering = join_renderings(
             (
-                Rendering(texts=(text,), fixed_tokens=self._around(message)),
-                self._calls(calls),
-                *map(self._part, others),
+                Rendering(texts=(text,), fixed_tokens=self._control_tokens(message)),
+                self._render_calls(calls),
+                *map(self._render_part, others),
             )
         )
-        answers = any(isinstance(part, ToolResult) for part in others)
-        whole = replace(whole, opens_turn=message.role == "user" and not answers)
-        is_plain = self.template.exact and not calls and not others and text == said
-        return whole if is_plain else self._fitted(whole)
+        has_results = any(isinstance(part, ToolResult) for part in others)
+        rendering = replace(rendering, opens_turn=message.role == "user" and not has_results)
+        is_plain = self.template.exact and not calls and not others and text == full_text
+        return rendering if is_plain else self._with_margin(rendering)
 
-    def _schema(self, schema: Schema) -> Rendering:
+    def _render_schema(self, schema: ResponseSchema) -> Rendering:
         """A schema for the answer; most servers only hold the answer to it, and show the model nothing."""
         try:
-            text = schema_text(schema)
+            text = write_schema(schema)
         except RecursionError:
             text = schema.schema.decode("utf-8", "replace")
         if self.template.schema_tokens is None:
-            return Rendering(margin_tokens=roughly(text) + _MARGIN_TOKENS, certain=False)
-        return self._fitted(Rendering(texts=(text,), fixed_tokens=self.template.schema_tokens))
+            return Rendering(margin_tokens=estimate_margin_tokens(text) + _MARGIN_TOKENS, certain=False)
+        return self._with_margin(Rendering(texts=(text,), fixed_tokens=self.template.schema_tokens))
 
-    def _shown(self, text: str, role: str) -> str:
-        if role in _MODEL_ROLES and self.template.cuts_thoughts and _THOUGHT_END in text:
-            return text.rpartition(_THOUGHT_END)[2].lstrip("\n")
+    def _visible_text(self, text: str, role: str) -> str:
+        if role in _MODEL_ROLES and self.template.strips_thinking and _THINKING_END in text:
+            return text.rpartition(_THINKING_END)[2].lstrip("\n")
         return text
 
-    def _around(self, message: Message) -> int:
+    def _control_tokens(self, message: Message) -> int:
         """The control tokens of a message; one that holds only thoughts or answers has none of its own."""
         kinds = {type(part) for part in message.parts}
         if message.role in _SYSTEM_ROLES:
@@ -248,43 +252,43 @@ class TemplateRules:
             return 0 if kinds == {Thinking} else self.template.assistant_tokens
         return 0 if kinds == {ToolResult} else self.template.user_tokens
 
-    def _calls(self, calls: tuple[ToolCall, ...]) -> Rendering:
+    def _render_calls(self, calls: tuple[ToolCall, ...]) -> Rendering:
         if calls and self.template.call_layout == "dsml":
-            return dsml(calls)
+            return render_dsml_calls(calls)
         texts = tuple(text for call in calls for text in (call.name, call.arguments))
         return Rendering(texts=texts, fixed_tokens=self.template.call_tokens * len(calls))
 
-    def _part(self, part: Part) -> Rendering:
+    def _render_part(self, part: Part) -> Rendering:
         match part:
             case Thinking(text, _):
-                thoughts = Rendering(thoughts=(text,), thought_tokens=_THOUGHT_TOKENS)
-                return thoughts if text else Rendering()
+                thinking = Rendering(thinking_texts=(text,), thinking_tokens=_THINKING_TAG_TOKENS)
+                return thinking if text else Rendering()
             case ToolResult():
-                said = "".join(inner.text for inner in part.parts if isinstance(inner, Text))
-                media = [self._part(inner) for inner in part.parts if not isinstance(inner, Text)]
-                answer = Rendering(texts=(said,), fixed_tokens=self.template.result_tokens)
-                return joined((answer, *media))
+                result_text = "".join(inner.text for inner in part.parts if isinstance(inner, Text))
+                media = [self._render_part(inner) for inner in part.parts if not isinstance(inner, Text)]
+                result = Rendering(texts=(result_text,), fixed_tokens=self.template.result_tokens)
+                return join_renderings((result, *media))
             case Image():
-                return _image(part)
+                return _render_image(part)
             case Document():
-                is_text = part.source is Source.INLINE and part.media_type.startswith("text/")
+                is_text = part.source is MediaSource.INLINE and part.media_type.startswith("text/")
                 hidden = () if is_text else (part.media_type or "file",)
                 return Rendering(texts=(part.text,), unexplained=hidden)
             case Text(text):
                 return Rendering(texts=(text,))
             case ToolCall():
-                return self._calls((part,))
+                return self._render_calls((part,))
             case _:
-                return unknown(part)
+                return render_unknown_block(part)
 
-    def _fitted(self, rendering: Rendering) -> Rendering:
+    def _with_margin(self, rendering: Rendering) -> Rendering:
         """`rendering` with room for what its template was off by."""
-        size = rendering.fixed_tokens + sum(map(roughly, rendering.texts))
-        thoughts = rendering.thought_tokens + sum(map(roughly, rendering.thoughts))
+        size = rendering.fixed_tokens + sum(map(estimate_margin_tokens, rendering.texts))
+        thinking_size = rendering.thinking_tokens + sum(map(estimate_margin_tokens, rendering.thinking_texts))
         return replace(
             rendering,
             margin_tokens=rendering.margin_tokens + self.template.spread * size,
-            thought_margin_tokens=self.template.spread * thoughts,
+            thinking_margin_tokens=self.template.spread * thinking_size,
             certain=False,
         )
 
@@ -293,19 +297,19 @@ def _has_system(request: Request, first: Message | None) -> bool:
     return bool(request.system) or (first is not None and first.role in _SYSTEM_ROLES)
 
 
-def _thinking_is_off(request: Request, template: Template) -> bool:
+def _thinking_is_off(request: Request, template: ChatTemplate) -> bool:
     if not request.thinking:
-        return not template.thinks_unasked
+        return not template.thinks_by_default
     return request.thinking in _THINKING_OFF
 
 
-def _image(image: Image) -> Rendering:
+def _render_image(image: Image) -> Rendering:
     """A picture; each model cuts it up in its own way, so this is a rough guess."""
-    if image.source is not Source.INLINE or not image.width or not image.height:
-        margin = _UNSEEN_IMAGE_MARGIN * _UNSEEN_IMAGE_TOKENS
-        hidden = () if image.source is Source.INLINE else ("image",)
+    if image.source is not MediaSource.INLINE or not image.width or not image.height:
+        margin = _UNKNOWN_IMAGE_MARGIN * _UNKNOWN_IMAGE_TOKENS
+        hidden = () if image.source is MediaSource.INLINE else ("image",)
         return Rendering(
-            image_tokens=_UNSEEN_IMAGE_TOKENS, image_margin_tokens=margin, certain=False, unexplained=hidden
+            image_tokens=_UNKNOWN_IMAGE_TOKENS, image_margin_tokens=margin, certain=False, unexplained=hidden
         )
     tokens = -(-image.width // _PATCH_PIXELS) * -(-image.height // _PATCH_PIXELS)
     return Rendering(image_tokens=tokens, image_margin_tokens=2 * tokens)

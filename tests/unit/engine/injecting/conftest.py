@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from foveate.engine.injecting.sources import Sources
-from tests.injected import OPENED
+from foveate.engine.injecting.sources import SectionSources
+from tests.injected import OPENED_SOURCES
 
 WATCHER = "foveate-watcher"
 
@@ -15,10 +15,10 @@ WATCHER = "foveate-watcher"
 @pytest.fixture(autouse=True)
 def closed_sources() -> Iterator[None]:
     """Close the sources that a test has opened. A watcher takes a moment to end, so they end at once."""
-    opened = len(OPENED)
+    opened = len(OPENED_SOURCES)
     yield
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(Sources.close, OPENED[opened:]))
-    del OPENED[opened:]
+        list(pool.map(SectionSources.close, OPENED_SOURCES[opened:]))
+    del OPENED_SOURCES[opened:]
     watchers = [thread for thread in threading.enumerate() if thread.name == WATCHER]
     assert len(watchers) <= opened  # those of fixtures that several tests share

@@ -12,17 +12,23 @@ from hypothesis import strategies as st
 
 from foveate import wire
 from foveate.budget.budgets import Budget, SectionRule
-from foveate.budget.ladders import BUILT_IN, ladder_from
+from foveate.budget.ladders import BUILT_IN_LADDERS, parse_ladder
 from foveate.budget.sections import Priority, Section, Stability
-from foveate.engine.injecting.fitting import Fit, fit, fit_in_room, prepare_sections, stable_size
-from foveate.engine.injecting.options import MemoryOptions, SectionOptions, Told
+from foveate.engine.injecting.fitting import (
+    FittedSections,
+    fit_in_room,
+    fit_sections,
+    prepare_sections,
+    round_stable_size,
+)
+from foveate.engine.injecting.options import MemoryOptions, SectionInputs, SectionOptions
 from foveate.engine.options import AgentOptions
 from foveate.errors import BudgetExceeded
-from foveate.prompt.bundles import ROLES, Workspace
-from foveate.session.chain import chain_of
+from foveate.prompt.bundles import ROLE_FILES, Workspace
+from foveate.session.chain import compute_chain
 from foveate.tokens import counter_for
 from foveate.values import Format
-from tests.injected import Injecting, body_of, garden
+from tests.injected import SectionInjection, garden_sections, sent_body
 from tests.support.examples import limit_examples
 
 SECRET = "xyzzy"
@@ -58,33 +64,33 @@ class Garden:
     """An agent's sections, and the step that injects them."""
 
     sections: SectionOptions
-    injecting: Injecting
+    injecting: SectionInjection
 
 
 @pytest.fixture(scope="module")
 def ana(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Garden]:
-    found = Garden(garden(tmp_path_factory.mktemp("garden")), Injecting())
+    found = Garden(garden_sections(tmp_path_factory.mktemp("garden")), SectionInjection())
     yield found
     found.injecting.sources.close()
 
 
-def request_of(spoken: Format, model: str, words: str) -> dict[str, Any]:
+def request_of(api_format: Format, model: str, words: str) -> dict[str, Any]:
     said = [{"role": "user", "content": words}]
-    return {"model": model, "input" if spoken is Format.RESPONSES else "messages": said}
+    return {"model": model, "input" if api_format is Format.RESPONSES else "messages": said}
 
 
 @settings(max_examples=limit_examples(15), deadline=None)
 @given(
     texts=st.lists(notes(), min_size=1, max_size=4),
-    spoken=st.sampled_from([Format.ANTHROPIC, Format.CHAT, Format.RESPONSES]),
-    names=st.permutations(ROLES),
+    api_format=st.sampled_from([Format.ANTHROPIC, Format.CHAT, Format.RESPONSES]),
+    names=st.permutations(ROLE_FILES),
     focus=st.sampled_from([None, f"{SECRET} 0", "open 0"]),
     data=st.data(),
 )
 def test_what_is_private_is_never_sent_whatever_is_looked_at_or_asked_for(
-    texts: list[str], spoken: Format, names: list[str], focus: str | None, data: st.DataObject
+    texts: list[str], api_format: Format, names: list[str], focus: str | None, data: st.DataObject
 ) -> None:
-    model = data.draw(st.sampled_from(MODELS[spoken]))
+    model = data.draw(st.sampled_from(MODELS[api_format]))
     with TemporaryDirectory() as folder:
         root = Path(folder)
         skills = root / "skills"
@@ -101,16 +107,19 @@ def test_what_is_private_is_never_sent_whatever_is_looked_at_or_asked_for(
             memory=MemoryOptions(paths=(str(root),)),
             budget=True,
         )
-        injecting = Injecting()
-        told = Told(focus=focus, scope=data.draw(st.sampled_from([None, f"{SECRET} 0"])))
+        injecting = SectionInjection()
+        told = SectionInputs(focus=focus, scope=data.draw(st.sampled_from([None, f"{SECRET} 0"])))
 
-        work = injecting.work(
-            request_of(spoken, model, "what is open?"), spoken, AgentOptions(sections=options), told=told
+        context = injecting.apply(
+            request_of(api_format, model, "what is open?"),
+            api_format,
+            AgentOptions(sections=options),
+            told=told,
         )
 
         injecting.sources.close()
-        assert SECRET.encode() not in work.request.body
-        assert not any(SECRET in done.edit.reason for done in work.done)
+        assert SECRET.encode() not in context.request.body
+        assert not any(SECRET in done.edit.reason for done in context.applied_edits)
 
 
 def required_fit(sections: list[Section], limit: int, model: str) -> bool:
@@ -134,7 +143,7 @@ some_sections = st.lists(
 RANKS = {priority: rank for rank, priority in enumerate(Priority)}
 
 
-def texts_in(found: Fit) -> dict[str, str]:
+def texts_in(found: FittedSections) -> dict[str, str]:
     return {one.name: one.text for part in (found.stable, found.turn) for one in part.sections}
 
 
@@ -148,10 +157,10 @@ def texts_in(found: Fit) -> dict[str, str]:
 def test_sections_are_fitted_by_priority_wherever_they_stand(
     sections: list[Section], limit: int, model: str, ladder: str
 ) -> None:
-    gauge = counter_for(model).gauge
+    gauge = counter_for(model).text_meter
     prepared = prepare_sections(sections, Budget(), limit)
     try:
-        found = fit(prepared, ladder_from(ladder), limit_tokens=limit, gauge=gauge)
+        found = fit_sections(prepared, parse_ladder(ladder), limit_tokens=limit, gauge=gauge)
     except BudgetExceeded:
         assert not required_fit(sections, limit - 4 * len(sections), model)
         return
@@ -201,11 +210,11 @@ def test_a_request_has_its_required_sections_whole_and_cuts_the_lowest_first(
             memory=MemoryOptions(paths=(str(notes),), limit_tokens=10_000),
             limits=Budget(total_tokens=total, ladder=ladder, sections=rules),
         )
-        injecting = Injecting()
+        injecting = SectionInjection()
         body = request_of(Format.CHAT, "gpt-4.1", "How is the bed?")
         try:
-            sent = injecting.work(
-                body, Format.CHAT, AgentOptions(sections=options), told=Told(focus="Bed")
+            sent = injecting.apply(
+                body, Format.CHAT, AgentOptions(sections=options), told=SectionInputs(focus="Bed")
             ).request.body.decode()
         except BudgetExceeded as error:
             required = [size for size in error.sections if size.priority == "required"]
@@ -224,13 +233,17 @@ def test_a_request_has_its_required_sections_whole_and_cuts_the_lowest_first(
 
 
 @settings(max_examples=limit_examples(60), deadline=None)
-@given(sections=some_sections, room=st.integers(0, 900), ladder=st.sampled_from(list(BUILT_IN)))
+@given(sections=some_sections, room=st.integers(0, 900), ladder=st.sampled_from(list(BUILT_IN_LADDERS)))
 def test_a_small_window_takes_no_required_section_away(sections: list[Section], room: int, ladder: str) -> None:
     limit = 5_000
     prepared = prepare_sections(sections, Budget(), limit)
 
     found = fit_in_room(
-        prepared, ladder_from(ladder), limit_tokens=limit, room_tokens=room, gauge=counter_for("gpt-4o").gauge
+        prepared,
+        parse_ladder(ladder),
+        limit_tokens=limit,
+        room_tokens=room,
+        gauge=counter_for("gpt-4o").text_meter,
     )
 
     sent = texts_in(found)
@@ -243,59 +256,61 @@ def test_a_small_window_takes_no_required_section_away(sections: list[Section], 
 @given(
     window=st.integers(120, 3_000),
     words=st.integers(1, 400),
-    spoken=st.sampled_from([Format.ANTHROPIC, Format.CHAT, Format.RESPONSES]),
+    api_format=st.sampled_from([Format.ANTHROPIC, Format.CHAT, Format.RESPONSES]),
     data=st.data(),
 )
 def test_a_request_that_fits_always_fits_with_its_optional_sections(
-    ana: Garden, window: int, words: int, spoken: Format, data: st.DataObject
+    ana: Garden, window: int, words: int, api_format: Format, data: st.DataObject
 ) -> None:
-    model = data.draw(st.sampled_from(MODELS[spoken]))
+    model = data.draw(st.sampled_from(MODELS[api_format]))
     optional = Budget(sections={"workspace/IDENTITY.md": SectionRule(priority=Priority.HIGH)})
     options = AgentOptions(sections=replace(ana.sections, limits=optional), window_tokens=window)
-    body = request_of(spoken, model, "water " * words)
+    body = request_of(api_format, model, "water " * words)
 
-    work = ana.injecting.work(body, spoken, options)
+    context = ana.injecting.apply(body, api_format, options)
 
-    before = work.counter.request(work.came).total
-    after = work.counter.request(work.request).total
-    assert work.count is not None
+    before = context.counter.count_request(context.original).total
+    after = context.counter.count_request(context.request).total
+    assert context.token_count is not None
     if before.tokens > window:
-        assert work.request.body == work.came.body
-    elif work.request is not work.came:
-        assert after.tokens <= work.count.upper <= window
-    if work.request is work.came:
-        assert work.problems
+        assert context.request.body == context.original.body
+    elif context.request is not context.original:
+        assert after.tokens <= context.token_count.upper <= window
+    if context.request is context.original:
+        assert context.problems
 
 
 @settings(max_examples=limit_examples(30), deadline=None)
 @given(
     texts=st.lists(st.text(min_size=1).filter(str.strip), min_size=1, max_size=6),
-    spoken=st.sampled_from([Format.ANTHROPIC, Format.CHAT, Format.RESPONSES]),
+    api_format=st.sampled_from([Format.ANTHROPIC, Format.CHAT, Format.RESPONSES]),
     data=st.data(),
 )
 def test_what_the_client_sent_is_only_ever_inserted_into(
-    ana: Garden, texts: list[str], spoken: Format, data: st.DataObject
+    ana: Garden, texts: list[str], api_format: Format, data: st.DataObject
 ) -> None:
-    model = data.draw(st.sampled_from(MODELS[spoken]))
-    key = "input" if spoken is Format.RESPONSES else "messages"
+    model = data.draw(st.sampled_from(MODELS[api_format]))
+    key = "input" if api_format is Format.RESPONSES else "messages"
     roles = ("user", "assistant")
     body: dict[str, Any] = {
         "model": model,
         key: [{"role": roles[number % 2], "content": text} for number, text in enumerate(texts)],
     }
 
-    work = ana.injecting.work(body, spoken, AgentOptions(sections=ana.sections))
+    context = ana.injecting.apply(body, api_format, AgentOptions(sections=ana.sections))
 
-    sent = [message for message in body_of(work)[key] if message["role"] != "system"]
+    sent = [message for message in sent_body(context)[key] if message["role"] != "system"]
     for mine, theirs in zip(sent, body[key], strict=True):
         said = mine["content"] if isinstance(mine["content"], str) else mine["content"][0]["text"]
         assert said.startswith(theirs["content"])
-    assert chain_of(work.came) == chain_of(wire.read(work.incoming.body, spoken))
+    assert compute_chain(context.original) == compute_chain(
+        wire.parse_request(context.incoming.body, api_format)
+    )
 
 
 @given(tokens=st.integers(0, 100_000), limit=st.integers(0, 100_000))
 def test_a_stable_section_that_is_cut_has_one_of_few_sizes(tokens: int, limit: int) -> None:
-    size = stable_size(tokens, limit)
+    size = round_stable_size(tokens, limit)
 
     assert size <= tokens
     step = limit // 8
@@ -305,11 +320,11 @@ def test_a_stable_section_that_is_cut_has_one_of_few_sizes(tokens: int, limit: i
 def test_a_rule_of_the_limits_holds_for_its_section(ana: Garden) -> None:
     options = replace(ana.sections, limits=Budget(sections={"context": SectionRule(enabled=False)}))
 
-    work = ana.injecting.work(
+    context = ana.injecting.apply(
         request_of(Format.ANTHROPIC, "claude-sonnet-4-5", "Hello"),
         Format.ANTHROPIC,
         AgentOptions(sections=options),
     )
 
-    assert b"## Memory" not in work.request.body
-    assert b"Time: " in work.request.body
+    assert b"## Memory" not in context.request.body
+    assert b"Time: " in context.request.body

@@ -6,10 +6,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from foveate.config.loading import load_made
-from foveate.config.settings import InjectedSections, MemoryFiles, Settings
+from foveate.config.loading import load_and_build
+from foveate.config.settings import MemorySettings, SectionsSettings, Settings
 from foveate.engine.configured import options_by_agent
-from foveate.engine.injecting.options import MOST_TOKENS, MemoryOptions, SectionOptions
+from foveate.engine.injecting.options import DEFAULT_SECTION_TOKENS, MemoryOptions, SectionOptions
 from foveate.errors import BadOption, BadSetting
 from foveate.memory.view import DEFAULT_LIMIT_TOKENS
 from foveate.prompt.time import TimeFormat
@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[4] / "docs" / "injected.md"
 def options(folder: Path, sections: str, **environment: str) -> SectionOptions | None:
     path = folder / "foveate.yaml"
     path.write_text(f"agents:\n- id: ana\n  sections: {sections}\n")
-    return load_made(path, lambda found: options_by_agent(found.settings, environment))("ana").sections
+    return load_and_build(path, lambda found: options_by_agent(found.settings, environment))("ana").sections
 
 
 def test_an_agent_has_no_sections_unless_it_is_said(tmp_path: Path) -> None:
@@ -127,7 +127,9 @@ def test_the_example_of_the_page_is_one_that_can_be_used(tmp_path: Path) -> None
     path = tmp_path / "foveate.yaml"
     path.write_text(example[1])
 
-    found = load_made(path, lambda made: options_by_agent(made.settings, {"HOME": "/home/ana"}))("ana").sections
+    found = load_and_build(path, lambda made: options_by_agent(made.settings, {"HOME": "/home/ana"}))(
+        "ana"
+    ).sections
 
     assert found is not None
     assert found.limits.total_tokens == 8000
@@ -135,7 +137,7 @@ def test_the_example_of_the_page_is_one_that_can_be_used(tmp_path: Path) -> None
     assert found.memory.limit_tokens == 1500
 
 
-@pytest.mark.parametrize("setting", InjectedSections.model_fields)
+@pytest.mark.parametrize("setting", SectionsSettings.model_fields)
 def test_every_setting_is_in_the_page(setting: str) -> None:
     assert f"`{setting}`" in PAGE.read_text(encoding="utf-8") or f"`{setting}." in PAGE.read_text(
         encoding="utf-8"
@@ -143,5 +145,5 @@ def test_every_setting_is_in_the_page(setting: str) -> None:
 
 
 def test_the_page_tells_the_defaults() -> None:
-    assert f"`limits.total_tokens` ({MOST_TOKENS:,})" in PAGE.read_text(encoding="utf-8")
-    assert MemoryFiles(paths=["a"]).limit_tokens == DEFAULT_LIMIT_TOKENS
+    assert f"`limits.total_tokens` ({DEFAULT_SECTION_TOKENS:,})" in PAGE.read_text(encoding="utf-8")
+    assert MemorySettings(paths=["a"]).limit_tokens == DEFAULT_LIMIT_TOKENS

@@ -8,9 +8,9 @@ import pytest
 
 from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.options import AgentOptions
-from foveate.fold.thoughts import betas_of
+from foveate.fold.thoughts import required_betas
 from foveate.values import Format
-from tests.injected import HEADING, Injecting, body_of, garden, only
+from tests.injected import HEADING, SectionInjection, garden_sections, only_sections, sent_body
 
 MODEL = "claude-opus-5-5"
 FIRST: dict[str, Any] = {"role": "user", "content": "When does bed 7 get water?"}
@@ -31,15 +31,19 @@ AGAIN: dict[str, Any] = {"role": "user", "content": "And bed 9?"}
 
 @pytest.fixture
 def sections(tmp_path: Path) -> SectionOptions:
-    made = garden(tmp_path)
-    return only(made, workspace=made.workspace, memory=made.memory)
+    made = garden_sections(tmp_path)
+    return only_sections(made, workspace=made.workspace, memory=made.memory)
 
 
 def sent(
-    injecting: Injecting, sections: SectionOptions | None, *messages: Any, model: str = MODEL, **more: Any
+    injecting: SectionInjection,
+    sections: SectionOptions | None,
+    *messages: Any,
+    model: str = MODEL,
+    **more: Any,
 ) -> dict[str, Any]:
     body = {"model": model, "max_tokens": 50, "messages": list(messages), **more}
-    return body_of(injecting.work(body, Format.ANTHROPIC, AgentOptions(sections=sections)))
+    return sent_body(injecting.apply(body, Format.ANTHROPIC, AgentOptions(sections=sections)))
 
 
 def told(body: dict[str, Any]) -> list[int]:
@@ -48,7 +52,7 @@ def told(body: dict[str, Any]) -> list[int]:
 
 
 def test_a_text_is_at_the_same_place_in_every_later_request(sections: SectionOptions) -> None:
-    injecting = Injecting()
+    injecting = SectionInjection()
 
     first = sent(injecting, sections, FIRST)
     then = sent(injecting, sections, FIRST, CALL, RESULT)
@@ -62,7 +66,7 @@ def test_a_text_is_at_the_same_place_in_every_later_request(sections: SectionOpt
 
 
 def test_the_same_request_once_more_has_the_same_bytes(sections: SectionOptions) -> None:
-    injecting = Injecting()
+    injecting = SectionInjection()
     sent(injecting, sections, FIRST)
 
     once, twice = (sent(injecting, sections, FIRST, CALL, RESULT, ANSWER, AGAIN) for _ in range(2))
@@ -71,7 +75,7 @@ def test_the_same_request_once_more_has_the_same_bytes(sections: SectionOptions)
 
 
 def test_a_fork_has_what_was_said_before_it(sections: SectionOptions) -> None:
-    injecting = Injecting()
+    injecting = SectionInjection()
     first = sent(injecting, sections, FIRST)
     sent(injecting, sections, FIRST, CALL, RESULT, ANSWER, AGAIN)
 
@@ -82,7 +86,7 @@ def test_a_fork_has_what_was_said_before_it(sections: SectionOptions) -> None:
 
 
 def test_an_older_model_that_thinks_is_told_once_a_turn_too(sections: SectionOptions) -> None:
-    injecting = Injecting()
+    injecting = SectionInjection()
     thinking = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
 
     first = sent(injecting, sections, FIRST, model="claude-opus-4-1", **thinking)
@@ -100,8 +104,8 @@ def thoughts(body: dict[str, Any]) -> int:
 def test_thoughts_after_what_is_not_known_are_left_out_and_all_since_are_kept(
     sections: SectionOptions,
 ) -> None:
-    sent(Injecting(), sections, FIRST)
-    another = Injecting()
+    sent(SectionInjection(), sections, FIRST)
+    another = SectionInjection()
 
     cold = sent(another, sections, FIRST, CALL, RESULT, ANSWER, AGAIN)
     call = {**CALL, "content": [CALL["content"][0], {**CALL["content"][1], "id": "t2"}]}
@@ -117,7 +121,7 @@ def test_a_changed_system_prompt_has_earlier_thoughts_left_out(
     tmp_path: Path, sections: SectionOptions
 ) -> None:
     unkept = replace(sections, workspace_cache=replace(sections.workspace_cache, enabled=False))
-    injecting = Injecting()
+    injecting = SectionInjection()
     sent(injecting, unkept, FIRST)
     same = sent(injecting, unkept, FIRST, CALL, RESULT, ANSWER, AGAIN)
 
@@ -130,7 +134,7 @@ def test_a_changed_system_prompt_has_earlier_thoughts_left_out(
 
 
 def test_sections_that_are_turned_off_take_the_thoughts_after_them_along(sections: SectionOptions) -> None:
-    injecting = Injecting()
+    injecting = SectionInjection()
     sent(injecting, sections, FIRST)
 
     off = sent(injecting, None, FIRST, CALL, RESULT, ANSWER, AGAIN)
@@ -143,7 +147,7 @@ def test_sections_that_are_turned_off_take_the_thoughts_after_them_along(section
 def test_a_conversation_that_never_had_any_keeps_its_thoughts(
     sections: SectionOptions, nothing: SectionOptions | None
 ) -> None:
-    injecting = Injecting()
+    injecting = SectionInjection()
     sent(injecting, sections, AGAIN)  # another one of the same agent
 
     found = sent(injecting, nothing, FIRST, CALL, RESULT, ANSWER, AGAIN)
@@ -152,8 +156,8 @@ def test_a_conversation_that_never_had_any_keeps_its_thoughts(
 
 
 def test_a_turn_under_way_asks_the_provider_to_leave_thoughts_out(sections: SectionOptions) -> None:
-    sent(Injecting(), sections, FIRST)
-    another = Injecting()
+    sent(SectionInjection(), sections, FIRST)
+    another = SectionInjection()
     body = {
         "model": MODEL,
         "max_tokens": 2000,
@@ -161,23 +165,23 @@ def test_a_turn_under_way_asks_the_provider_to_leave_thoughts_out(sections: Sect
         "messages": [FIRST, CALL, RESULT],
     }
 
-    work = another.work(body, Format.ANTHROPIC, AgentOptions(sections=sections))
+    context = another.apply(body, Format.ANTHROPIC, AgentOptions(sections=sections))
 
-    found = body_of(work)
+    found = sent_body(context)
     assert found["thinking"]["block_binding"] == {"prefix_mismatch_behavior": "drop_block"}
     assert found["messages"][1] == CALL
-    assert betas_of([done.edit for done in work.all_done()])
+    assert required_betas([done.edit for done in context.all_edits()])
 
 
 def test_what_there_is_no_room_to_repeat_is_given_up_with_the_thoughts_after_it(
     sections: SectionOptions,
 ) -> None:
-    injecting = Injecting()
+    injecting = SectionInjection()
     sent(injecting, sections, FIRST)
     body = {"model": MODEL, "max_tokens": 50, "messages": [FIRST, CALL, RESULT, ANSWER, AGAIN]}
 
-    work = injecting.work(body, Format.ANTHROPIC, AgentOptions(sections=sections, window_tokens=230))
+    context = injecting.apply(body, Format.ANTHROPIC, AgentOptions(sections=sections, window_tokens=230))
 
-    assert thoughts(body_of(work)) == 0
-    assert told(body_of(work)) == []
-    assert "You are Ana" in str(body_of(work)["system"])
+    assert thoughts(sent_body(context)) == 0
+    assert told(sent_body(context)) == []
+    assert "You are Ana" in str(sent_body(context)["system"])
